@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.module_calls import calls_of
@@ -54,17 +54,18 @@ class BottleneckInversion(GradientInversion):
         return find_bottleneck(victim.model) is None and super()._differences(trials, victim)
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
-        plain = super()._objective(trials, victim)
         found = find_bottleneck(victim.model)
-        return plain if found is None else _EncoderMatching(plain, f"{found[0]}.encoder")
+        if found is None:
+            return super()._objective(trials, victim)
+        return _EncoderMatching(self._problem(trials, victim), f"{found[0]}.encoder")
 
 
 class _EncoderMatching(GradientMatching):
     """The objective with <d, h(x)> in place of the loss, and the weights that it depends on in place of all."""
 
-    def __init__(self, plain: GradientMatching, encoder: str) -> None:
-        self.__dict__.update(vars(plain))
-        self._encoder, self._bias = plain.model.get_submodule(encoder), f"{encoder}.bias"
+    def __init__(self, problem: MatchingProblem, encoder: str) -> None:
+        super().__init__(problem)
+        self._encoder, self._bias = problem.model.get_submodule(encoder), f"{encoder}.bias"
         self._matched = self._before()
 
     def _before(self) -> list[str]:

@@ -14,13 +14,9 @@ from attacks.gradient.inversion_loop import Minimum, Stage, first_order, step_de
 from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.trial_gradients.averaged_statistics import (
-    UnrolledMatching,
-    observed_statistics,
-    statistics_prior,
-)
+from attacks.gradient.trial_gradients.averaged_statistics import UnrolledMatching, observed_statistics, statistics_prior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
-from attacks.gradient.trial_gradients.matching import GradientMatching, unrolled_client
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
@@ -204,16 +200,18 @@ class GradientInversion(TargetPreparation):
         return len(first.constants) if isinstance(first, DifferencedMatching) else 0
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
-        owners = [target for target, _ in trials]
-        first = owners[0]
-        labels = None
+        problem, first = self._problem(trials, victim), trials[0][0]
+        if first.statistics and first.unrolled:
+            return UnrolledMatching(problem, first.observation, self.batch_norm_prior)
+        return GradientMatching(problem)
+
+    def _problem(self, trials: Trials, victim: Victim) -> MatchingProblem:
+        owners, first, labels, prior = [target for target, _ in trials], trials[0][0], None, None
         if self.labels != "joint":
             labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
-        observation, weight = first.observation, self.batch_norm_prior
-        prior = None
         if first.statistics and not first.unrolled:
-            prior = statistics_prior(victim.model, observation, weight)
-        matching = GradientMatching(
+            prior = statistics_prior(victim.model, first.observation, self.batch_norm_prior)
+        return MatchingProblem(
             victim.model,
             first.batch_shape,
             victim.num_classes,
@@ -221,11 +219,10 @@ class GradientInversion(TargetPreparation):
             None if labels is None else labels.to(first.starts.device),
             self.costs[self.cost],
             self.total_variation,
-            unrolled_client(victim.model, observation) if first.unrolled else None,
+            unrolled_client(victim.model, first.observation) if first.unrolled else None,
             prior,
             observed_statistics([owner.observation for owner in owners], [owner.statistics for owner in owners]),
         )
-        return UnrolledMatching(matching, observation, weight) if first.statistics and first.unrolled else matching
 
     def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Minimum:
         exact = self._objective(trials, victim)

@@ -12,7 +12,7 @@ from attacks.base import Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import Stage, step_decay_stages
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
-from attacks.gradient.trial_gradients.local_steps import weight_path
+from attacks.gradient.trial_gradients.local_steps import LocalSGD, weight_path
 from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate, trained_parameters
@@ -161,9 +161,7 @@ def gradient_noise(observation: ClientUpdate, noise_std: float, step_noise_std: 
     rate, steps = observation.learning_rate, observation.local_steps
     if rate is None or rate <= 0 or steps < 1:
         return 0.0
-    path = weight_path(
-        0.0, 1.0, steps, rate, observation.momentum, observation.weight_decay, nesterov=observation.nesterov
-    )
+    path = weight_path(0.0, 1.0, steps, LocalSGD.of(observation))
     moved = sum((end / rate) ** 2 for end in path) if step_noise_std else 0.0
     variance = (noise_std / rate) ** 2 + step_noise_std**2 * moved
     return float(variance**0.5 / (observation.step_length * steps))
@@ -225,10 +223,9 @@ class MaskedInversion(GradientInversion):
 
 def _untouched(observation: ClientUpdate) -> Update:
     """Name -> whether nothing but weight decay can have moved a weight."""
-    steps, rate, decay = observation.local_steps, observation.learning_rate, observation.weight_decay
-    drift = 0.0
-    if decay and rate is not None:
-        drift = weight_path(1.0, 0.0, steps, rate, observation.momentum, decay, nesterov=observation.nesterov)[-1] - 1
+    steps, drift = observation.local_steps, 0.0
+    if observation.weight_decay and observation.learning_rate is not None:
+        drift = weight_path(1.0, 0.0, steps, LocalSGD.of(observation))[-1] - 1
     missing = {}
     for name, weight in trained_parameters(observation.model).items():
         sent, held = observation.update[name].detach(), weight.detach().to(observation.update[name])

@@ -13,7 +13,7 @@ from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
@@ -75,8 +75,7 @@ class SurrogateMatching(GradientInversion):
         return (self.alpha / ALPHA_UNIT,)
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
-        owners = [target for target, _ in trials]
-        return SurrogateGradientMatching(super()._objective(trials, victim), moves(owners))
+        return SurrogateGradientMatching(self._problem(trials, victim), moves([target for target, _ in trials]))
 
     def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
         assert isinstance(exact, SurrogateGradientMatching)
@@ -114,12 +113,12 @@ class SurrogateGradientMatching(GradientMatching):
     """The objective at the surrogate models; the last unknown of a row is alpha over ``ALPHA_UNIT``.
 
     Args:
-        plain: The same at the global model.
+        problem: That of matching at the global model.
         moves: Name -> w_T - w_0 of each trial, (T, *shape).
     """
 
-    def __init__(self, plain: GradientMatching, moves: Update) -> None:
-        self.__dict__.update(vars(plain))
+    def __init__(self, problem: MatchingProblem, moves: Update) -> None:
+        super().__init__(problem)
         self.moves = moves
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,9 +144,11 @@ class SurrogateDifferencedMatching(DifferencedMatching):
     w_alpha, and H v is the same difference, of gradients by the weights: the second pass gives those, too.
     """
 
+    # The passes are of other models than the one whose statistics are compared.
+    second_pass_has_statistics: ClassVar[bool] = False
+
     def __init__(self, exact: SurrogateGradientMatching) -> None:
         super().__init__(exact)
-        self._matched = {}  # The passes are of other models than the one whose statistics are compared.
         self._moves = torch.cat([exact.moves[name].flatten(1) for name in self._shapes], 1)
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:

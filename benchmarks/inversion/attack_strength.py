@@ -25,6 +25,7 @@ from dataclasses import replace
 
 import torch
 from attack_speed import observe
+from paired_guesses import PairedGuesses, capped_psnr
 from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -34,7 +35,7 @@ from attacks.base import Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import DLG, InvertingGradients
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr, ssim
+from attacks.image_measures import ssim
 from attacks.membership.loss_threshold import LossThreshold
 from attacks.membership.shadow_models import ShadowModels
 from attacks.observations import ClientUpdate
@@ -44,7 +45,6 @@ from attacks.refinement.policy_inversion import PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.shredder import Shredder
 from attacks.refinement.unshuffle import WindowMean
-from attacks.scoring.metrics import optimal_assignment
 from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
@@ -53,7 +53,6 @@ from defenses.base import Batch, InputDefense
 from defenses.pipeline import Pipeline
 
 DIGITS = "mnist-5k"
-CAP = 50.0
 Row = tuple[str, ...]
 Trainer = Callable[[nn.Module, Tensor, Tensor, int], nn.Module]
 MEMBERS, OTHERS, AUXILIARY = 100, 400, 400
@@ -81,7 +80,7 @@ def interval(values: Tensor, digits_shown: int = 1) -> str:
 
 def scored(guess: Tensor, truth: Tensor) -> Row:
     """Number of images, PSNR and SSIM."""
-    return str(len(truth)), interval(psnr(guess, truth).clamp(max=CAP)), interval(ssim(guess, truth), 2)
+    return str(len(truth)), interval(capped_psnr(guess, truth)), interval(ssim(guess, truth), 2)
 
 
 def strength(seed: int) -> Iterator[Row]:
@@ -257,10 +256,9 @@ def steps(seed: int) -> Iterator[Row]:
         seen = [one_by_one(order, pair, model) for pair in pairs]
         for name, attack in (("unrolled", unrolled), ("mean gradient", replace(unrolled, max_unrolled_steps=0))):
             guesses = attack.attack_many(seen, [seeded(1000 * seed + at) for at in range(len(pairs))])
-            matched = [optimal_assignment(guess.images, pair[0]) for guess, pair in zip(guesses, pairs, strict=True)]
-            found = torch.cat([guess.images[rows] for guess, (rows, _) in zip(guesses, matched, strict=True)])
-            truth = torch.cat([pair[0][columns] for pair, (_, columns) in zip(pairs, matched, strict=True)])
-            yield " ".join(map(str, order)), name, *scored(found.float(), truth)
+            paired = [PairedGuesses.of(guess.images, pair[0]) for guess, pair in zip(guesses, pairs, strict=True)]
+            found, truth = (torch.cat(parts) for parts in zip(*((one.guess, one.truth) for one in paired), strict=True))
+            yield " ".join(map(str, order)), name, *scored(found, truth)
 
 
 QUALITY = ("n", "PSNR, dB", "SSIM")

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from fine_tuned_vit import with_trained_part
+from paired_guesses import CANDIDATES
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,12 +27,13 @@ from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion
 from attacks.gradient.labels import LabelInference
 from attacks.gradient.presets import InvertingGradients
-from attacks.image_measures import mse
+from attacks.image_measures import psnr
 from attacks.observations import ClientUpdate, trained_parameters
+from attacks.scoring.metrics import retrieved
 from clients.data.datasets import load_dataset, to_float
 from defenses.module_calls import calls_of
 
-MEAN, STD, RATE, CLASSES, CANDIDATES = (0.5,) * 3, (0.25,) * 3, 0.1, 8, 100
+MEAN, STD, RATE, CLASSES = (0.5,) * 3, (0.25,) * 3, 0.1, 8
 ATTACKS = {
     "labels": LabelInference(),
     "features": HeadInversion(),
@@ -100,14 +102,13 @@ def rows(parts: list[str], seeds: list[int], count: int, attacks: list[str]) -> 
                     row |= {"tensors of zeros": len(zeros), "numbers": sum(v.numel() for v in seen[0].update.values())}
                 elif len(failures) < count and not (failures and name == "patches"):
                     found = torch.cat([one.images for one in guesses])
-                    distances = (found[:, None] - images[None]).square().flatten(2).mean(2)
-                    row["psnr"] = float((-10 * mse(found, images[:count]).log10()).mean())
-                    row["identified"] = int((distances.argmin(1) == torch.arange(count)).sum())
+                    row["psnr"] = float(psnr(found, images[:count]).mean())
+                    row["identified"] = int(sum(retrieved(found, images, torch.arange(count))))
                     row["gradient"] = guesses[0].diagnostics.get(
                         "gradient_distance", guesses[0].diagnostics.get("objective")
                     )
                 row |= {"failures": sorted(failures), "processor-seconds": time.process_time() - begun}
-                row["mean image"] = float((-10 * mse(mean.expand(count, -1, -1, -1), images[:count]).log10()).mean())
+                row["mean image"] = float(psnr(mean.expand(count, -1, -1, -1), images[:count]).mean())
                 yield row
 
 

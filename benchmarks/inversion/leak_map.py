@@ -30,14 +30,15 @@ from typing import Any
 import torch
 from leak_networks import NETWORKS, Network
 from leak_picture import draw, printed
-from peer_strength import CANDIDATES, LEARNING_RATE, ours, timed
+from paired_guesses import CANDIDATES, PairedGuesses
+from peer_strength import LEARNING_RATE, ours, timed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.image_measures import psnr
 from attacks.local_model import shared_tensors
 from attacks.observations import ClientUpdate
-from attacks.scoring.metrics import null_baselines, optimal_assignment, retrieved
+from attacks.scoring.metrics import null_baselines
 from clients.data.datasets import load_dataset, to_float
 from simulations.report.studies.recovery import is_recovered
 
@@ -58,8 +59,6 @@ EPOCHS = 2
 """Passes of a round, in batches of half of the images."""
 ATTACK = "InvertingGradients(total_variation=0.1, prior_decay=False, max_images=32)"
 ITERATIONS = 200
-CEILING = 50.0
-"""PSNR in dB that equal images count, so that they do not outweigh all others."""
 
 
 class Cell:
@@ -121,16 +120,14 @@ class Cell:
         """Of guesses (b, C, H, W) for each client, paired by the smallest total error: a value for each true image."""
         found: dict[str, list[float]] = {"psnr": [], "mean": [], "identified": [], "recovered": []}
         for guess, truth in zip(guesses, self.truth.split(len(guesses[0])), strict=True):
-            rows, columns = optimal_assignment(guess, truth)
-            mine = guess[rows[columns.argsort()]].float()
+            pairs = PairedGuesses.of(guess, truth)
             nulls = {name: psnr(one.images, truth) for name, one in null_baselines(truth, self.mean_image).items()}
             best = torch.stack(list(nulls.values())).amax(0).tolist()
-            candidates = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
-            identified = retrieved(mine, candidates, torch.arange(len(truth)))
-            found["psnr"] += psnr(mine, truth).clamp(max=CEILING).tolist()
+            reached, identified = psnr(pairs.guess, pairs.truth).tolist(), pairs.identified(self.others)
+            found["psnr"] += pairs.psnr().tolist()
             found["mean"] += nulls["mean"].tolist()
             found["identified"] += identified
-            found["recovered"] += map(float, map(is_recovered, psnr(mine, truth).tolist(), best, identified))
+            found["recovered"] += map(float, map(is_recovered, reached, best, identified))
         return found
 
 

@@ -41,15 +41,15 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
+from paired_guesses import CANDIDATES, PairedGuesses
 from peer_breaching import THEIRS, parsed, reconstructed
 from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.guesses import Reconstruction
-from attacks.image_measures import psnr, ssim
+from attacks.image_measures import ssim
 from attacks.observations import ClientUpdate
-from attacks.scoring.metrics import optimal_assignment, retrieved
 from attacks.spec import parse_attacks
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
@@ -64,12 +64,10 @@ CELLS = [
     for model in MODES
     for mode, data, batch in itertools.product(MODES[model], DATASETS, BATCHES)
 ]
-CANDIDATES, LEARNING_RATE, SHORT_RUNS = 100, 0.1, (8, 24)
-"""Images of a line-up; of the clients' one step; iterations between which speed is measured."""
+LEARNING_RATE, SHORT_RUNS = 0.1, (8, 24)
+"""Of the clients' one step; iterations between which speed is measured."""
 MEASURES = ("psnr", "ssim", "haarpsi", "picked")
 OURS, MEAN = "InvertingGradients()", "mean image"
-CEILING = 50.0
-"""PSNR in dB that equal images count, so that they do not outweigh all others."""
 
 
 class Cell:
@@ -133,15 +131,11 @@ class Cell:
         """Of guesses (b, 3, H, W) for each batch: ``MEASURES``, a value for each image."""
         found: dict[str, list[float]] = defaultdict(list)
         for guess, (truth, _) in zip(guesses, self.batches, strict=True):
-            rows, columns = optimal_assignment(guess, truth)
-            order = columns.argsort()  # By image, so that methods are compared on the same ones.
-            rows, columns = rows[order], columns[order]
-            mine, own = guess[rows].float(), truth[columns]
-            found["psnr"] += psnr(mine, own).clamp(max=CEILING).tolist()
-            found["ssim"] += ssim(mine, own).tolist()
-            found["haarpsi"] += perceptual(mine, own)
-            line_up = torch.cat([truth, self.others[: CANDIDATES - len(truth)]])
-            found["picked"] += retrieved(mine, line_up, columns)
+            pairs = PairedGuesses.of(guess, truth)
+            found["psnr"] += pairs.psnr().tolist()
+            found["ssim"] += ssim(pairs.guess, pairs.truth).tolist()
+            found["haarpsi"] += perceptual(pairs.guess, pairs.truth)
+            found["picked"] += pairs.identified(self.others)
         return dict(found)
 
 

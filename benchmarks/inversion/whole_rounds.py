@@ -33,14 +33,14 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
-from peer_strength import CANDIDATES, CEILING, MEAN, Cell, mean_and_reach, ours, timed
+from paired_guesses import PairedGuesses
+from peer_strength import MEAN, Cell, mean_and_reach, ours, timed
 from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.gradient.trial_gradients.local_steps import local_orders
 from attacks.image_measures import psnr, ssim
 from attacks.observations import TrainingUpdate
-from attacks.scoring.metrics import optimal_assignment, retrieved
 
 MEASURES = ("psnr", "ssim", "identified", "recovered")
 ABOVE = 3.0
@@ -106,17 +106,12 @@ def scored(cell: Cell, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
     """Of guesses (b, 3, H, W) for each client: ``MEASURES`` and dB above the mean image, a value for each image."""
     found: dict[str, list[float]] = defaultdict(list)
     for guess, (truth, _) in zip(guesses, cell.batches, strict=True):
-        rows, columns = optimal_assignment(guess, truth)
-        order = columns.argsort()
-        rows, columns = rows[order], columns[order]
-        mine, own = guess[rows].float(), truth[columns]
-        reached = psnr(mine, own).clamp(max=CEILING)
-        above = reached - psnr(cell.mean_image.expand_as(own), own)
+        pairs = PairedGuesses.of(guess, truth)
+        reached, identified = pairs.psnr(), pairs.identified(cell.others)
+        above = reached - psnr(cell.mean_image.expand_as(pairs.truth), pairs.truth)
         found["psnr"] += reached.tolist()
         found["above"] += above.tolist()
-        found["ssim"] += ssim(mine, own).tolist()
-        candidates = torch.cat([truth, cell.others[: CANDIDATES - len(truth)]])
-        identified = retrieved(mine, candidates, columns)
+        found["ssim"] += ssim(pairs.guess, pairs.truth).tolist()
         found["identified"] += identified
         found["recovered"] += [
             float(one and gain >= ABOVE) for one, gain in zip(identified, above.tolist(), strict=True)

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 import torch
 from attack_strength import interval, no_training, seeded
+from paired_guesses import capped_psnr
 from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.gradient.presets import InvertingGradients
-from attacks.image_measures import psnr
 from attacks.observations import ClientUpdate
 from attacks.refinement.shredder import Jigsaw, Shredder
 from attacks.refinement.unshuffle import Piece, Unshuffle, WindowMean, Windows, grid
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, VisualMixer]] = {
 """Case -> network that is inverted, and the defence; the part of the name before "-" is the data."""
 DATA = {"photos": "photos", "digits": "mnist-5k"}
 GUESSES = ("exact", "noise 0.05", "inverted")
-AUXILIARY, RATE, CAP = 400, 0.1, 50.0
+AUXILIARY, RATE = 400, 0.1
 
 
 def inverted(images: Tensor, labels: Tensor, name: str, dataset: str, iterations: int, seed: int) -> Tensor:
@@ -89,7 +89,7 @@ def study(case: str, seed: int, count: int, iterations: int, kinds: list[str]) -
             guess = inverted(shuffled, labels, network, dataset, iterations, seed)
         elif name != "exact":
             guess = (shuffled + 0.05 * noise).clamp(0, 1)
-        quality = f"{name} ({interval(psnr(guess, shuffled).clamp(max=CAP))} dB)" if name == "inverted" else name
+        quality = f"{name} ({interval(capped_psnr(guess, shuffled))} dB)" if name == "inverted" else name
         sources = {"again": defense.partition(guess), "inferred": attacks[0]._inferred(guess)[0], "known": true}
         sources |= {f"size {size}": grid(guess, size) for size in defense.sizes(*truth.shape[-2:])[1:]}
         for source, levels in sources.items():
@@ -97,7 +97,7 @@ def study(case: str, seed: int, count: int, iterations: int, kinds: list[str]) -
             scores = []
             for attack in attacks:
                 ((images, _),) = attack._solve([Piece(guess, Windows(levels), seeded(seed))])
-                scores.append(interval(psnr(images, truth).clamp(max=CAP)))
+                scores.append(interval(capped_psnr(images, truth)))
             yield quality, source, str(count), interval(100 * right), *scores
 
 

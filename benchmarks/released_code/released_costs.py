@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.labels import infer_labels
-from attacks.gradient.trial_gradients.local_steps import local_orders, simulated_update
+from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import psnr, total_variation
 from attacks.normalisation import normalise
 from clients.data.datasets import load_dataset
@@ -172,7 +172,8 @@ def local_training(modules: Importer) -> Iterator[Row]:
             weights = {name: value.detach() for name, value in model.named_parameters()}
             order = local_orders(6, batch or 6, 3, torch.Generator().manual_seed(0)) if batch else [list(range(6))] * 3
             soft = F.one_hot(targets, CLASSES).double()
-            ours = simulated_update(model, weights, dict(model.named_buffers()), images, soft, order, 0.05)
+            network = logits_of(model, dict(model.named_buffers()))
+            ours, _ = simulated_training(network, weights, images, soft, order, LocalSGD(0.05))
             found.append((_flat(ours.values()), _flat(theirs)))
         mine, their = (torch.stack(values) for values in zip(*found, strict=True))
         yield close(

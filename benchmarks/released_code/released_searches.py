@@ -21,7 +21,7 @@ from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import first_order, step_decay_stages
 from attacks.gradient.lbfgs_steps import walk
-from attacks.gradient.trial_gradients.matching import GradientMatching
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem
 from attacks.normalisation import normalise
 
 ITERATIONS = 17
@@ -146,7 +146,9 @@ def _search(
 def _matching(case: Case, cost: str) -> GradientMatching:
     names = [name for name, _ in case.model.named_parameters()]
     targets = {name: value[None] for name, value in zip(names, case.gradient, strict=True)}
-    return GradientMatching(case.model, (1, *SHAPE), CLASSES, targets, case.label[None], COSTS[cost], 1e-3)
+    return GradientMatching(
+        MatchingProblem(case.model, (1, *SHAPE), CLASSES, targets, case.label[None], COSTS[cost], 1e-3)
+    )
 
 
 def _last(

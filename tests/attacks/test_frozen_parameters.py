@@ -15,7 +15,7 @@ from attacks.gradient.costs import COSTS
 from attacks.gradient.labels import LabelInference
 from attacks.gradient.noise_models import MaskedInversion
 from attacks.gradient.presets import InvertingGradients
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
 from attacks.local_model import local_model
 from attacks.observations import AttackError, ClientUpdate, require_trained, trained_parameters
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, sigmoid_net
@@ -93,7 +93,9 @@ def test_the_true_image_has_the_least_objective_by_the_trained_layers_alone(zero
     losses = []
     for targets in (matched, believed):
         objective = GradientMatching(
-            attackable(seen.model, True), (1, 1, 12, 12), CLASSES, targets, label[None], COSTS["cosine"], 0.0
+            MatchingProblem(
+                attackable(seen.model, True), (1, 1, 12, 12), CLASSES, targets, label[None], COSTS["cosine"], 0.0
+            )
         )
         loss, _ = objective(((image - MEAN[0]) / STD[0]).flatten(1), torch.arange(1))
         losses.append(float(loss))

@@ -16,7 +16,13 @@ from attacks.gradient.trial_gradients.batch_statistics import (
     statistics_distance,
     values_per_channel,
 )
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, guessed_order, unrolled_training
+from attacks.gradient.trial_gradients.matching import (
+    GradientMatching,
+    MatchingProblem,
+    PriorInput,
+    guessed_order,
+    unrolled_training,
+)
 from attacks.observations import ClientUpdate, trained_parameters
 from defenses.base import Update
 
@@ -118,13 +124,13 @@ class UnrolledMatching(GradientMatching):
     """The objective for local training that is unrolled, with the running averages that this training leaves behind.
 
     Args:
-        plain: The unrolled objective without running averages, whose settings are taken over.
+        problem: Whose ``client`` plays no part, because ``observation`` says how to train.
         observation: Whose training is unrolled.
         weight: Of ``statistics_distance``.
     """
 
-    def __init__(self, plain: GradientMatching, observation: ClientUpdate, weight: float) -> None:
-        self.__dict__.update(vars(plain))
+    def __init__(self, problem: MatchingProblem, observation: ClientUpdate, weight: float) -> None:
+        super().__init__(problem)
         self._weight, self._steps = weight, AveragedSteps.of(observation)
         self._training = unrolled_training(self._call, observation)
 

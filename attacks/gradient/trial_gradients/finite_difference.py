@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -39,12 +39,18 @@ class DifferencedMatching:
     at w + e v adds that of P to the difference. On a GPU, convolutions in TensorFloat-32 are too coarse for this: see
     ``full_precision``. It must match the gradient itself, not that of an unrolled client.
 
+    Attributes:
+        second_pass_has_statistics: The second pass shows the statistics that a ``StatisticsPrior`` compares. False: it is of
+            another model than the one whose statistics are compared, and the prior takes a pass of its own.
+
     Raises:
         AttackError: When the model has layers that ``TrialNetwork`` does not know, or frozen parameters.
 
     Source: Pearlmutter, "Fast Exact Multiplication by the Hessian", 1994, section 2 (the difference that his operator replaces).
         Fixed kinks are ours.
     """
+
+    second_pass_has_statistics: ClassVar[bool] = True
 
     def __init__(self, exact: GradientMatching) -> None:
         self._exact = exact
@@ -57,7 +63,8 @@ class DifferencedMatching:
         self._shapes = {name: weight.shape for name, weight in exact.parameters.items()}
         self._weights = torch.cat([weight.flatten() for weight in exact.parameters.values()])
         self._targets = torch.cat([exact.targets[name].flatten(1) for name in self._shapes], 1)
-        self._matched = self._network.batch_norms if isinstance(exact.prior, StatisticsPrior) else {}
+        compared = self.second_pass_has_statistics and isinstance(exact.prior, StatisticsPrior)
+        self._matched = self._network.batch_norms if compared else {}
         # Until a call finds none: watching every operation of a small network costs as much as the operation.
         self._kinked = True
         self._step = RELATIVE_STEP * torch.finfo(self._weights.dtype).eps ** 0.5 * self._weights.norm()

@@ -3,52 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional as F
 
+from attacks.observations import ClientUpdate
 from defenses.base import Update
 
 Call = Callable[[Update, Tensor], tuple[Tensor, Any]]
 """(weights, normalised images (b, C, H, W)) -> logits (b, K), and any dictionary or tuple of tensors beside them."""
+Number = TypeVar("Number", float, Tensor)
 
 
-def simulated_update(
-    model: nn.Module,
-    parameters: Mapping[str, Tensor],
-    buffers: Mapping[str, Tensor],
-    images: Tensor,
-    soft_labels: Tensor,
-    order: Sequence[Sequence[int]],
-    learning_rate: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-) -> Update:
-    """The update w_T - w_0 of a client that trains on normalised images (n, C, H, W) with soft labels (n, K).
+@dataclass(frozen=True)
+class LocalSGD:
+    """How a client's ``torch.optim.SGD`` steps, without dampening.
 
-    With batches B_1 .. B_T, indices in ``order``, from the global weights w_0 = ``parameters``:
+    With s_t the loss's gradient at w_{t-1}, a step is
 
-        g_t = grad_w mean_{i in B_t} cross-entropy(model_w(x_i), y_i) at w_{t-1} + weight_decay * w_{t-1}
-        v_t = momentum * v_{t-1} + g_t,  v_1 = g_1,  w_t = w_{t-1} - learning_rate * v_t
+        g_t = s_t + weight_decay * w_{t-1},   v_t = momentum * v_{t-1} + g_t,  v_1 = g_1,   w_t = w_{t-1} - learning_rate * v_t
 
-    and with Nesterov's momentum w_t = w_{t-1} - learning_rate * (g_t + momentum * v_t), which is ``torch.optim.SGD`` (no
-    dampening). Differentiable in images, labels and parameters, and free of side effects, for a model from ``attackable``:
-    ``torch.func.grad`` and ``vmap`` (over images, labels, parameters) work on it. Memory grows with the number of steps.
+    and with Nesterov's momentum w_t = w_{t-1} - learning_rate * (g_t + momentum * v_t).
 
-    Source: McMahan et al., "Communication-Efficient Learning", 2017, Algorithm 1 (ClientUpdate); used for attacks as in Dimitrov et
-    al., "Data Leakage in Federated Averaging", 2022, section 4.
+    Attributes:
+        learning_rate: Of every step.
+        momentum: 0 for plain SGD.
+        weight_decay: L2 coefficient.
+        nesterov: With Nesterov's momentum.
     """
 
-    def call(weights: Update, inputs: Tensor) -> tuple[Tensor, Any]:
-        return functional_call(model, (weights, dict(buffers)), (inputs,)), {}
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
 
-    return simulated_training(
-        call, parameters, images, soft_labels, order, learning_rate, momentum, weight_decay, nesterov
-    )[0]
+    @classmethod
+    def of(cls, observation: ClientUpdate) -> LocalSGD:
+        """That of a client whose learning rate the server knows."""
+        assert observation.learning_rate is not None
+        return cls(
+            observation.learning_rate, observation.momentum, observation.weight_decay, nesterov=observation.nesterov
+        )
+
+    def step(self, weight: Number, slope: Number, velocity: Number | None) -> tuple[Number, Number]:
+        """The weight w_t and the velocity v_t from w_{t-1}, s_t and v_{t-1}, which is None before the first step."""
+        gradient = slope + self.weight_decay * weight
+        velocity = gradient if velocity is None else self.momentum * velocity + gradient
+        direction = gradient + self.momentum * velocity if self.nesterov else velocity
+        return weight - self.learning_rate * direction, velocity
+
+
+def logits_of(model: nn.Module, buffers: Mapping[str, Tensor]) -> Call:
+    """The network of a model from ``attackable`` with these buffers, which returns nothing beside the logits."""
+
+    def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
+        return functional_call(model, (weights, dict(buffers)), (images,)), {}
+
+    return call
 
 
 def simulated_training(
@@ -57,12 +72,25 @@ def simulated_training(
     images: Tensor,
     soft_labels: Tensor,
     order: Sequence[Sequence[int]],
-    learning_rate: float,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
+    sgd: LocalSGD,
 ) -> tuple[Update, list[Any]]:
-    """The update of ``simulated_update`` for a network ``call``, and what ``call`` returned beside the logits in each step."""
+    """The update w_T - w_0 of a client's local training, and what ``call`` returned beside the logits in each step.
+
+    The client starts from the global weights w_0 = ``parameters`` and takes T steps of ``sgd``. The loss of step t is the mean
+    cross-entropy over its batch. Differentiable in images, labels and parameters, and free of side effects: ``torch.func.grad``
+    and ``vmap`` (over images, labels, parameters) work on it. Memory grows with the number of steps.
+
+    Args:
+        call: The network, such as ``logits_of`` a model.
+        parameters: Name -> weight.
+        images: (n, C, H, W), normalised.
+        soft_labels: (n, K).
+        order: T batches of indices into the images.
+        sgd: The optimizer.
+
+    Source: McMahan et al., "Communication-Efficient Learning", 2017, Algorithm 1 (ClientUpdate); used for attacks as in Dimitrov et
+    al., "Data Leakage in Federated Averaging", 2022, section 4.
+    """
 
     def loss(weights: Update, indices: Sequence[int]) -> tuple[Tensor, Any]:
         chosen = torch.tensor(list(indices), device=images.device)
@@ -71,36 +99,22 @@ def simulated_training(
 
     weights, velocity, found = dict(parameters), dict[str, Tensor](), []
     for indices in order:
-        gradient, beside = grad(loss, has_aux=True)(weights, indices)
+        slopes, beside = grad(loss, has_aux=True)(weights, indices)
         found.append(beside)
-        moved = {}
-        for name, weight in weights.items():
-            step = gradient[name] + weight_decay * weight
-            velocity[name] = momentum * velocity[name] + step if name in velocity else step
-            direction = step + momentum * velocity[name] if nesterov else velocity[name]
-            moved[name] = weight - learning_rate * direction
-        weights = moved
+        steps = {name: sgd.step(weight, slopes[name], velocity.get(name)) for name, weight in weights.items()}
+        weights = {name: weight for name, (weight, _) in steps.items()}
+        velocity = {name: moving for name, (_, moving) in steps.items()}
     return {name: weight - parameters[name] for name, weight in weights.items()}, found
 
 
-def weight_path(
-    weight: float,
-    impulse: float,
-    local_steps: int,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
-    nesterov: bool,
-) -> list[float]:
-    """One weight after each step of ``torch.optim.SGD``, where the loss's gradient is ``impulse`` in the first step and 0 after it.
+def weight_path(weight: float, impulse: float, local_steps: int, sgd: LocalSGD) -> list[float]:
+    """One weight after each step, where the loss's gradient is ``impulse`` in the first step and 0 after it.
 
     With weight 1 and no impulse this is what weight decay alone does; with weight 0 and impulse 1 what a step's noise grows to.
     """
-    velocity, path = 0.0, []
+    velocity, path = None, []
     for step in range(local_steps):
-        gradient = (impulse if step == 0 else 0.0) + weight_decay * weight
-        velocity = momentum * velocity + gradient
-        weight -= learning_rate * (gradient + momentum * velocity if nesterov else velocity)
+        weight, velocity = sgd.step(weight, impulse if step == 0 else 0.0, velocity)
         path.append(weight)
     return path
 

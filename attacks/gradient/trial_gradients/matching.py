@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.gradient.costs import Cost
-from attacks.gradient.trial_gradients.local_steps import Call, local_orders, simulated_training
+from attacks.gradient.trial_gradients.local_steps import Call, LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -79,12 +80,7 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
 
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
-    buffers = dict(model.named_buffers())
-
-    def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
-        return functional_call(model, (weights, buffers), (images,)), {}
-
-    training = unrolled_training(call, observation)
+    training = unrolled_training(logits_of(model, dict(model.named_buffers())), observation)
     return lambda weights, images, labels: training(weights, images, labels)[0]
 
 
@@ -92,14 +88,12 @@ def unrolled_training(
     call: Call, observation: ClientUpdate
 ) -> Callable[[Update, Tensor, Tensor], tuple[Update, list[Any]]]:
     """``unrolled_client`` for a network ``call``, which also returns what ``call`` gives beside the logits in each step."""
-    rate, steps, decay = observation.learning_rate, observation.local_steps, observation.weight_decay
-    momentum, nesterov, length = observation.momentum, observation.nesterov, observation.step_length
-    assert rate is not None
-    order = guessed_order(observation)
+    sgd, order = LocalSGD.of(observation), guessed_order(observation)
+    travelled = -sgd.learning_rate * observation.step_length * observation.local_steps
 
     def client(weights: Update, images: Tensor, labels: Tensor) -> tuple[Update, list[Any]]:
-        sent, found = simulated_training(call, weights, images, labels, order, rate, momentum, decay, nesterov)
-        return {name: sent[name] / (-rate * length * steps) - decay * weight for name, weight in weights.items()}, found
+        sent, found = simulated_training(call, weights, images, labels, order, sgd)
+        return {name: sent[name] / travelled - sgd.weight_decay * weight for name, weight in weights.items()}, found
 
     return client
 
@@ -108,6 +102,35 @@ def guessed_order(observation: ClientUpdate) -> list[list[int]]:
     """Which examples meet in each local step of a client, by one fixed guess (``local_orders`` from the seed 0)."""
     seed = torch.Generator().manual_seed(0)
     return local_orders(observation.num_examples, observation.batch_size, observation.local_steps, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchingProblem:
+    """The network, the trials and the terms of an objective that compares gradients.
+
+    Attributes:
+        model: From ``attackable``; left as it is.
+        batch_shape: (b, C, H, W) of one trial's dummy images.
+        num_classes: K.
+        targets: Parameter name -> (T, *shape), the observed gradient of each trial's target; frozen parameters are left out.
+        labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
+        cost: D, the distance of gradients.
+        total_variation: Weight of the image prior.
+        client: What to match instead of the gradient of the loss, see ``unrolled_client``; or None.
+        prior: P, a function of one trial's images and its ``observed``; or None.
+        observed: What P reads, batched over trials.
+    """
+
+    model: nn.Module
+    batch_shape: tuple[int, int, int, int]
+    num_classes: int
+    targets: Update
+    labels: Tensor | None
+    cost: Cost
+    total_variation: float
+    client: Client | None = None
+    prior: Callable[[Tensor, PriorInput], Tensor] | None = None
+    observed: PriorInput = field(default_factory=lambda: PriorInput({}, {}))
 
 
 class GradientMatching:
@@ -119,45 +142,25 @@ class GradientMatching:
     The model's weights are shared by all trials; images, labels and observed gradients are batched (``torch.func.vmap``).
 
     Args:
-        model: From ``attackable``; left as it is.
-        batch_shape: (b, C, H, W) of one trial's dummy images.
-        num_classes: K.
-        targets: Parameter name -> (T, *shape), the observed gradient of each trial's target; frozen parameters are left out.
-        labels: (T, b) int64, or None: then the unknowns hold label logits, and the soft labels are their softmax.
-        cost: D.
-        total_variation: Weight of the image prior.
-        client: What to match instead of the gradient of the loss, see ``unrolled_client``; or None.
-        prior: P, a function of one trial's images and its ``observed``; or None.
-        observed: What P reads, batched over trials.
+        problem: What is matched, and with which terms.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        batch_shape: tuple[int, int, int, int],
-        num_classes: int,
-        targets: Update,
-        labels: Tensor | None,
-        cost: Cost,
-        total_variation: float,
-        client: Client | None = None,
-        prior: Callable[[Tensor, PriorInput], Tensor] | None = None,
-        observed: PriorInput | None = None,
-    ) -> None:
-        self.model = model
-        self.batch_shape = batch_shape
-        self.num_classes = num_classes
-        self.cost = cost
-        self.client = client or grad(self._training_loss)
-        self.prior = prior
-        self.observed = observed or PriorInput({}, {})
-        self.targets = targets
-        self.smoothing = next(iter(targets.values())).new_full((len(next(iter(targets.values()))),), total_variation)
-        self.smooth = total_variation != 0
-        self.labels = None if labels is None else F.one_hot(labels, num_classes).to(next(iter(targets.values())))
+    def __init__(self, problem: MatchingProblem) -> None:
+        self.model = problem.model
+        self.batch_shape = problem.batch_shape
+        self.num_classes = problem.num_classes
+        self.cost = problem.cost
+        self.client = problem.client or grad(self._training_loss)
+        self.prior = problem.prior
+        self.observed = problem.observed
+        self.targets = problem.targets
+        like = next(iter(self.targets.values()))
+        self.smoothing = like.new_full((len(like),), problem.total_variation)
+        self.smooth = problem.total_variation != 0
+        self.labels = None if problem.labels is None else F.one_hot(problem.labels, self.num_classes).to(like)
         # The others are frozen, and constants of the model.
-        self.parameters = {name: p.detach() for name, p in model.named_parameters() if name in targets}
-        self.buffers = dict(model.named_buffers())
+        self.parameters = {name: p.detach() for name, p in self.model.named_parameters() if name in self.targets}
+        self.buffers = dict(self.model.named_buffers())
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) and their gradients (n, D) at ``unknowns`` (n, D), whose rows belong to ``trials`` (n,), ascending."""

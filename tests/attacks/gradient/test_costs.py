@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from attacks import GradientInversion, Reconstruction
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
 from attacks.scoring.metrics import score
 from defenses.base import Update
 from tests.attacks.wire import CLASSES, classes, generators, observe, pictures, sigmoid_net
@@ -116,7 +116,9 @@ def test_the_difference_is_the_derivative_of_a_foreign_cost(name: str) -> None:
     model = sigmoid_net().double()
     targets = {n: 0.1 * random(2, *p.shape, seed=at) for at, (n, p) in enumerate(model.named_parameters())}
     labels = torch.tensor([[0], [1]])
-    exact = GradientMatching(attackable(model, False), (1, 1, 12, 12), CLASSES, targets, labels, EVERY[name], 0.1)
+    exact = GradientMatching(
+        MatchingProblem(attackable(model, False), (1, 1, 12, 12), CLASSES, targets, labels, EVERY[name], 0.1)
+    )
     rows, trials = random(2, 144, seed=9), torch.arange(2)
     losses, expected = exact(rows, trials)
     values, found = DifferencedMatching(exact)(rows, trials)

@@ -15,7 +15,7 @@ from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import DLG
 from attacks.gradient.trial_gradients.local_steps import local_orders
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable, unrolled_client
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable, unrolled_client
 from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import null_baselines, score
 from tests.attacks.wire import CLASSES, MEAN, STD, generators, observe, pictures, sigmoid_net
@@ -75,9 +75,9 @@ def test_objective_is_zero_at_the_truth_and_only_when_unrolled(cost, options):
     targets = {name: value[None] for name, value in seen.gradient().items()}
     truth = normalised(images).double().flatten()[None]
     losses = [
-        GradientMatching(private, tuple(images.shape), CLASSES, targets, labels[None], COSTS[cost], 0.0, client)(
-            truth, torch.tensor([0])
-        )[0].item()
+        GradientMatching(
+            MatchingProblem(private, tuple(images.shape), CLASSES, targets, labels[None], COSTS[cost], 0.0, client)
+        )(truth, torch.tensor([0]))[0].item()
         for client in (unrolled_client(private, seen), None)
     ]
     assert abs(losses[0]) < 1e-10

@@ -14,7 +14,7 @@ from attacks import GradientInversion, InvertingGradients, Knowledge, MaskedInve
 from attacks.base import Attack
 from attacks.gradient.costs import COSTS, cosine_distance, masked_cosine_distance
 from attacks.gradient.noise_models import PIXEL_SCALE, gradient_noise
-from attacks.gradient.trial_gradients.matching import GradientMatching
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem
 from attacks.observations import ClientUpdate
 from defenses import parse
 from defenses.base import Batch
@@ -145,7 +145,7 @@ def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
     """It changes the way, not the goal."""
     gradients = {"weight": torch.stack([torch.full((3, 4), value) for value in (0.5, 2.0)])}
     objective = GradientMatching(
-        nn.Linear(4, 3), (1, 1, 2, 2), 3, gradients, torch.tensor([[0], [1]]), COSTS["l2"], 0.0
+        MatchingProblem(nn.Linear(4, 3), (1, 1, 2, 2), 3, gradients, torch.tensor([[0], [1]]), COSTS["l2"], 0.0)
     )
     assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
     search = replace(NoiseModelInversion()._searches(prior=0.02)[1], guide=0.1)

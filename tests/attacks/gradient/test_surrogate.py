@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
@@ -20,10 +21,12 @@ from attacks.gradient.surrogate import (
     SurrogateGradientMatching,
     SurrogateMatching,
 )
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import agrees
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from attacks.scoring.metrics import null_baselines, score
+from defenses.base import Update
 from tests.attacks.gradient.test_multi_step import normalised, trained
 from tests.attacks.wire import CLASSES, generators, pictures, seeded, sigmoid_net
 
@@ -36,18 +39,24 @@ def relu_net(seed: int = 0) -> nn.Module:
     return seeded(nn.Sequential(*layers), 0.2, seed)
 
 
+def problem(
+    model: nn.Module, images: Tensor, labels: Tensor, order: list[list[int]], rate: float
+) -> tuple[MatchingProblem, Update]:
+    """Of one update: what is matched, and the moves of the weights."""
+    seen = trained(model, images, labels, order, rate)
+    targets = {name: value[None] for name, value in seen.gradient().items()}
+    private = attackable(model, train_mode=False)
+    shape = (len(images), *images.shape[1:])
+    matched = MatchingProblem(private, shape, CLASSES, targets, labels[None], COSTS["cosine"], 0.0)
+    return matched, {name: value[None].to(targets[name]) for name, value in seen.update.items()}
+
+
 def objective(
     model: nn.Module, images: Tensor, labels: Tensor, order: list[list[int]], rate: float
 ) -> tuple[SurrogateGradientMatching, GradientMatching]:
     """At the surrogate, and at the global model, of one update."""
-    seen = trained(model, images, labels, order, rate)
-    targets = {name: value[None] for name, value in seen.gradient().items()}
-    private = attackable(model, train_mode=False)
-    plain = GradientMatching(
-        private, (len(images), *images.shape[1:]), CLASSES, targets, labels[None], COSTS["cosine"], 0.0
-    )
-    moves = {name: value[None].to(targets[name]) for name, value in seen.update.items()}
-    return SurrogateGradientMatching(plain, moves), plain
+    matched, moves = problem(model, images, labels, order, rate)
+    return SurrogateGradientMatching(matched, moves), GradientMatching(matched)
 
 
 def row(images: Tensor, alpha: float) -> Tensor:
@@ -103,17 +112,41 @@ def test_the_derivatives_are_those_of_the_values(build: Any) -> None:
     assert agrees(surrogate, at, lambda exact: SurrogateDifferencedMatching(exact))  # type: ignore[arg-type]
 
 
+def test_differences_keep_the_prior_that_compares_statistics_at_the_global_model() -> None:
+    layers = nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten(), nn.Linear(600, CLASSES)
+    model = seeded(nn.Sequential(*layers), 0.2).double().train()
+    plain, moves = problem(model, pictures(2), torch.tensor([0, 1]), [[0, 1]] * 4, 0.3)
+    private = attackable(model, train_mode=True)
+    sent = PriorInput({"1": (torch.zeros(1, 6).double(), torch.ones(1, 6).double())}, {})
+    prior = StatisticsPrior(private, 1.0)
+    exact, without = (
+        SurrogateGradientMatching(replace(plain, model=private, prior=one, observed=sent), moves)
+        for one in (prior, None)
+    )
+    guess = pictures(2, seed=3)
+    at = row(guess, 0.4)
+    values, gradients = exact(at, NONE)
+    of_one = tree_map(lambda all_trials: all_trials[0], sent)
+    expected = prior(normalised(guess).double(), of_one)
+    assert expected > 0.01
+    torch.testing.assert_close(values - without(at, NONE)[0], expected[None])
+    found, differenced = SurrogateDifferencedMatching(exact)(at, NONE)
+    torch.testing.assert_close(found, values)
+    assert F.cosine_similarity(differenced, gradients) > 1 - 1e-5
+
+
 def test_each_trial_has_its_own_line() -> None:
     images, labels = pictures(2), torch.tensor([0, 1])
-    pair = [objective(sigmoid_net().double(), images, labels, [[0], [1]], rate)[0] for rate in (0.1, 2.0)]
-    both = SurrogateGradientMatching(pair[0], {n: torch.cat([one.moves[n] for one in pair]) for n in pair[0].moves})
-    both.targets = {n: torch.cat([one.targets[n] for one in pair]) for n in pair[0].targets}
-    both.labels, both.smoothing = both.labels.expand(2, -1, -1), both.smoothing.expand(2)  # type: ignore[union-attr]
+    pair = [problem(sigmoid_net().double(), images, labels, [[0], [1]], rate) for rate in (0.1, 2.0)]
+    (first, _), _ = pair
+    targets = {n: torch.cat([one.targets[n] for one, _ in pair]) for n in first.targets}
+    moves = {n: torch.cat([move[n] for _, move in pair]) for n in first.targets}
+    both = SurrogateGradientMatching(replace(first, targets=targets, labels=labels.expand(2, -1)), moves)
     rows = torch.cat([row(pictures(2, seed=3), 0.7)] * 2)
     for evaluate in (both, SurrogateDifferencedMatching(both)):
         values = evaluate(rows, torch.tensor([0, 1]))[0]
         for at, one in enumerate(pair):
-            torch.testing.assert_close(values[at], one(rows[:1], NONE)[0][0])
+            torch.testing.assert_close(values[at], SurrogateGradientMatching(*one)(rows[:1], NONE)[0][0])
         torch.testing.assert_close(evaluate(rows[1:], torch.tensor([1]))[0][0], values[1])
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.surrogate import ALPHA_UNIT, SurrogateDifferencedMatching, SurrogateGradientMatching
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
+from attacks.gradient.trial_gradients.matching import MatchingProblem, attackable
 from attacks.observations import ClientUpdate
 from clients.models.classifiers import build_model
 from tests.attacks.gradient.test_multi_step import normalised, trained
@@ -45,9 +45,9 @@ def seen_of(model: nn.Module) -> ClientUpdate:
 def engine(model: nn.Module, seen: ClientUpdate, kind: str) -> Evaluate:
     targets = {name: value[None] for name, value in seen.gradient().items()}
     shape = (4, 1, 28, 28)
-    plain = GradientMatching(attackable(model, False), shape, CLASSES, targets, LABELS[None], COSTS["cosine"], 0.0)
+    problem = MatchingProblem(attackable(model, False), shape, CLASSES, targets, LABELS[None], COSTS["cosine"], 0.0)
     moves = {name: value[None].to(targets[name]) for name, value in seen.update.items()}
-    exact = SurrogateGradientMatching(plain, moves)
+    exact = SurrogateGradientMatching(problem, moves)
     return exact if kind == EXACT else SurrogateDifferencedMatching(exact)
 
 

@@ -13,6 +13,7 @@ import leak_picture
 import pytest
 import torch
 from leak_networks import BASE, NETWORKS, Network, Skip
+from paired_guesses import CEILING
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -100,7 +101,7 @@ def test_the_originals_are_recovered_and_the_mean_image_is_not() -> None:
     swapped = [batch.flip(0) for batch in cell.truth.split(4)]
     found = cell.scores(swapped)
     assert found["recovered"] == found["identified"] == [1.0] * 8
-    assert found["psnr"] == [leak_map.CEILING] * 8
+    assert found["psnr"] == [CEILING] * 8
     nothing = cell.scores([cell.mean_image.expand(4, -1, -1, -1)] * 2)
     assert nothing["recovered"] == [0.0] * 8
     assert nothing["psnr"] == pytest.approx(nothing["mean"])

@@ -177,7 +177,7 @@ def judged(client: LocalClient, last: Remembered, sent: dict[str, Tensor], at: i
     "changes", [{}, {"model": "lenet"}, {"pipeline": "GaussianNoise(std=0.01, per='update')"}], ids=str
 )
 def test_no_honest_round_is_refused(changes: dict[str, Any]) -> None:
-    """16 verdicts each; benchmarks/inversion/model_check.py has more of them."""
+    """16 verdicts each; benchmarks/exact/model_check.py has more of them."""
     verdicts = [
         judged(client, last, weights, at)
         for at, weights, nodes in honest(MLP.but(**changes), 4, 4)

@@ -15,7 +15,7 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
@@ -82,7 +82,7 @@ def net(name: str) -> nn.Module:
 def objective(model: nn.Module, batch: int, cost: str = "cosine", *, joint: bool = False) -> GradientMatching:
     targets = {n: random(TRIALS, *p.shape, seed=i) for i, (n, p) in enumerate(model.named_parameters())}
     labels = None if joint else torch.arange(TRIALS * batch).view(TRIALS, batch) % CLASSES
-    return GradientMatching(model, (batch, 2, 6, 6), CLASSES, targets, labels, COSTS[cost], 0.1)
+    return GradientMatching(MatchingProblem(model, (batch, 2, 6, 6), CLASSES, targets, labels, COSTS[cost], 0.1))
 
 
 def unknowns(batch: int, *, joint: bool = False) -> Tensor:
@@ -131,7 +131,7 @@ def test_float32_networks_of_the_papers_keep_the_direction() -> None:
         model = build_model(name, num_classes=CLASSES, input_shape=(2, 16, 16), width=width).eval()
         targets = {n: random(2, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
         exact = GradientMatching(
-            model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0
+            MatchingProblem(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
         )
         rows = random(2, 512, seed=3).float()
         gradients = [f(rows, torch.arange(2))[1] for f in (exact, DifferencedMatching(exact))]
@@ -144,7 +144,9 @@ def test_a_wide_network_in_float32_has_the_same_values() -> None:
     loss = F.cross_entropy(model(random(2, 2, 16, 16, seed=1).float()), torch.tensor([0, 1]))
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     targets = {n: g.expand(2, *g.shape) for (n, _), g in zip(model.named_parameters(), gradients, strict=True)}
-    exact = GradientMatching(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
+    exact = GradientMatching(
+        MatchingProblem(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
+    )
     rows = random(2, 512, seed=3).float()
     values = [f(rows, torch.arange(2))[0] for f in (exact, DifferencedMatching(exact))]
     torch.testing.assert_close(*values, rtol=1e-5, atol=0)
@@ -155,7 +157,9 @@ def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest
     """Why ``attacks.gradient.trial_gradients.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
     model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 32, 32), width=8).eval()
     targets = {n: random(1, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-    exact = GradientMatching(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), COSTS["cosine"], 0.0)
+    exact = GradientMatching(
+        MatchingProblem(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), COSTS["cosine"], 0.0)
+    )
     rows = random(1, 2048, seed=3).float()
     assert agrees(exact, rows)
     monkeypatch.setattr("attacks.gradient.trial_gradients.finite_difference.ReplayKinks", lambda noted: RecordKinks())

@@ -5,7 +5,7 @@ from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as F
 
 from attacks.gradient.lbfgs import minimize
-from attacks.gradient.trial_gradients.local_steps import local_orders, simulated_update
+from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, logits_of, simulated_training
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.scoring.metrics import score
@@ -14,8 +14,10 @@ from tests.attacks.wire import CLASSES, MEAN, STD, classes, pictures, seeded, si
 ORDER = [[0, 2], [1, 3], [3, 0], [2, 1]]
 
 
-def state_of(model):
-    return {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
+def simulated(model, images, soft_labels, order, *sgd):
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    network = logits_of(model, dict(model.named_buffers()))
+    return simulated_training(network, weights, images, soft_labels, order, LocalSGD(*sgd))[0]
 
 
 def batch(count, dtype=torch.float64, seed=3):
@@ -42,7 +44,7 @@ def real_update(model, images, soft_labels, order, **options):
 def test_equals_torch_sgd(momentum, weight_decay, nesterov):
     model, (images, soft) = sigmoid_net().double(), batch(4)
     soft = 0.7 * soft + 0.3 / CLASSES
-    guess = simulated_update(model, *state_of(model), images, soft, ORDER, 0.5, momentum, weight_decay, nesterov)
+    guess = simulated(model, images, soft, ORDER, 0.5, momentum, weight_decay, nesterov)
     options = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
     truth = real_update(model, images, soft, ORDER, lr=0.5, **options)
     for name, value in truth.items():
@@ -52,9 +54,9 @@ def test_equals_torch_sgd(momentum, weight_decay, nesterov):
 
 def test_one_batch_size_of_several_and_none():
     model, (images, soft) = sigmoid_net().double(), batch(3)
-    assert all(not v.any() for v in simulated_update(model, *state_of(model), images, soft, [], 0.5).values())
+    assert all(not v.any() for v in simulated(model, images, soft, [], 0.5).values())
     order = [[0, 1], [2]]
-    guess = simulated_update(model, *state_of(model), images, soft, order, 0.5)
+    guess = simulated(model, images, soft, order, 0.5)
     truth = real_update(model, images, soft, order, lr=0.5)
     assert all(torch.allclose(guess[name], value) for name, value in truth.items())
 
@@ -64,7 +66,7 @@ def test_batch_norm_of_the_batch_under_vmap():
     model = attackable(seeded(nn.Sequential(*layers)).double(), train_mode=True)
     images, soft = batch(4)
     many = torch.stack([images, images.flip(0)])
-    run = vmap(lambda x: simulated_update(model, *state_of(model), x, soft, ORDER, 0.5))(many)
+    run = vmap(lambda x: simulated(model, x, soft, ORDER, 0.5))(many)
     for row, x in enumerate(many):
         truth = real_update(model, x, soft, ORDER, lr=0.5)
         assert all(torch.allclose(run[name][row], value, atol=1e-10) for name, value in truth.items())
@@ -73,10 +75,9 @@ def test_batch_norm_of_the_batch_under_vmap():
 def test_is_differentiable_twice():
     model, (images, soft) = seeded(nn.Sequential(nn.Flatten(), nn.Linear(4, CLASSES))).double(), batch(2)
     images = images[..., :2, :2].contiguous().requires_grad_()
-    state = state_of(model)
 
     def size(x):
-        update = simulated_update(model, *state, x, soft, [[0], [1], [1], [0]], 0.5, 0.9, 0.1)
+        update = simulated(model, x, soft, [[0], [1], [1], [0]], 0.5, 0.9, 0.1)
         return sum(value.square().sum() for value in update.values())
 
     assert torch.autograd.gradcheck(size, images)
@@ -99,14 +100,13 @@ def test_orders_are_epochs_of_batches():
 def attacked(unrolled, images, soft, order, rate, iterations=80):
     """L-BFGS on the squared distance of updates; PSNR of both images."""
     model = sigmoid_net(seed=1).double()
-    state = state_of(model)
     target = real_update(model, images, soft, order, lr=rate)
     # Treating the update as one mean gradient is one step on all examples, with the steps' total length.
     assumed = (order, rate) if unrolled else ([[0, 1]], rate * len(order))
     norm = sum(value.square().sum() for value in target.values())
 
     def loss(x):
-        guess = simulated_update(model, *state, x.view(images.shape), soft, *assumed)
+        guess = simulated(model, x.view(images.shape), soft, *assumed)
         return sum((guess[name] - value).square().sum() for name, value in target.items()) / norm
 
     def objective(unknowns, _):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.costs import COSTS
-from attacks.gradient.trial_gradients.matching import GradientMatching, attackable, count_classes
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable, count_classes
 from attacks.image_measures import total_variation
 
 TRIALS, BATCH, CLASSES = 3, 2, 4
@@ -84,7 +84,9 @@ def test_equals_plain_autograd(name, train_mode, joint, cost):
     stacked = {n: torch.stack([t[n] for t in targets]) for n in targets[0]}
     labels = torch.tensor([[0, 1], [2, 3], [3, 3]])
     objective = GradientMatching(
-        attackable(model, train_mode), SHAPE, CLASSES, stacked, None if joint else labels, COSTS[cost], 0.1
+        MatchingProblem(
+            attackable(model, train_mode), SHAPE, CLASSES, stacked, None if joint else labels, COSTS[cost], 0.1
+        )
     )
     pixels = torch.Size(SHAPE).numel()
     unknowns = random(TRIALS, pixels + (BATCH * CLASSES if joint else 0), seed=5)
@@ -105,7 +107,9 @@ def test_objective_is_zero_at_the_truth():
     model, images, labels = net("conv"), random(*SHAPE, seed=0), torch.tensor([1, 2])
     target = {name: g[None] for name, g in plain(model, images, F.one_hot(labels, CLASSES).double()).items()}
     for cost in ("cosine", "l2", "l1"):
-        objective = GradientMatching(attackable(model, True), SHAPE, CLASSES, target, labels[None], COSTS[cost], 0.0)
+        objective = GradientMatching(
+            MatchingProblem(attackable(model, True), SHAPE, CLASSES, target, labels[None], COSTS[cost], 0.0)
+        )
         assert objective(images.flatten()[None], torch.tensor([0]))[0].abs().item() < 1e-12
 
 
@@ -117,7 +121,9 @@ def test_cosine_of_a_dead_network_is_one_with_a_finite_gradient():
             p.zero_()
         model[4].bias.copy_(torch.tensor([1e4, 0, 0, 0]))
     objective = GradientMatching(
-        attackable(model, True), SHAPE, CLASSES, target, torch.zeros(1, BATCH).long(), COSTS["cosine"], 0.0
+        MatchingProblem(
+            attackable(model, True), SHAPE, CLASSES, target, torch.zeros(1, BATCH).long(), COSTS["cosine"], 0.0
+        )
     )
     loss, gradient = objective(random(1, torch.Size(SHAPE).numel(), seed=0), torch.tensor([0]))
     assert loss.tolist() == [1]
@@ -128,7 +134,7 @@ def test_prior_can_be_changed_without_touching_the_original():
     model, x = net("conv"), random(1, torch.Size(SHAPE).numel(), seed=0)
     target = {name: torch.ones_like(p)[None] for name, p in model.named_parameters()}
     objective = GradientMatching(
-        attackable(model, True), SHAPE, CLASSES, target, torch.zeros(1, BATCH).long(), COSTS["l2"], 0.5
+        MatchingProblem(attackable(model, True), SHAPE, CLASSES, target, torch.zeros(1, BATCH).long(), COSTS["l2"], 0.5)
     )
     row = torch.tensor([0])
     before = objective(x, row)[0]

@@ -1,6 +1,6 @@
 """How often ModelCheck refuses honest rounds, and the models of an active server: n of each, for several kinds of training.
 
-    nice python benchmarks/inversion/model_check.py [--rounds 6] [--seeds 3] [--only lenet resnet20]
+    nice python benchmarks/exact/model_check.py [--rounds 6] [--seeds 3] [--only lenet resnet20]
 
 Every setting trains honestly, by the code that clients run. Each client judges each round's honest model, which it then remembers,
 and beforehand the models that every active attack would send it in that round. No timing is taken. The table is that of
