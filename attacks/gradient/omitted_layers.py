@@ -41,7 +41,7 @@ class OmittedLayerInversion(MaskedInversion):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""
         stage = next((one for one in knowledge.pipeline.defenses if isinstance(one, Soteria)), None)
-        return replace(self, learned=stage)
+        return replace(super().fit(knowledge, generator), learned=stage)
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
         """The gradient with zeros, which the cost leaves out, for the weights of defended layers."""
