@@ -9,9 +9,9 @@ without data has the initial ones under ``SiloBN``. Clients hold examples at ran
     uv run python benchmarks/inversion/local_averages.py --seeds 0 1
 
 With ``--cells`` it attacks one-step probes in train mode whose running averages the client kept, with the cells and measures of
-``peer_strength.py``. ``--epochs`` trains the network first, on half of the training images that are neither attacked nor candidates;
-the other half are the server's images for ``missing_statistics="proxy"``. A line for each attack, cell and seed is appended to
-``--out``. Settings are chosen with ``--auxiliary``, on images of the training split.
+``peer_strength.py``. ``--epochs`` trains the network first, on half of the training images that are not used in the attack; the
+other half are the server's images for ``missing_statistics="proxy"``. Each attack, cell and seed appends a line to ``--out``.
+Settings are chosen with ``--auxiliary``, on images of the training split.
 
     uv run --with piq==0.8.0 python benchmarks/inversion/local_averages.py --cells convnet:train:photos:1 --epochs 10 --attacks \
         "InvertingGradients(total_variation=1.0)" "InvertingGradients(total_variation=1.0, missing_statistics='proxy')"

@@ -46,7 +46,7 @@ def running_statistics(observation: ClientUpdate, layers: Collection[str]) -> St
 
     torch averages unbiased variances. With n values per channel in a batch, (n - 1) / n of one is the biased variance that a batch
     of the same distribution has. Layers that hold NaN or infinite values, or still the initial averages (mean 0 and variance 1 in
-    every channel), are left out. Under SiloBN the global model has initial averages in every layer.
+    every channel), are left out. If all clients of a federation use SiloBN, the global model has initial averages in every layer.
 
     Source: Yin et al., "See through Gradients" (GradInversion), 2021, Eq. 9, with the global model's averages.
     """
