@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -203,7 +203,7 @@ class MaskedInversion(GradientInversion):
     prior_decay: bool = True
     pruned_fraction: float = share_field(0.0)
 
-    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the pipeline's pruning and what follows it."""
         fraction, erased = 0.0, False
         for stage in knowledge.pipeline.update_defenses:

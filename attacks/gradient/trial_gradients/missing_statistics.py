@@ -89,7 +89,7 @@ def proxy_statistics(
         raise AttackError(f"{len(images)} auxiliary images; statistics of a batch need at least {size}")
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     like, buffers = next(iter(parameters.values())), dict(model.named_buffers())
-    batches = [part for part in images[: PROXY_BATCHES * size].split(size) if len(part) == size]
+    batches = [part for part in torch.split(images[: PROXY_BATCHES * size], size) if len(part) == size]
     with torch.no_grad():
         each = [
             call_with_statistics(model, parameters, buffers, normalise(part.to(like), observation))[1]
