@@ -91,6 +91,13 @@ def first_order(
     return Minimum(best, lowest.masked_fill(failed, torch.inf), evaluations)
 
 
+def agreement(loss: Tensor) -> Tensor:
+    """Share of the losses (R,) that are within 5 % of the lowest; 0 where all are infinite."""
+    best = loss.min()
+    # 1e-12: two exact solutions agree.
+    return (loss - best <= 0.05 * best.abs() + 1e-12).double().mean() * best.isfinite()
+
+
 def _adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Callable[[Tensor], Tensor]:
     mean, square, step = torch.zeros(()), torch.zeros(()), 0
 

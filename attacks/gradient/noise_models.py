@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -91,7 +91,9 @@ class NoiseModelInversion(GradientInversion):
             per: _strength([stage for stage in stages if stage.per == per], laplace_only) for per in ("update", "step")
         }
         cost = "l1" if laplace_only and noisy else self.cost
-        return replace(self, cost=cost, noise_std=strength["update"], step_noise_std=strength["step"])
+        return replace(
+            super().fit(knowledge, generator), cost=cost, noise_std=strength["update"], step_noise_std=strength["step"]
+        )
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
@@ -199,7 +201,7 @@ class MaskedInversion(GradientInversion):
     prior_decay: bool = True
     pruned_fraction: float = share_field(0.0)
 
-    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> MaskedInversion:
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the pipeline's pruning and what follows it."""
         fraction, erased = 0.0, False
         for stage in knowledge.pipeline.update_defenses:
@@ -207,7 +209,8 @@ class MaskedInversion(GradientInversion):
                 fraction, erased = stage.fraction, False
             elif isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP | LaplaceNoise):
                 erased = erased or bool(stage.scale if isinstance(stage, LaplaceNoise) else stage.std)
-        return replace(self, pruned_fraction=float(fraction) if erased else 0.0)
+        fitted = super().fit(knowledge, generator)
+        return replace(fitted, pruned_fraction=float(fraction) if erased else 0.0)
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
         """The gradient with zeros where an entry is missing."""

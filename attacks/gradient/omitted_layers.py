@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -38,10 +38,10 @@ class OmittedLayerInversion(MaskedInversion):
     least_zero: float = scale_field(0.5, most=1)
     learned: Soteria | None = field(default=None, repr=False, compare=False)
 
-    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> OmittedLayerInversion:
+    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""
         stage = next((one for one in knowledge.pipeline.defenses if isinstance(one, Soteria)), None)
-        return replace(self, learned=stage)
+        return replace(super().fit(knowledge, generator), learned=stage)
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
         """The gradient with zeros, which the cost leaves out, for the weights of defended layers."""

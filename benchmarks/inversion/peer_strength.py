@@ -47,6 +47,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
+from attacks.gradient.inversion import GradientInversion
 from attacks.guesses import Reconstruction
 from attacks.image_measures import ssim
 from attacks.observations import ClientUpdate
@@ -152,9 +153,10 @@ def perceptual(guess: Tensor, truth: Tensor) -> list[float]:
     return values
 
 
-def ours(text: str, cell: Cell, iterations: int, seed: int) -> list[Tensor]:
-    """All updates together."""
-    attack = replace(parse_attacks(text)[0], iterations=iterations, labels="known")
+def ours(text: str | GradientInversion, cell: Cell, iterations: int, seed: int) -> list[Tensor]:
+    """All updates together, by an attack or its text."""
+    attack = parse_attacks(text)[0] if isinstance(text, str) else text
+    attack = replace(attack, iterations=iterations, labels="known")
     generators = [torch.Generator().manual_seed(1000 * seed + at) for at in range(len(cell.seen))]
     guesses: list[Reconstruction] = attack.attack_many(cell.seen, generators)
     assert not any(guess.failure for guess in guesses), guesses[0].failure

@@ -33,9 +33,9 @@ class SiloBN(UpdateDefense):
     It must be the last update defence of a pipeline, because noise that is added afterwards would send noise as running averages. A
     model without running averages is refused.
 
-    No attack here was made against it. ``InvertingGradients`` matches no averages if none came. An adaptive attacker would also
-    estimate the batch statistics, for example from auxiliary images. Tests of membership read the published model, with initial
-    averages, and show nothing (see the caveat of a report).
+    ``InvertingGradients`` matches no averages if none came. With ``missing_statistics="proxy"`` it estimates the batch statistics
+    from auxiliary images. Tests of membership read the published model, with initial averages, and show nothing (see the caveat
+    of a report).
     """
 
     source: ClassVar[str] = (

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.gradient.inversion import GradientInversion, _agreement
+from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.inversion_loop import agreement
 from attacks.gradient.presets import DLG, InvertingGradients
 from attacks.gradient.trial_gradients.batch_statistics import sent_statistics, statistics_distance
 from attacks.guesses import Reconstruction
@@ -480,5 +481,5 @@ def test_diagnostics_say_why():
     assert inner.diagnostics["labels_inferred"] == 1
     single = [GradientInversion(iterations=3, restarts=4)(observation, generators(1)[0])]
     assert single[0].diagnostics["restart_agreement"] in (0.25, 0.5, 0.75, 1)
-    assert _agreement(torch.tensor([1.0, 1.04, 1.06, torch.inf])) == 0.5
-    assert _agreement(torch.tensor([torch.inf, torch.inf])) == 0
+    assert agreement(torch.tensor([1.0, 1.04, 1.06, torch.inf])) == 0.5
+    assert agreement(torch.tensor([torch.inf, torch.inf])) == 0
