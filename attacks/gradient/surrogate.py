@@ -61,6 +61,8 @@ class SurrogateMatching(GradientInversion):
         super().__post_init__()
         # Behind the pixels there is room for one kind of unknown.
         require(self.labels != "joint", self, "labels", "auto | known | infer")
+        # The mean gradient at the surrogate model is matched, whatever the number of steps.
+        require(self.max_unrolled_steps == 0, self, "max_unrolled_steps", "0")
         free = tuple(name for name, cost in self.costs.items() if cost.scale_free)
         require(self.cost in free, self, "cost", " | ".join(free))
 

@@ -192,7 +192,13 @@ def test_the_guess_says_where_alpha_ended_within_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"alpha": 1.5}, "alpha"), ({"labels": "joint"}, "labels"), ({"cost": "l2"}, "cost")]
+    ("changes", "said"),
+    [
+        ({"alpha": 1.5}, "alpha"),
+        ({"labels": "joint"}, "labels"),
+        ({"cost": "l2"}, "cost"),
+        ({"max_unrolled_steps": 4}, "max_unrolled_steps"),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
