@@ -1,13 +1,14 @@
 r"""Gradient inversion of whole rounds: what attacks with a stated budget recover of a client's update of several local steps.
 
 A case is a network, how it normalises, a data set, the images of a client, its local epochs, the images of a batch and its learning
-rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. In train mode the update
-carries the running averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one
-batch an epoch. Every image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and
-whether it is nearest to its guess among 100 images. It counts as recovered if it is, and if its PSNR lies 3 dB or more above the
-mean image. A line for each method, case and seed is appended to ``--out``, so that a study
-can be stopped and taken up again; without ``--cases`` the table of what is there is printed. Seconds are the processor's, on one
-thread.
+rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. Networks of the leak map
+(``leak_networks.py``) are named as there: ``width 64:none:photos:4:2:2:0.05``. In train mode the update carries the running
+averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one batch an epoch. Every
+image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and whether it is nearest to
+its guess among 100 images. It counts as recovered if it is, and if its PSNR lies 3 dB or more above the mean image. A line for each
+method, case and seed is appended to ``--out``, so that a study can be stopped and taken up again; without ``--cases`` the table of
+what is there is printed. Seconds are the processor's, on one thread. ``FlatSurrogateMatching`` (``inversion_variants.py``) may be
+named, too.
 
     uv run python benchmarks/inversion/whole_rounds.py --cases convnet:train:photos:1:4:1:0.01 --seeds 0 1 --images 16 \
         --attacks "SurrogateMatching(total_variation=0.1, batch_norm_prior=10.0)"
@@ -33,16 +34,23 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
-from peer_strength import CANDIDATES, CEILING, MEAN, Cell, mean_and_reach, ours, timed
-from torch import Tensor
+from inversion_variants import FlatSurrogateMatching
+from leak_networks import NETWORKS
+from peer_strength import CANDIDATES, CEILING, MEAN, Cell, attacked, mean_and_reach, timed
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.trial_gradients.local_steps import local_orders
 from attacks.image_measures import psnr, ssim
 from attacks.observations import TrainingUpdate
+from attacks.registry import ATTACKS
 from attacks.scoring.metrics import optimal_assignment, retrieved
+from clients.models.library import Shape
+from defenses.spec import parse_statements
 
 MEASURES = ("psnr", "ssim", "identified", "recovered")
+NAMES = {**ATTACKS, "FlatSurrogateMatching": FlatSurrogateMatching}
+"""Of attacks."""
 ABOVE = 3.0
 """Decibels above the mean image from which an identified image counts as recovered.
 
@@ -68,6 +76,11 @@ class Rounds(Cell):
         self.epochs, self.batch, self.rate = int(epochs), int(batch), float(rate)
         self.orders = torch.Generator().manual_seed(1000 + seed)  # Not that of the attack's guess.
         super().__init__(":".join(cell), seed, images, auxiliary, averages)
+
+    def _built(self, kind: str, num_classes: int, shape: Shape, seed: int) -> nn.Module:
+        if kind in NETWORKS:
+            return NETWORKS[kind].build(shape, num_classes, seed)
+        return super()._built(kind, num_classes, shape, seed)
 
     def _observed(self, images: Tensor, labels: Tensor) -> TrainingUpdate:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
@@ -132,7 +145,8 @@ def study(cell: Rounds, about: dict[str, Any], options: argparse.Namespace, done
     for text in options.attacks:
         name = f"{text}, {options.iterations}"
         if name not in done:
-            took, found = timed(lambda text=text: ours(text, cell, options.iterations, about["seed"]))  # type: ignore[misc]
+            attack = parse_statements(text, NAMES, "attack")[0][0]
+            took, found = timed(lambda one=attack: attacked(one, cell, options.iterations, about["seed"]))  # type: ignore[misc]
             yield {**about, "method": name, "iterations": options.iterations, "seconds": took, **cell.scores(found)}
 
 
