@@ -139,10 +139,8 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 COSTS = {
     "masked-cosine": Cost(masked_cosine_distance, scale_free=True, closed_form=_masked_cosine),
     "cosine": Cost(cosine_distance, scale_free=True, closed_form=_cosine),
+    "largest-cosine": largest(0.5),
     "l2": Cost(squared_distance, closed_form=_squared),
     "l1": Cost(absolute_distance, closed_form=_absolute),
-    "largest-cosine": largest(0.3),
-    "largest-cosine-0.1": largest(0.1),
-    "largest-cosine-0.5": largest(0.5),
 }
 """By the name that ``GradientInversion.cost`` gives them."""
