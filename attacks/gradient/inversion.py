@@ -54,8 +54,8 @@ class GradientInversion(TargetPreparation):
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
-        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries only, "l2" (sum of squares) or
-            "l1" (sum of absolute differences), or another name in ``costs``.
+        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries, "largest-cosine" over the
+            larger half of each parameter, "l2" (sum of squares), "l1" (sum of absolute differences), or another in ``costs``.
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
         learning_rate: Step size in normalised pixels; for L-BFGS with a line search, the first step tried.

@@ -25,6 +25,7 @@ from attacks.gradient.costs import COSTS, Cost, cosine_distance
 from attacks.gradient.inversion import Trials
 from attacks.gradient.inversion_target import Victim
 from attacks.gradient.presets import InvertingGradients
+from attacks.gradient.surrogate import SurrogateDifferencedMatching, SurrogateGradientMatching, SurrogateMatching
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
 from attacks.gradient.trial_gradients.matching import GradientMatching
 from defenses.base import Update
@@ -85,29 +86,59 @@ def unnamed(row: Tensor) -> Update:
     return {"": row}
 
 
-class FlatMatching(DifferencedMatching):
-    """The objective plus ``radius * share`` times the norm of its own gradient, which prefers flat minima.
+class Flat:
+    """The objective plus ``radius * share`` times the norm of its own gradient, which prefers flat minima; before another class.
 
     The gradient of that norm is taken as the difference of two gradients along it: (1 - share) g(u) + share g(u + radius g / |g|).
     Gradient regularisation after Fan et al. (as above); the difference is that of Karakida et al., "Understanding gradient
     regularization: the case of finite-difference computation", ICML 2023.
     """
 
-    radius: ClassVar[float] = 0.5
-    share: ClassVar[float] = 0.5
+    radius = 0.5
+    share = 0.5
 
     def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
         """Losses (n,) of the plain objective, and gradients (n, D) of the regularised one."""
-        losses, here = super().__call__(unknowns, trials)
+        plain = super().__call__  # type: ignore[misc]
+        losses, here = plain(unknowns, trials)
         ahead = unknowns + self.radius * here / here.norm(dim=1, keepdim=True).clamp_min(1e-20)
-        _, there = super().__call__(ahead, trials)
+        _, there = plain(ahead, trials)
         return losses, (1 - self.share) * here + self.share * there
+
+
+class FlatMatching(Flat, DifferencedMatching):
+    """Of one step."""
 
 
 class FlatterMatching(FlatMatching):
     """With a radius four times as long."""
 
     radius = 2.0
+
+
+class FlatRoundMatching(Flat, SurrogateDifferencedMatching):
+    """Of a whole round."""
+
+
+@dataclass(frozen=True, repr=False)
+class FlatSurrogateMatching(SurrogateMatching):
+    """``SurrogateMatching`` with gradient regularisation: an iteration takes two evaluations.
+
+    Attributes:
+        radius: See ``Flat``; in normalised pixels, of the whole row of unknowns.
+    """
+
+    radius: float = 0.5
+
+    def _differences(self, trials: Trials, victim: Victim) -> bool:
+        # An objective of its own cannot agree with the one that it replaces.
+        return True
+
+    def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
+        assert isinstance(exact, SurrogateGradientMatching)
+        objective = FlatRoundMatching(exact)
+        objective.radius = self.radius
+        return objective
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,7 +212,7 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.INFO)
     for name in options.cells:
-        cell = Cell(name, options.seed, options.images, auxiliary=True)
+        cell = Cell(name, options.seed, options.images, auxiliary=True, averages=True)
         print(f"\n{name}, n = {options.images}, {options.evaluations} evaluations, seed {options.seed}")
         print(shown(MEAN, cell.scores([cell.mean_image.expand_as(truth) for truth, _ in cell.batches])), flush=True)
         for variant in options.variants:

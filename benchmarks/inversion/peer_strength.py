@@ -44,7 +44,7 @@ from audit_tables import table
 from paired_guesses import CANDIDATES, PairedGuesses
 from peer_breaching import THEIRS, parsed, reconstructed
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.inversion import GradientInversion
@@ -54,6 +54,7 @@ from attacks.observations import ClientUpdate
 from attacks.spec import parse_attacks
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
+from clients.models.library import Shape
 
 WIDTHS = {"cnn": 0, "convnet": 16, "resnet20": 0}
 MODES = {"cnn": ("none",), "convnet": ("eval", "train", "group"), "resnet20": ("eval", "train", "group")}
@@ -88,10 +89,7 @@ class Cell:
         data = load_dataset(dataset)
         shape = (3, *data.input_shape[1:])
         self.mean, self.std = (tuple(v * 3 if len(v) == 1 else v) for v in (list(data.mean), list(data.std)))
-        norm = "group" if self.mode in ("group", "none") else "batch"
-        self.model = build_model(
-            kind, num_classes=data.num_classes, input_shape=shape, width=WIDTHS[kind], norm=norm, seed=seed
-        ).train(self.mode == "train")
+        self.model = self._built(kind, data.num_classes, shape, seed).train(self.mode == "train")
         split = data.train if auxiliary else data.test
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
         self.truth = colours(to_float(split.images[order[:images]]))
@@ -101,6 +99,10 @@ class Cell:
         self.batches = list(zip(self.truth.split(int(batch)), labels.split(int(batch)), strict=True))
         self.seen = [self._observed(*one) for one in self.batches]
         self.num_classes = data.num_classes
+
+    def _built(self, kind: str, num_classes: int, shape: Shape, seed: int) -> nn.Module:
+        norm = "group" if self.mode in ("group", "none") else "batch"
+        return build_model(kind, num_classes=num_classes, input_shape=shape, width=WIDTHS[kind], norm=norm, seed=seed)
 
     def _observed(self, images: Tensor, labels: Tensor) -> ClientUpdate:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))

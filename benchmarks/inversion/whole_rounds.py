@@ -1,13 +1,17 @@
 r"""Gradient inversion of whole rounds: what attacks with a stated budget recover of a client's update of several local steps.
 
 A case is a network, how it normalises, a data set, the images of a client, its local epochs, the images of a batch and its learning
-rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. In train mode the update
-carries the running averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one
-batch an epoch. Every image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and
-whether it is nearest to its guess among 100 images. It counts as recovered if it is, and if its PSNR lies 3 dB or more above the
-mean image. A line for each method, case and seed is appended to ``--out``, so that a study
-can be stopped and taken up again; without ``--cases`` the table of what is there is printed. Seconds are the processor's, on one
-thread.
+rate: ``convnet:train:photos:1:4:1:0.01`` is a client with one photograph that takes four steps on it. Networks of the leak map
+(``leak_networks.py``) are named as there: ``width 64:none:photos:4:2:2:0.05``. In train mode the update carries the running
+averages, as a client sends them. The attacks know the labels, the recipe, and the order of a client with one batch an epoch.
+
+Every image is scored once, paired by the smallest total error among the images of its client: PSNR, SSIM, and whether it is nearest
+to its guess among 100 images ("identified"). It counts as recovered if it is, and if its PSNR lies 3 dB or more above the mean
+image. "As in a round" is the stricter rule by which the report identifies images of a round (``retrieval_from_round``).
+
+A line for each method, case and seed is appended to ``--out``, so that a study can be stopped and taken up again; without
+``--cases`` the table of what is there is printed. Seconds are the processor's, on one thread. ``--attacks`` may also name
+``FlatSurrogateMatching`` (``inversion_variants.py``).
 
     uv run python benchmarks/inversion/whole_rounds.py --cases convnet:train:photos:1:4:1:0.01 --seeds 0 1 --images 16 \
         --attacks "SurrogateMatching(total_variation=0.1, batch_norm_prior=10.0)"
@@ -33,16 +37,26 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from audit_tables import table
-from paired_guesses import PairedGuesses
+from inversion_variants import FlatSurrogateMatching
+from leak_networks import NETWORKS
+from paired_guesses import CANDIDATES, PairedGuesses
 from peer_strength import MEAN, Cell, mean_and_reach, ours, timed
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.trial_gradients.local_steps import local_orders
+from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr, ssim
+from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.observations import TrainingUpdate
+from attacks.registry import ATTACKS
+from clients.models.library import Shape
+from clients.scoring.retrieval import retrieval_from_round
+from defenses.spec import parse_statements
 
-MEASURES = ("psnr", "ssim", "identified", "recovered")
+MEASURES = ("psnr", "ssim", "identified", "recovered", "of_round")
+NAMES = {**ATTACKS, "FlatSurrogateMatching": FlatSurrogateMatching}
+"""Of attacks."""
 ABOVE = 3.0
 """Decibels above the mean image from which an identified image counts as recovered.
 
@@ -68,6 +82,11 @@ class Rounds(Cell):
         self.epochs, self.batch, self.rate = int(epochs), int(batch), float(rate)
         self.orders = torch.Generator().manual_seed(1000 + seed)  # Not that of the attack's guess.
         super().__init__(":".join(cell), seed, images, auxiliary, averages)
+
+    def _built(self, kind: str, num_classes: int, shape: Shape, seed: int) -> nn.Module:
+        if kind in NETWORKS:
+            return NETWORKS[kind].build(shape, num_classes, seed)
+        return super()._built(kind, num_classes, shape, seed)
 
     def _observed(self, images: Tensor, labels: Tensor) -> TrainingUpdate:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
@@ -103,8 +122,9 @@ class Rounds(Cell):
 
 
 def scored(cell: Cell, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
-    """Of guesses (b, 3, H, W) for each client: ``MEASURES`` and dB above the mean image, a value for each image."""
+    """Of guesses (b, 3, H, W) for each client: ``MEASURES``, dB above the mean image and the chance of ``of_round``, by image."""
     found: dict[str, list[float]] = defaultdict(list)
+    others = cell.others[: CANDIDATES - 1]
     for guess, (truth, _) in zip(guesses, cell.batches, strict=True):
         pairs = PairedGuesses.of(guess, truth)
         reached, identified = pairs.psnr(), pairs.identified(cell.others)
@@ -113,6 +133,15 @@ def scored(cell: Cell, guesses: Sequence[Tensor]) -> dict[str, list[float]]:
         found["above"] += above.tolist()
         found["ssim"] += ssim(pairs.guess, pairs.truth).tolist()
         found["identified"] += identified
+        # The report's rule of a round: nearer than half the distance of the nearest of 99 others.
+        of_round = retrieval_from_round(
+            Reconstruction(pairs.guess, truth.new_zeros(0)),
+            (torch.arange(len(pairs.places)), pairs.places),
+            truth,
+            others,
+        )
+        found["of_round"] += of_round[RETRIEVAL.of("original")]
+        found["chance"] += of_round[RETRIEVAL_CHANCE.of()]
         found["recovered"] += [
             float(one and gain >= ABOVE) for one, gain in zip(identified, above.tolist(), strict=True)
         ]
@@ -127,7 +156,8 @@ def study(cell: Rounds, about: dict[str, Any], options: argparse.Namespace, done
     for text in options.attacks:
         name = f"{text}, {options.iterations}"
         if name not in done:
-            took, found = timed(lambda text=text: ours(text, cell, options.iterations, about["seed"]))  # type: ignore[misc]
+            attack = parse_statements(text, NAMES, "attack")[0][0]
+            took, found = timed(lambda one=attack: ours(one, cell, options.iterations, about["seed"]))  # type: ignore[misc]
             yield {**about, "method": name, "iterations": options.iterations, "seconds": took, **cell.scores(found)}
 
 
@@ -140,7 +170,7 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
         groups[f"{case}{', training split' if named['auxiliary'] else ''}", named["method"]].append(line)
     body = []
     for (case, method), mine in sorted(groups.items()):
-        values = {key: [v for one in mine for v in one[key]] for key in (*MEASURES, "above")}
+        values = {key: [v for one in mine for v in one.get(key, [])] for key in (*MEASURES, "above")}
         gains = ["{:+.1f} ± {:.1f}".format(*mean_and_reach(one["above"])) for one in mine]
         body.append(
             [
@@ -151,12 +181,12 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
                 "{:+.1f} ± {:.1f}".format(*mean_and_reach(values["above"])),
                 "; ".join(gains),
                 f"{sum(values['ssim']) / len(values['ssim']):.2f}",
-                *(f"{sum(values[key]):.0f} of {len(values[key])}" for key in MEASURES[2:]),
+                *(f"{sum(found):.0f} of {len(found)}" if found else "-" for found in map(values.get, MEASURES[2:])),
                 f"{sum(one['seconds'] for one in mine) / sum(one['n'] // one['client'] for one in mine):.0f}",
             ]
         )
     header = ["case", "method", "n", "PSNR, dB", "above the mean image, dB", "of each seed", "SSIM"]
-    return table([*header, "identified", "recovered", "s/client"], body)
+    return table([*header, "identified", "recovered", "as in a round", "s/client"], body)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks import GradientInversion, Reconstruction
-from attacks.gradient.costs import COSTS, Cost
+from attacks.gradient.costs import COSTS, Cost, cosine_distance, largest, masked_cosine_distance
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
 from attacks.scoring.metrics import score
@@ -111,6 +111,33 @@ def test_what_is_said_of_the_scale_is_true(name: str) -> None:
         assert same == EVERY[name].scale_free
 
 
+def test_partial_matching_compares_the_largest_entries_of_each_parameter() -> None:
+    """Parameters of unequal scale, one of a single entry; three of ten entries are 0.3."""
+    target = {
+        "weight": torch.tensor([[9.0, -1.0, 2.0, -8.0, 3.0], [1.0, 7.0, 0.5, 4.0, 2.0]]),
+        "scale": torch.tensor(0.01),
+    }
+    dummy = {"weight": torch.arange(1.0, 11.0).view(2, 5), "scale": torch.tensor(-2.0)}
+    chosen = ({"kept": torch.tensor([1.0, 4.0, 7.0, -2.0])}, {"kept": torch.tensor([9.0, -8.0, 7.0, 0.01])})
+    assert largest(0.3).distance(dummy, target).item() == pytest.approx(cosine_distance(*chosen).item(), rel=1e-6)
+
+
+def test_partial_matching_leaves_the_other_entries_free() -> None:
+    target = {"weight": torch.tensor([5.0, -4.0, 1.0, 0.0])}
+    dummy = {"weight": torch.tensor([10.0, -8.0, 77.0, -99.0], requires_grad=True)}
+    distance = largest(0.5).distance(dummy, target)
+    assert distance.item() == pytest.approx(0, abs=1e-6)
+    dummy = {"weight": torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)}
+    (pull,) = torch.autograd.grad(largest(0.5).distance(dummy, target), dummy["weight"])
+    assert (pull != 0).tolist() == [True, True, False, False]
+
+
+def test_all_entries_are_those_that_pruning_left() -> None:
+    dummy, target = (named(rows[0]) for rows in gradients())
+    assert any(bool((value == 0).any()) for value in target.values())
+    torch.testing.assert_close(largest(1.0).distance(dummy, target), masked_cosine_distance(dummy, target))
+
+
 @pytest.mark.parametrize("name", ["layers", "huber"])
 def test_the_difference_is_the_derivative_of_a_foreign_cost(name: str) -> None:
     model = sigmoid_net().double()
@@ -153,12 +180,17 @@ def test_only_a_cost_that_ignores_the_scale_goes_on_without_a_learning_rate() ->
     backwards = {name: -value for name, value in seen.update.items()}
     unknown = replace(seen, update=backwards, learning_rate=None)
     failures = {name: ForeignInversion(cost=name, iterations=3)(unknown, generators(1)[0]).failure for name in EVERY}
-    assert {name for name, failure in failures.items() if not failure} == {"cosine", "masked-cosine", "layers"}
+    assert {name for name, failure in failures.items() if not failure} == {
+        "cosine",
+        "masked-cosine",
+        "largest-cosine",
+        "layers",
+    }
     assert all("estimate failed" in failures[name] for name in ("l1", "l2", "huber"))
 
 
 def test_an_unknown_cost_lists_those_of_the_class() -> None:
-    with pytest.raises(ValueError, match=r"masked-cosine \| cosine \| l2 \| l1$"):
+    with pytest.raises(ValueError, match=r"masked-cosine \| cosine \| largest-cosine \| l2 \| l1$"):
         GradientInversion(cost="layers")
-    with pytest.raises(ValueError, match=r"cosine \| l2 \| l1 \| layers \| huber$"):
+    with pytest.raises(ValueError, match=r"cosine \| largest-cosine \| l2 \| l1 \| layers \| huber$"):
         ForeignInversion(cost="cosines")
