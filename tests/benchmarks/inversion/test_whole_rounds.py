@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "inversion"))
 import whole_rounds
 from inversion_variants import Flat, FlatSurrogateMatching
 from leak_networks import NETWORKS
-from peer_strength import attacked
+from peer_strength import ours
 
 from attacks import SurrogateMatching
 
@@ -84,7 +84,7 @@ def test_gradient_regularisation_of_a_quadratic_is_its_formula() -> None:
 def test_gradient_regularisation_acts_on_whole_rounds_by_its_radius() -> None:
     cell = whole_rounds.Rounds("width 8:none:photos:1:2:1:0.05", 0, 1, auxiliary=False)
     plain, none, some = (
-        attacked(attack, cell, 4, 0)[0]
+        ours(attack, cell, 4, 0)[0]
         for attack in (SurrogateMatching(), FlatSurrogateMatching(radius=0.0), FlatSurrogateMatching(radius=5.0))
     )
     torch.testing.assert_close(none, plain)
