@@ -190,7 +190,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def shown(name: str, scores: dict[str, list[float]]) -> str:
     picked = f"{sum(scores['picked']):.0f} of {len(scores['picked'])}"
     values = ["{:.2f} ± {:.2f}".format(*mean_and_reach(scores[key])) for key in MEASURES[:3]]
-    return f"{name:40s} PSNR {values[0]} dB, SSIM {values[1]}, HaarPSI {values[2]}, picked out {picked}"
+    return f"{name:40s} PSNR {values[0]} dB, SSIM {values[1]}, HaarPSI {values[2]}, identified {picked}"
 
 
 def reconstructed(settings: Mapping[str, Any], evaluations: int, cell: Cell) -> list[Tensor]:

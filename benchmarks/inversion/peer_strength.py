@@ -231,7 +231,7 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
                 "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if gaps and method not in peers[-1:] else "",
             ]
         )
-    header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "HaarPSI", "picked out"]
+    header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "HaarPSI", "identified"]
     return table([*header, "dB above the last peer"], body)
 
 
