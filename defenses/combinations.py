@@ -89,10 +89,19 @@ def _updates(defenses: Sequence[Defense]) -> str:
 
 def _statistics(defenses: Sequence[Defense]) -> str:
     updates = [d for d in defenses if isinstance(d, UpdateDefense)]
-    for keeping, after in itertools.pairwise(updates):
-        if keeping.keeps_statistics:
+    keeping = [d for d in updates if d.keeps_statistics]
+    if len(keeping) > 1:
+        return f"{keeping[0]} stands twice; write it once"
+    bounding = [d for d in defenses if d.bounds_examples or d.bounds_client]
+    if keeping and bounding:
+        return (
+            f"under {keeping[0]} a client reports a loss and an accuracy that follow from its training images, and the bound of "
+            f"{bounding[0]} does not cover these numbers; drop one of the two"
+        )
+    for before, after in itertools.pairwise(updates):
+        if before.keeps_statistics:
             return (
-                f"{after} comes after {keeping} and could send the running averages that {keeping} keeps; write {keeping} as the "
+                f"{after} comes after {before} and could send the running averages that {before} keeps; write {before} as the "
                 "last update defence"
             )
     return ""

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
 
 from flwr.app import ArrayRecord, Context, Message
 
 from clients.messages.node import Call, draws_from_seed, partition_of
 from clients.wire.records import to_record, to_tensors
-from defenses.base import DefenseError
+from defenses.base import DefenseError, UpdateDefense
 from defenses.random_draws import Key
-from defenses.spec import parse
+from defenses.registry import DEFENSES
+from defenses.spec import parse, parse_statements
 
 
 class ProtectMod:
     """Applies update defences to a reply of ``@app.train``: to the difference between returned and received weights.
 
-    The mod protects floating-point tensors. A reply must contain one ArrayRecord with the names of the received arrays. Every reply
-    uses new random draws; in a simulation they follow from ``seed``, the node's partition, the message type and its content.
+    The mod protects floating-point tensors. It sends all other arrays as they are, such as the batch counter of BatchNorm. Under a
+    bound for the client (``ClientDP``, ``FlowerLocalDP``) it sends the values that came from the server in their place: no noise
+    acts on whole numbers, and a count of examples by class would reveal the data.
+
+    A reply must contain one ArrayRecord with the names of the received arrays. Every reply uses new random draws; in a simulation
+    they follow from ``seed``, the node's partition, the message type and its content.
 
     Args:
         pipeline: Update defences that act once per update, such as ``Clip(max_norm=1.0) | GaussianNoise(std=0.01, per="update")``.
@@ -30,13 +36,14 @@ class ProtectMod:
     """
 
     def __init__(self, pipeline: str, seed: int = 0) -> None:
-        self._pipeline, self._seed = parse(pipeline), seed
-        for one in self._pipeline.update_defenses:
-            if one.keeps_statistics:
+        # Before the order is checked: advice about it would lead to a pipeline that is refused as well.
+        for one in itertools.chain(*parse_statements(pipeline, DEFENSES, "defence")):
+            if isinstance(one, UpdateDefense) and one.keeps_statistics:
                 raise DefenseError(
                     f"protect_mod({pipeline!r}): {one} is not allowed: the global model would keep its initial running "
                     "averages, which the app's own evaluation would use"
                 )
+        self._pipeline, self._seed = parse(pipeline), seed
         acting = [one for one in self._pipeline.update_defenses if one.per == "update"]
         if len(acting) != len(self._pipeline.defenses):
             raise DefenseError(
@@ -63,7 +70,11 @@ class ProtectMod:
             )
         update = {key: value - before[key] for key, value in after.items() if value.is_floating_point()}
         protected = self._pipeline.protect_update(update, self._key(message, context, sent[1]))
-        moved = {key: before[key] + protected[key] if key in protected else value for key, value in after.items()}
+        bounded = any(one.bounds_client for one in self._pipeline.defenses)
+        moved = {
+            key: before[key] + protected[key] if key in protected else before[key] if bounded else value
+            for key, value in after.items()
+        }
         reply.content[name] = to_record(moved)
         return reply
 

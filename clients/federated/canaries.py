@@ -119,8 +119,9 @@ class CanaryClient:
 
 
 def shared_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Name of each tensor of an update -> its shape."""
-    return {name: tuple(tensor.shape) for name, tensor in shared_tensors(model).items()}
+    """Name of each tensor that a client-level defence clips and noises -> its shape; of frozen parameters a client sends 0."""
+    frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    return {name: tuple(tensor.shape) for name, tensor in shared_tensors(model).items() if name not in frozen}
 
 
 def trained_sizes(model: nn.Module) -> dict[str, int]:

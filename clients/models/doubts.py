@@ -68,15 +68,22 @@ def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
 
 
 def _mixes(model: nn.Module, images: Tensor) -> bool:
-    """Whether the logits of images change when the other half of their batch does, with the same draws."""
+    """Whether the logits of images change when the other half of their batch, or the batch before, does; with the same draws.
+
+    Each answer is of a copy, so that a model that keeps something of a batch starts alike.
+    """
     fixed = COUNT // 2
     other = torch.cat([images[:fixed], images[fixed:].flip(0).neg() + 1])
     for seed in SEEDS:
-        before = _answers(model, images, seed)
-        if not _equal(before, _answers(model, images, seed)):
+        first, again = copy.deepcopy(model), copy.deepcopy(model)
+        before = _answers(first, images, seed)
+        if not _equal(before, _answers(again, images, seed)):
             continue  # It draws from somewhere else, and nothing is proved.
-        if not _equal(before[:fixed], _answers(model, other, seed)[:fixed]):
+        moved = copy.deepcopy(model)
+        if not _equal(before[:fixed], _answers(moved, other, seed)[:fixed]):
             return True
+        if not _equal(*(_answers(one, images, seed) for one in (first, moved))):
+            return True  # A moving average, for example, carries a batch into the next.
     return False
 
 

@@ -18,6 +18,7 @@ from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
 from defenses.base import Batch
+from defenses.updates.local_statistics import statistic_layers
 
 REPORTED = {
     f"{metric.name}-{reference}": metric.of(reference)
@@ -105,7 +106,7 @@ def _judge(data: LocalData, model: nn.Module, batch: Batch) -> tuple[float, floa
 
 @torch.no_grad()
 def own_statistics(data: LocalData, model: nn.Module) -> None:
-    """Replace BatchNorm's running averages by the mean of the statistics of a client's training batches, in place.
+    """Replace the running averages of ``statistic_layers`` by the mean of the statistics of a client's training batches, in place.
 
     Images are as the client keeps them for its training, in their order, in batches of the plan's size. The last batch may be
     smaller and counts as much as the others. Means and variances (C,) are one per channel, variances unbiased.
@@ -119,14 +120,15 @@ def own_statistics(data: LocalData, model: nn.Module) -> None:
 
     Source: Li et al., "Revisiting Batch Normalization for Practical Domain Adaptation" (AdaBN), 2016, section 3.
     """
-    layers = [one for one in model.modules() if isinstance(one, _BatchNorm) and one.track_running_stats]
+    layers = list(statistic_layers(model).values())
     momenta = [layer.momentum for layer in layers]
     set_eval(model)
     for layer in layers:
         layer.reset_running_stats()
         layer.train()
-        layer.momentum = None  # A plain mean over the batches.
-    for positions in chunks(data.num_train, data.task.plan.batch_size):
+    for batch, positions in enumerate(chunks(data.num_train, data.task.plan.batch_size), 1):
+        for layer in layers:
+            layer.momentum = 1 / batch  # A plain mean over the batches; InstanceNorm takes a momentum of None as 0.
         model(normalise(data.kept(positions).images.to(device()), data.card))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

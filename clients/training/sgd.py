@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from attacks.normalisation import normalise
-from attacks.observations import trained_parameters
 from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
@@ -90,14 +89,24 @@ def protect_gradient(pipeline: Pipeline, model: nn.Module, key: Key) -> None:
 
 
 def protect_update(pipeline: Pipeline, model: nn.Module, update: Update, key: Key) -> Update:
-    """Apply the defences per update to all that a client sends, but for frozen parameters that did not move.
+    """Apply the defences per update to all that a client sends, except for what must not move.
 
-    A parameter without a gradient may still follow the data (a moving average, a codebook), and is protected like any other where
-    it moved. A bound for the whole client counts every entry, so that under one nothing is left out.
+    The difference 0 is sent, without clipping and noise, for:
+
+    - a frozen parameter (``requires_grad`` is False) that did not move;
+    - any frozen parameter under a bound for clients or examples, or beside a defence per step. It may follow the data without a
+      gradient (a moving average, a codebook). A defence per step never sees it. A difference that is always 0 reveals nothing, and
+      noise on it would only make a frozen network drift.
+    - every buffer under a bound for examples, which covers gradients alone.
+
+    Defences per update protect all else, frozen parameters that moved included.
     """
-    if any(defense.bounds_client for defense in pipeline.defenses):
-        return pipeline.protect_update(update, key)
-    trained = trained_parameters(model).keys()
-    still = {name for name, _ in model.named_parameters() if name not in trained and not update[name].any()}
-    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in still}, key)
-    return {name: protected.get(name, one) for name, one in update.items()}
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    if any(defense.bounds_examples for defense in pipeline.defenses):
+        fixed = frozen | {name for name, _ in model.named_buffers()}
+    elif any(one.bounds_client or one.per == "step" for one in pipeline.update_defenses):
+        fixed = frozen
+    else:
+        fixed = {name for name in frozen & update.keys() if not update[name].any()}
+    protected = pipeline.protect_update({name: one for name, one in update.items() if name not in fixed}, key)
+    return {name: torch.zeros_like(one) if name in fixed else protected[name] for name, one in update.items()}

@@ -43,10 +43,12 @@ class ClientDP(UpdateDefense):
 
         u~ = u min(1, C / ||u||_2) + N(0, (z C)^2 I),    u: all tensors of the update, buffers included
 
-    C is ``max_norm``, z the noise multiplier. The client does this alone, so that its bound holds against the server, and not only
-    for the published model. Neighbours ("replace-client"): the client's whole training set, replaced by any other of as many
-    examples. Two clipped updates lie up to 2 C apart. The number of examples, and the number of steps that follows from it, is
-    public. The client does not report its training loss. The bound covers no test examples, and not the time that a reply takes.
+    C is ``max_norm``, z the noise multiplier. Frozen parameters are left out of u, and the client sends 0 for them. The client does
+    this alone, so that its bound holds against the server, and not only for the published model.
+
+    Neighbours ("replace-client"): the client's whole training set, replaced by any other of as many examples. Two clipped updates
+    lie up to 2 C apart. The number of examples, and the number of steps that follows from it, is public. The client does not report
+    its training loss. The bound covers no test examples, and not the time that a reply takes.
 
     Accounting: T releases with independent noise are exactly mu-GDP with mu = 2 sqrt(T) / z. Epsilon follows from mu without a
     gap (``gaussian_epsilon``). A round of training is one release, and so is each of the audit's probes.

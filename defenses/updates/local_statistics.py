@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from defenses.base import DefenseError, Update, UpdateDefense
 from defenses.functional import map_update
 
 STATISTICS = ("running_mean", "running_var")
-"""Last parts of the names of BatchNorm's running averages, as torch names them."""
+"""Last parts of the names of running averages, as torch names them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,10 +28,14 @@ class SiloBN(UpdateDefense):
     before each evaluation (``own_statistics``), where the paper keeps those of its local training. What the server publishes has
     the initial averages: a party without data of its own must compute averages before the model is of use.
 
+    ``InstanceNorm`` with running averages is treated alike. A model that holds tensors of these names elsewhere is refused, because
+    no client would recompute them.
+
     FedBN (Li et al., ICLR 2021) keeps scale and shift local as well, and is not implemented.
 
-    It must be the last update defence of a pipeline, because noise that is added afterwards would send noise as running averages. A
-    model without running averages is refused.
+    It must be the last update defence of a pipeline, because noise that is added afterwards would send noise as running averages.
+    Beside a defence that bounds examples or clients it is refused: loss and accuracy of the evaluation follow from the training
+    images, and no budget counts them. A model without running averages is refused.
 
     ``InvertingGradients`` matches no averages if none came. With ``missing_statistics="proxy"`` it estimates the batch statistics
     from auxiliary images. Tests of membership read the published model, with initial averages, and show nothing (see the caveat
@@ -44,11 +48,17 @@ class SiloBN(UpdateDefense):
     keeps_statistics: ClassVar[bool] = True
 
     def check_model(self, model: nn.Module) -> None:
-        """Refuse a model without BatchNorm layers that keep running averages."""
-        layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
-        if not any(layer.running_mean is not None for layer in layers):
+        """Refuse a model without layers that keep running averages, or with running averages of another kind."""
+        if not statistic_layers(model):
             raise DefenseError(
                 f"{self}: the model has no BatchNorm layer with running averages, so nothing would be kept local"
+            )
+        known = {f"{name}.{of}".lstrip(".") for name in statistic_layers(model) for of in STATISTICS}
+        named = (name for name, _ in (*model.named_parameters(), *model.named_buffers()))
+        if other := [name for name in named if is_statistic(name) and name not in known]:
+            raise DefenseError(
+                f"{self}: {other[0]} belongs to no BatchNorm or InstanceNorm layer of torch, so no client could recompute it; "
+                "rename it to have it sent"
             )
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
@@ -58,6 +68,12 @@ class SiloBN(UpdateDefense):
         return {name: zeros[name] if is_statistic(name) else tensor.detach() for name, tensor in update.items()}
 
 
+def statistic_layers(model: nn.Module) -> dict[str, _NormBase]:
+    """Name -> layer of torch that keeps running averages: BatchNorm, or InstanceNorm with ``track_running_stats``."""
+    found = {name: one for name, one in model.named_modules() if isinstance(one, _NormBase)}
+    return {name: layer for name, layer in found.items() if layer.running_mean is not None}
+
+
 def is_statistic(name: str) -> bool:
-    """Whether a tensor of an update is a running average of BatchNorm, by its name."""
+    """Whether a tensor of an update is a running average, by its name; ``check_model`` makes sure that it is of a known layer."""
     return name.rpartition(".")[2] in STATISTICS

@@ -21,8 +21,8 @@ DOUBTS = {
     "to call",
     "mixes": "mixes the images of a batch in eval mode, such as by batch statistics, a softmax over dimension 0 or a shuffle: "
     "accuracy depends on which images are evaluated together",
-    "mixes in training": "mixes the images of a batch in train mode by more than BatchNorm: the gradient of an image depends on "
-    "its batch",
+    "mixes in training": "mixes the images of a batch in train mode by more than BatchNorm, or keeps something of earlier batches: "
+    "the gradient of an image depends on other images",
 }
 """Of ``clients.models.doubts``, in words."""
 MIXES_IN_TRAINING = DOUBTS["mixes in training"]

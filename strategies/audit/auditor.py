@@ -86,12 +86,12 @@ class Auditor:
     def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
         """The threat card of one round's observations, with further ``facts`` about the server's view and knowledge.
 
-        ``accuracy`` is that of the attacked model on clean test images; None where it was not measured.
+        ``accuracy`` is what clients measured on clean test images; None where it was not measured.
         """
         return ThreatCard(
             observation=kind.title,
             round=task.round,
-            model_accuracy=None if accuracy is None else round(accuracy, 4),
+            model_accuracy=None if accuracy is None or task.plan.defenses().keeps_statistics else round(accuracy, 4),
             num_classes=task.plan.data_card().num_classes,
             images=max(one.num_examples for one in seen),
             auxiliary_data="none",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, message_size_mod
@@ -15,6 +17,8 @@ from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod, m
 from clients import answer_audits, protect_mod
 from clients.external_app.mods import Budget, budgets, described, inner_mods, mods_of, named
 from clients.messages.node import Mod
+from clients.wire.records import to_record, to_tensors
+from defenses.base import DefenseError
 from tests.strategies.external_app.app import Net, digits
 
 NOISE = LocalDpMod(1.0, 1.0, 10.0, 1e-5)
@@ -122,3 +126,28 @@ def test_long_settings_are_cut_and_still_told_apart() -> None:
 
 def test_only_local_dp_tells_what_it_spends() -> None:
     assert budgets([NOISE, CLIP, fixedclipping_mod]) == [Budget(10.0, 1e-5, 1.0, 1.0)]
+
+
+@pytest.mark.parametrize("text", ["SiloBN()", "SiloBN() | Clip()", "Clip() | SiloBN()"])
+def test_silo_bn_is_refused_in_any_order(text: str) -> None:
+    with pytest.raises(DefenseError, match=r"SiloBN\(\) is not allowed"):
+        protect_mod(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"), [("Clip()", [5, 0, 9]), ("ClientDP()", [1, 1, 1]), ("FlowerLocalDP()", [1, 1, 1])]
+)
+def test_whole_numbers_are_not_sent_where_a_bound_is_claimed(text: str, sent: list[int]) -> None:
+    """Noise does not protect them, and a count of examples by class reveals the data."""
+    before = {"w": torch.zeros(3), "by_class": torch.ones(3, dtype=torch.int64)}
+    after = {"w": torch.ones(3), "by_class": torch.tensor([5, 0, 9])}
+
+    def message(tensors: dict[str, torch.Tensor]) -> Any:
+        content = RecordDict({"arrays": to_record(tensors)})
+        return SimpleNamespace(content=content, metadata=SimpleNamespace(message_type="train"), has_error=lambda: False)
+
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    reply = protect_mod(text)(message(before), context, lambda *_: message(after))
+    found = to_tensors(reply.content["arrays"])  # type: ignore[arg-type]
+    assert found["by_class"].tolist() == sent
+    assert not torch.equal(found["w"], after["w"])

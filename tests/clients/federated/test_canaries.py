@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY
 from attacks.dp_audit.placed_canaries import BRIGHT
 from attacks.local_model import shared_tensors
+from clients.federated.canaries import shared_shapes
 from clients.federated.client import LocalClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
@@ -109,3 +110,11 @@ def test_a_deployed_node_trains_with_canaries_only_if_its_operator_allows_it(tmp
     coins = tensors_of(open_("query.coins", CANARIES), "coins")
     assert {name: tuple(one.shape) for name, one in coins.items()} == {"coins": (COUNT,), "lone": (1,)}
     assert coins["coins"].dtype == torch.bool
+
+
+def test_no_canary_client_hides_in_frozen_parameters() -> None:
+    """A client sends 0 for them, so that a direction there would be lost."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    assert [name for name in shared_shapes(model) if not name.startswith("1.")] == ["2.weight", "2.bias"]
+    assert "1.running_mean" in shared_shapes(model)

@@ -84,6 +84,22 @@ class Attends(Net):
         return features + self.gate * ((features @ features.T / 64).softmax(1) @ features)
 
 
+class Averaging(Net):
+    """Subtracts a moving average of the images, of which a step moves it before or after it is read."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        self.average = nn.Parameter(torch.zeros(64), requires_grad=False)
+
+    def odd(self, features: Tensor) -> Tensor:
+        before = self.average.clone()
+        if self.training:
+            with torch.no_grad():
+                self.average.mul_(0.9).add_(0.1 * features.mean(0))
+        return features - (self.average if self.first else before)
+
+
 class InTraining(Net):
     def odd(self, features: Tensor) -> Tensor:
         return features.flip(0) if self.training else features
@@ -137,6 +153,8 @@ class Zero(Net):
         (Statistics(), [MIXES, MIXES_IN_TRAINING]),
         (Attends(), [MIXES, MIXES_IN_TRAINING]),
         (Zero(), [MIXES, MIXES_IN_TRAINING]),
+        (Averaging(first=True), [MIXES_IN_TRAINING]),
+        (Averaging(first=False), [MIXES_IN_TRAINING]),
         (InTraining(), [MIXES_IN_TRAINING]),
         (ShuffledInTraining(), [MIXES_IN_TRAINING]),
     ],

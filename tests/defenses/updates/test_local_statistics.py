@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +19,10 @@ from clients.task.local_data import LocalData
 from clients.training.evaluation import own_statistics
 from defenses import DefenseError, SiloBN, parse
 from defenses.random_draws import generator_for
+from strategies.audit.auditor import Auditor
 from strategies.audit.threat_card import strength
 from strategies.federated.audit import _statistics
+from strategies.federated.observations import PROBE
 from tests.attacks.gradient.trial_gradients.test_batch_statistics import bn_net, sent
 from tests.attacks.wire import classes, generators, pictures
 from tests.clients.federated.test_client import TASK, weights
@@ -100,9 +104,36 @@ def test_clients_judge_the_model_with_averages_of_their_own_images() -> None:
     assert losses[0] != losses[1]
 
 
+def test_what_is_kept_of_instance_norm_is_recomputed_as_well() -> None:
+    layers = (nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), nn.BatchNorm2d(4, momentum=None))
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+    SiloBN().check_model(model)
+    entered: list[torch.Tensor] = []
+    model[1].register_forward_hook(lambda _, inputs, __: entered.append(inputs[0]))
+    own_statistics(LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20))).data, model)
+    assert len(entered) == 5
+    assert torch.allclose(model[1].running_mean, torch.cat(entered).mean((0, 2, 3)), atol=1e-5)
+    assert (model[1].momentum, model[2].momentum) == (0.1, None)
+
+
+def test_running_averages_that_no_client_recomputes_are_refused() -> None:
+    class Own(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+            self.register_buffer("running_mean", torch.zeros(4))
+
+    with pytest.raises(DefenseError, match=r"running_mean belongs to no BatchNorm or InstanceNorm layer of torch"):
+        SiloBN().check_model(nn.Sequential(Own()))
+
+
 def test_the_threat_card_says_that_the_client_keeps_them() -> None:
     assert _statistics(BN_TASK, True) == "kept by the client"
     assert _statistics(BN_TASK.but(pipeline=""), True) == "sent as they are"
     assert strength(BN_TASK, one_step=True) == {}
+    seen: Any = [SimpleNamespace(num_examples=8)]
+    missing: Any = None
+    auditor = Auditor(missing, missing, missing, share_images=False)
+    accuracies = [auditor.card(task, PROBE, seen, 0.58).model_accuracy for task in (BN_TASK, BN_TASK.but(pipeline=""))]
+    assert accuracies == [None, 0.58], "attacks read another model than the one that clients judge"
     assert parse("Clip() | SiloBN()").keeps_statistics
     assert not parse("Clip()").keeps_statistics
