@@ -19,6 +19,7 @@ from attacks.gradient.trial_gradients.missing_statistics import (
     NONE,
     PROXY,
     RUNNING,
+    arrived_layers,
     kept_layers,
     proxy_images,
     proxy_statistics,
@@ -221,7 +222,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         except AttackError:
             # A prior is extra: without it the attack is the ordinary one.
             sent = {}
-        kept, others = kept_layers(observation, sent), Statistics()
+        kept, others = kept_layers(observation, arrived_layers(observation)), Statistics()
         if kept and self.missing_statistics == RUNNING:
             others = running_statistics(observation, kept)
         elif kept and self.missing_statistics == PROXY and self.proxies is not None:

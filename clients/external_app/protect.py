@@ -21,7 +21,8 @@ class ProtectMod:
 
     The mod protects floating-point tensors. It sends all other arrays as they are, such as the batch counter of BatchNorm. Under a
     bound for the client (``ClientDP``, ``FlowerLocalDP``) it sends the values that came from the server in their place: no noise
-    acts on whole numbers, and a count of examples by class would reveal the data.
+    acts on whole numbers, and a count of examples by class would reveal the data. Metrics are sent as they are: no bound covers
+    them, so an app that claims one should send no loss of its training examples.
 
     A reply must contain one ArrayRecord with the names of the received arrays. Every reply uses new random draws; in a simulation
     they follow from ``seed``, the node's partition, the message type and its content.

@@ -126,9 +126,11 @@ def own_statistics(data: LocalData, model: nn.Module) -> None:
     for layer in layers:
         layer.reset_running_stats()
         layer.train()
+        layer.momentum = None  # A plain mean over all calls.
+    others = [layer for layer in layers if not isinstance(layer, _BatchNorm)]
     for batch, positions in enumerate(chunks(data.num_train, data.task.plan.batch_size), 1):
-        for layer in layers:
-            layer.momentum = 1 / batch  # A plain mean over the batches; InstanceNorm takes a momentum of None as 0.
+        for layer in others:
+            layer.momentum = 1 / batch  # InstanceNorm takes None as 0; it is called once a batch.
         model(normalise(data.kept(positions).images.to(device()), data.card))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

@@ -63,7 +63,8 @@ class FlowerLocalDP(UpdateDefense):
     client's own draws. The formula for s is proved for an epsilon below 1; the mod accepts larger ones. Flower's epsilon is for one
     message and names no neighbours. The epsilon that is claimed here is exact, and of all messages together: T of them are mu-GDP
     with mu = 2 C sqrt(T) / s. Neighbours ("replace-client"): the client's whole training set, replaced by any other of as many
-    examples. What is public, and what the bound leaves out: as for ``ClientDP``.
+    examples. What is public, and what the bound leaves out: as for ``ClientDP``. Frozen parameters are left out of u, and the
+    client sends 0 for them, where the mod itself would clip and noise them.
 
     The mod does not protect three kinds of updates. They are changed before it receives them, so that the claim holds for them:
 

@@ -27,9 +27,7 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         names = [title, *(study.words if len(read.studies) > 1 else ())]
         console.print(_table(found, " · ".join(filter(None, names))))
         if any(dagger(one.status) for one in found):
-            console.say(
-                "  † no verdict: the attack does not work without a defence either, or too few images were attacked"
-            )
+            console.say("  † not validated, or too few images for a verdict")
         for one in found:
             for claim in one.claims:
                 console.say(f"  {one.defense or 'no defence'}: {claim.text}")

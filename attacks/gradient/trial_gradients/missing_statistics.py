@@ -41,6 +41,16 @@ def kept_layers(observation: ClientUpdate, sent: Collection[str]) -> list[str]:
     ]
 
 
+def arrived_layers(observation: ClientUpdate) -> set[str]:
+    """BatchNorm layers with a running average that moved in the update, whether or not its statistics can be solved for."""
+    moved = {name for name, value in observation.update.items() if bool(value.any())}
+    return {
+        name
+        for name in batch_norms(observation.model)
+        if moved & {f"{name}.{of}".lstrip(".") for of in ("running_mean", "running_var")}
+    }
+
+
 def running_statistics(observation: ClientUpdate, layers: Collection[str]) -> Statistics:
     """The running averages of the global model in some layers, as statistics of a batch of the client's size.
 

@@ -87,7 +87,7 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     by_message = _caveats_by_message(defense, best, probe, update)
     caveats = [untaught] if untaught and not defense else []
     deciding = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
-    if deciding and not by_message:
+    if deciding and deciding.observation not in by_message:
         caveats += [*_doubts(defense, deciding), *once_per_update(deciding)]
     caveats += _caveats(defense, cells, known) + _membership_doubts(membership)
     if defense and update and (untested := untested_on_updates(cells, update, known)):
@@ -183,10 +183,11 @@ def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float 
 def _caveats_by_message(
     defense: str, best: Cell | None, probe: Cell | None, update: Cell | None
 ) -> dict[str, tuple[str, ...]]:
-    """Caveats on the strongest attack on each kind of message, where a defence has a verdict for each; else empty."""
-    if probe is None or update is None or best not in (probe, update):
+    """Caveats on the strongest attack on probes and on real updates; empty where only one of these is attacked, and leads."""
+    found = [cell for cell in (probe, update) if cell is not None]
+    if found == [best]:
         return {}
-    return {cell.observation: (*_doubts(defense, cell), *once_per_update(cell)) for cell in (probe, update)}
+    return {cell.observation: (*_doubts(defense, cell), *once_per_update(cell)) for cell in found}
 
 
 def _caveats(defense: str, cells: Sequence[Cell], known: Any) -> list[str]:

@@ -82,7 +82,8 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 <td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
 {%- if view.plain.alone and one.warnings %}<small><a href="#defence{{ s }}-{{ view.place[one.defense] }}">
 {{- count(one.warnings | length, 'warning') }}</a></small>
-{%- else %}{% for warning in one.warnings %}<small>{{ warning.partition(': ')[0] if apart else warning }}</small>
+{%- else %}{% for warning in one.warnings %}{% set parts = warning.split(': ') %}
+<small>{{ parts[:2 if parts[0] in messages else 1] | join(': ') if apart else warning }}</small>
 {%- endfor %}{% endif %}</td>
 {{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
 {% if one.reported and one.accuracy is none %}
@@ -102,8 +103,9 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 </tbody></table></div>
 <p class="soft small after">{% if view.of_images %}{{ definition }}
 <i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or the attack identifies images or exceeds the
-baselines beyond chance. <i>Not recovered</i>: neither. <i>Unknown</i>: no attack
-works without a defence, or too few images were attacked.
+baselines beyond chance. <i>Not recovered</i>: neither. <i>Unknown</i>: no attack on images
+has a score, fewer than {{ least_images }} images were attacked, the mean exceeds the baselines but its interval does not, or no
+attack works {{ view.plain.without }}.
 {% endif %}A range below a count is its 95&nbsp;% interval, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 <a href="#glossary">Glossary</a>.</p>

@@ -116,6 +116,25 @@ def test_what_is_kept_of_instance_norm_is_recomputed_as_well() -> None:
     assert (model[1].momentum, model[2].momentum) == (0.1, None)
 
 
+def test_a_layer_that_is_called_twice_averages_over_all_its_calls() -> None:
+    norm = nn.BatchNorm2d(4)
+    layers = (
+        nn.Conv2d(1, 4, 3),
+        norm,
+        nn.Conv2d(4, 4, 3),
+        norm,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 10),
+    )
+    model, entered = nn.Sequential(*layers), list[torch.Tensor]()
+    norm.register_forward_hook(lambda _, inputs, __: entered.append(inputs[0].mean((0, 2, 3))))
+    own_statistics(LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20))).data, model)
+    assert len(entered) == 10
+    assert norm.running_mean is not None
+    assert torch.allclose(norm.running_mean, torch.stack(entered).mean(0), atol=1e-5)
+
+
 def test_running_averages_that_no_client_recomputes_are_refused() -> None:
     class Own(nn.Sequential):
         def __init__(self) -> None:

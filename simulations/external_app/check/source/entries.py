@@ -139,18 +139,23 @@ def _counts_batches(module: Module, function: Function) -> str:
 
 
 def read_builders(project: Project, origins: Origins) -> list[Builder]:
-    """Calls whose result gives a ``state_dict`` to an ArrayRecord or takes one, first those of the server."""
+    """Calls whose result gives a ``state_dict`` or takes one, first those of the server; behind them calls of which a part does."""
     found: dict[str, Builder] = {}
+    of_parts: dict[str, Builder] = {}
     for module in (project.server, project.client):
         for node in ast.walk(module.tree) if module else ():
             called = node.func if isinstance(node, ast.Call) else None
             if module and isinstance(called, ast.Attribute) and called.attr in ("state_dict", "load_state_dict"):
-                built = _unwrapped(origins.expanded(called.value, module))
+                whole = _unwrapped(origins.expanded(called.value, module))
+                built = _owner(whole)
                 if isinstance(built, ast.Call) and (full := module.full(built.func)):
-                    builder = _builder(full, built, module, project, origins)
-                    if full not in found or (builder.known and not found[full].known):
-                        found[full] = builder
-    return list(found.values())
+                    builder, kept = (
+                        _builder(full, built, module, project, origins),
+                        found if built is whole else of_parts,
+                    )
+                    if full not in kept or (builder.known and not kept[full].known):
+                        kept[full] = builder
+    return [*found.values(), *(one for full, one in of_parts.items() if full not in found)]
 
 
 def _builder(full: str, call: ast.Call, module: Module, project: Project, origins: Origins) -> Builder:
@@ -165,18 +170,23 @@ def _builder(full: str, call: ast.Call, module: Module, project: Project, origin
 
 
 def _unwrapped(expression: ast.expr) -> ast.expr:
-    """``Net().to(device)`` or a part of it, such as ``Net().blocks[-1]``, without its end."""
-    while True:
-        if isinstance(expression, ast.Attribute | ast.Subscript):
-            expression = expression.value
-        elif (
-            isinstance(expression, ast.Call)
-            and isinstance(expression.func, ast.Attribute)
-            and expression.func.attr in ("to", "cpu", "cuda", "train", "eval")
-        ):
-            expression = expression.func.value
-        else:
+    """``Net().to(device)`` without its end."""
+    while (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Attribute)
+        and expression.func.attr in ("to", "cpu", "cuda", "train", "eval")
+    ):
+        expression = expression.func.value
+    return expression
+
+
+def _owner(expression: ast.expr) -> ast.expr:
+    """The model of a part such as ``Net().blocks[-1]``; what a string names, such as ``load(file)["model"]``, is no part of one."""
+    while isinstance(expression, ast.Attribute | ast.Subscript):
+        if isinstance(expression, ast.Subscript) and isinstance(getattr(expression.slice, "value", None), str):
             return expression
+        expression = _unwrapped(expression.value)
+    return expression
 
 
 def _value(expression: ast.expr, module: Module, project: Project, origins: Origins) -> tuple[Any] | None:

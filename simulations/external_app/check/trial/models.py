@@ -91,7 +91,7 @@ def _facts(model: nn.Module) -> dict[str, Any]:
         "parameters": sum(one.numel() for one in model.parameters()),
         "batch_norm": any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()),
         "dropout": any(kind.startswith("Dropout") for kind in kinds),
-        "frozen": sum(1 for one in model.parameters() if not one.requires_grad),
+        "frozen": len(AppModel.of(model).frozen),
         "embeds": isinstance(first, nn.Embedding),
         "convolves": any(isinstance(one, nn.modules.conv._ConvNd) for one in model.modules()),
         "transformer": any(kind.endswith("Attention") for kind in kinds),

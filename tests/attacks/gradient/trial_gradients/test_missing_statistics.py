@@ -154,6 +154,17 @@ def test_sent_statistics_are_preferred_in_every_layer(what: str) -> None:
     assert target.diagnostics["batch_norm_stand_ins"] == 1
 
 
+def test_nothing_stands_in_for_averages_that_arrived_and_cannot_be_solved() -> None:
+    seen = case()
+    model = copy.deepcopy(seen.model)
+    batch_norms(model)["1"].momentum = None
+    unsolved = replace(seen, model=model)
+    with pytest.raises(AttackError, match="plain average"):
+        sent_statistics(unsolved)
+    assert target_of(standing_in("running"), unsolved).stand_ins == frozenset()
+    assert target_of(standing_in("running"), kept(unsolved, {"4"})).stand_ins == {"4"}
+
+
 @pytest.mark.parametrize("what", ["running", "proxy"])
 def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone(what: str) -> None:
     whole, attack = case(), standing_in(what)

@@ -137,3 +137,10 @@ def test_attention_and_convolutions_are_facts_of_a_model(folder: Path) -> None:
     module.Seeing = lambda: whole  # type: ignore[attr-defined]
     found = find_models(folder, arrays(whole), [call("Seeing")])
     assert (found["facts"]["convolves"], found["facts"]["transformer"]) == (True, True)
+
+
+def test_a_model_that_was_built_for_inference_has_no_frozen_part(folder: Path) -> None:
+    module = importlib.import_module("models_of_a_test")
+    module.Still = lambda: nn.Linear(6, 11).requires_grad_(False)  # type: ignore[attr-defined]
+    found = find_models(folder, arrays(nn.Linear(6, 11)), [call("Still")])
+    assert found["facts"]["frozen"] == 0

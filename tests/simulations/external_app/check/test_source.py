@@ -221,6 +221,26 @@ def test_a_part_of_a_model_is_found_by_the_model(part: str, tmp_path: Path) -> N
     assert (builder.target, builder.known) == ("small.task:Net", True)
 
 
+def test_whole_models_come_before_the_owners_of_parts(tmp_path: Path) -> None:
+    changes = [
+        ("client", "    model.load_state_dict(", "    Trainer(Net()).model.load_state_dict("),
+        ("server", "import Net\n", "import Net, Trainer\n"),
+        ("server", "ArrayRecord(Net().state_dict())", "ArrayRecord(Trainer(Net()).model.state_dict())"),
+    ]
+    whole, *parts = read_builders(*project_of(tmp_path, *changes))
+    assert (whole.target, whole.known) == ("small.task:Net", True)
+    assert {part.target for part in parts} == {"small.task:Trainer", "small.client:Trainer"}
+
+
+def test_a_checkpoint_is_no_model(tmp_path: Path) -> None:
+    changes = [
+        ("server", "import Net\n", "import Net, load\n"),
+        ("server", "ArrayRecord(Net().state_dict())", "ArrayRecord(load('w.pt')['model'].state_dict())"),
+    ]
+    (builder,) = read_builders(*project_of(tmp_path, *changes))
+    assert builder.target == "small.task:Net"
+
+
 def test_where_the_rounds_start(tmp_path: Path) -> None:
     start = read_start(project_of(tmp_path)[0])
     assert start is not None

@@ -133,6 +133,18 @@ def test_a_failed_control_on_real_updates_is_said_although_the_probe_leads() -> 
     assert not [one for one in undefended.caveats if "control" in one]
 
 
+def test_doubts_on_real_updates_stay_where_another_kind_of_message_leads() -> None:
+    other = ThreatCard(observation="probe of a manipulated model", images=16, local_steps=1)
+    plain = [*psnr(PROBE, 30.0), *psnr(UPDATE, 9.0), *psnr(other, 30.0)]
+    rows = [psnr(PROBE, 9.0, defense="D()"), psnr(UPDATE, 8.5, defense="D()"), psnr(other, 40.0, defense="D()")]
+    found = line(plain, *rows)
+    assert found.strongest is not None
+    assert found.strongest.observation == other.observation
+    (first,) = outcomes([found])
+    assert any(one.startswith("training update: not validated") for one in first.warnings)
+    assert any(one.startswith("not validated") for one in found.caveats_by_message["training update"])
+
+
 @pytest.mark.parametrize(("refined", "silent"), [((PROBE,), False), ((UPDATE,), True), ((PROBE, UPDATE), True)])
 def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only(
     refined: tuple[ThreatCard, ...], silent: bool
