@@ -44,5 +44,5 @@ def test_the_pictures_behind_single_steps_are_readable(tmp_path: Path) -> None:
     assert scores["LabelInference", "label-accuracy"]["value"] == 1.0
     text = page_of(out)
     print(result.output)
-    assert "recovered 16 of 16 images" in text
+    assert "recovered 16 of 16 guessed images" in text
     assert "readable" in text
