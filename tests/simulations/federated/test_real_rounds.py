@@ -38,4 +38,5 @@ def test_refinements_go_on_from_whole_rounds_and_the_report_tells_both(tmp_path:
     for line in run.lines(study):
         text = sentence(line)
         assert text.startswith("One-step probe: ")
-        assert ". Training update of 2 steps, searched by 2 iterations: " in text
+        assert ". Training update of 2 steps on " in text
+        assert " images, searched by 2 iterations: " in text
