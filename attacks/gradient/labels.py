@@ -68,9 +68,9 @@ def infer_labels(
 
         row_i = (p_i - count_i / batch) a     if all examples had the same features and probabilities.
 
-    The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the least-
-    squares solution of row_i = db_i u, and the bias itself is one more feature: this also covers features of any sign and those
-    whose sum is zero (LayerNorm). Without a trained bias, u is ``features`` (D,); without these, all ones as in iDLG, which
+    The rows are projected on u, an estimate of a. With a bias, whose gradient is p_i - count_i / batch exactly, u is the
+    least-squares solution of row_i = db_i u, and the bias itself is one more feature. This also covers features of any sign and
+    those whose sum is zero (LayerNorm). Without a trained bias, u is ``features`` (D,); without these, all ones as in iDLG, which
     assumes that features are not negative, as after ReLU or sigmoid. One example: the smallest projection is its class (iDLG).
     More: every class with a negative projection is taken once, most negative first; then, again and again, the class whose
     projection is smallest, where each label taken has raised its own by ``impact``, the share of one example (LLG).
