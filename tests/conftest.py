@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when Ray is imported: else, under `uv run`, it starts each of its workers by uv, in an environment of its own.
@@ -23,7 +22,9 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from tests.durations import keep, mark_long, measured, read_kept  # noqa: E402
+from tests.isolation import leaving_nothing, salt_seeds  # noqa: E402
+
+salt_seeds(int(os.environ.get("TEST_SEED_SALT", "0")))
 
 # Timings decide no test: on a busy machine a draw may take any time.
 hypothesis.settings.register_profile(
@@ -59,20 +60,24 @@ def forgets_bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     forget_bytecode(tmp_path_factory.getbasetemp())
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--keep-durations", action="store_true", help="Keep how long tests took: which are long (tests/durations.py)."
-    )
+@pytest.fixture(autouse=True, scope="module")
+def module_leaves_nothing() -> Iterator[None]:
+    """Also what the tests of a file share is undone when the file ends."""
+    with leaving_nothing():
+        yield
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Keeps durations of what ran."""
-    if config.getoption("--keep-durations"):
-        keep(measured((report for reports in terminalreporter.stats.values() for report in reports), read_kept()))
+@pytest.fixture(autouse=True)
+def test_leaves_nothing(module_leaves_nothing: None) -> Iterator[None]:
+    """Logging, signals, paths, environment, threads and torch's switches are after each test as they were before it."""
+    with leaving_nothing():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first: what one worker waits for at the end is then a quick file, and not minutes of a runtime."""
-    mark_long(items, read_kept())
+    """Slow tests are long as well, and begin: what one worker waits for at the end is then a quick file."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

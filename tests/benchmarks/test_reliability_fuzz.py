@@ -21,6 +21,8 @@ from clients.wire.records import metrics, to_record
 from strategies.exchange import guard
 from tests.strategies.exchange.test_hostile_replies import REFERENCE, reply_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKS = sorted((Path(__file__).parent / "checks").glob("check_*.py"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS, ids=lambda path: path.stem)
 def test_nothing_mixes_devices_and_results_are_the_processors(check: Path) -> None:
     command = [

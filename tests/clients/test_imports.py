@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import sys
 for name in ("flwr", "ray", "opacus", "flwr_datasets"):
@@ -16,6 +18,7 @@ print("imported")
 """
 
 
+@pytest.mark.long
 def test_training_attacks_and_defenses_need_neither_flower_nor_ray_nor_opacus() -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", CODE], cwd=root, capture_output=True, text=True, check=False)

@@ -14,6 +14,8 @@ import pytest
 
 from tests.common.documents import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("ruff", reason="ruff is not installed: uv sync --group dev")
 
 PAGES = {"adding_a_defense.md": "Posterise", "adding_an_attack.md": "NearestAuxiliary"}
@@ -21,7 +23,7 @@ PAGES = {"adding_a_defense.md": "Posterise", "adding_an_attack.md": "NearestAuxi
 BLOCK = re.compile(r"^`(?P<file>[\w/]+\.py)`[^\n]*\n\n```(?P<language>python|diff)\n(?P<text>.*?)^```$", re.M | re.S)
 """A block, and the file of the repository that the line above it names."""
 WHOLE = (
-    "tests/common/test_structure.py", "tests/common/test_durations.py", "tests/attacks/test_threat_class.py",
+    "tests/common/test_structure.py", "tests/attacks/test_threat_class.py",
     "tests/defenses/test_spec.py", "tests/simulations/catalogue", "tests/strategies/audit/test_adaptive.py",
     "tests/strategies/federated/test_aggregates.py",
 )  # fmt: skip

@@ -104,6 +104,7 @@ def test_the_readme_audits_an_app() -> None:
         exec(code, names)  # for the app answers audits already
 
 
+@pytest.mark.long
 def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digit: tuple[Tensor, int]
 ) -> None:
@@ -147,6 +148,7 @@ def test_the_how_to_protects_a_batch() -> None:
     assert (protected != images).float().mean() > 0.5
 
 
+@pytest.mark.long
 def test_an_audit_from_python_as_the_how_to_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -189,6 +191,7 @@ def test_the_two_lines_of_canaries_act_in_a_step_of_opacus() -> None:
     assert (kept.steps, kept.met) == (1, int(kept.coins(context).sum()))
 
 
+@pytest.mark.long
 def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
     """All blocks but that of the check in one app: the recording holds what the mod does to updates, and the rows name the mod."""
     torch.manual_seed(0)

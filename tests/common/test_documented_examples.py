@@ -66,11 +66,13 @@ def passed(installed: Path) -> list[str]:
     return [line for line in output.splitlines() if "PASSED" in line]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_obey_what_every_class_must(passed: list[str], name: str) -> None:
     assert sum(name in line for line in passed) >= 6, passed
 
 
+@pytest.mark.long
 def test_the_examples_work_in_a_run(installed: Path, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
@@ -89,6 +91,7 @@ run_experiment(LocalGrid(2), Experiment.of(
     assert '"status": "failed"' not in rows
 
 
+@pytest.mark.slow
 def test_the_examples_are_listed(installed: Path) -> None:
     parts = [
         ("defenses", "Posterise"),
@@ -102,6 +105,7 @@ def test_the_examples_are_listed(installed: Path) -> None:
     assert "my_package.net:GeluNet of the package my-package 1.0" in run(installed, FEDVEIL, "list", "models")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -130,6 +134,7 @@ def test_a_wrong_entry_point_is_named(installed: Path, tmp_path: Path, line: str
     assert message in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("group", "line", "setting", "message"),
     [

@@ -76,6 +76,7 @@ def elements(site: Path) -> dict[str, Elements]:
     return {path.relative_to(site).as_posix(): Elements(path) for path in site.rglob("*.html")}
 
 
+@pytest.mark.slow
 def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, Elements]) -> None:
     """By its defining module: what an import of it gives, against what griffe read."""
     anchors = set().union(*(one.anchors for page, one in elements.items() if page.startswith("reference/api/")))
@@ -97,6 +98,7 @@ def test_what_every_package_exports_stands_in_the_reference(elements: dict[str, 
     } <= anchors
 
 
+@pytest.mark.slow
 def test_the_reference_has_shapes_and_errors_of_the_docstrings(site: Path) -> None:
     page = (site / "reference/api/defenses/index.html").read_text(encoding="utf-8")
     from defenses import Batch
@@ -106,12 +108,14 @@ def test_the_reference_has_shapes_and_errors_of_the_docstrings(site: Path) -> No
     assert "Raises:" in page
 
 
+@pytest.mark.slow
 def test_every_setting_stands_in_the_reference(site: Path) -> None:
     for page, known in (("settings", all_settings()), ("search_settings", search_settings())):
         text = (site / f"reference/{page}.html").read_text(encoding="utf-8")
         assert not [key for key in known if f"<code>{key}</code>" not in text]
 
 
+@pytest.mark.slow
 def test_every_configuration_has_a_page(site: Path) -> None:
     listed = (site / "reference/configurations/index.html").read_text(encoding="utf-8")
     for path in (ROOT / "simulations/configs").glob("*.toml"):
@@ -119,6 +123,7 @@ def test_every_configuration_has_a_page(site: Path) -> None:
         assert f'href="{path.stem}.html"' in listed
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(site: Path, elements: dict[str, Elements]) -> None:
     outside = {page: [link for link in one.fetched if "//" in link] for page, one in elements.items()}
     assert not {page: links for page, links in outside.items() if links}
@@ -126,6 +131,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, elements: dict[str, Eleme
     assert not re.findall(r"url\([\"']?(?:https?:)?//[^)]*\)|@import[^;]*//[^;]*", sheets)
 
 
+@pytest.mark.slow
 def test_links_within_the_site_lead_somewhere(site: Path, elements: dict[str, Elements]) -> None:
     """Those to files outside docs/, too, which the code host shows under the same links. mkdocs checks those of Markdown only."""
     lost = []
@@ -142,6 +148,7 @@ def test_links_within_the_site_lead_somewhere(site: Path, elements: dict[str, El
     assert not lost
 
 
+@pytest.mark.slow
 def test_a_search_finds_pages_of_all_kinds(site: Path) -> None:
     found = {
         one["location"].partition("#")[0] for one in json.loads((site / "search/search_index.json").read_text())["docs"]
@@ -149,6 +156,7 @@ def test_a_search_finds_pages_of_all_kinds(site: Path) -> None:
     assert {"index.html", "concepts.html", "reference/settings.html", "reference/api/defenses/images.html"} <= found
 
 
+@pytest.mark.slow
 def test_the_search_works_from_the_disk_and_asks_no_server(site: Path) -> None:
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -165,6 +173,7 @@ def test_the_search_works_from_the_disk_and_asks_no_server(site: Path) -> None:
     assert not [address for address in asked if not address.startswith(("file:", "about:", "data:"))]
 
 
+@pytest.mark.slow
 def test_wide_tables_scroll_in_their_own_box_on_a_phone(site: Path) -> None:
     """On the pages of results, which have the widest."""
     with open_browser() as browser:
@@ -178,6 +187,7 @@ def test_wide_tables_scroll_in_their_own_box_on_a_phone(site: Path) -> None:
     assert sum(width > 800 for width in wide.values()) >= 3, "else nothing had to scroll"
 
 
+@pytest.mark.long
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
     """Else the strict build would say nothing."""
     docs = tmp_path / "docs"

@@ -23,6 +23,7 @@ def structure() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_nothing_is_imported_in_a_circle(structure: ModuleType) -> None:
     assert structure.circles() == []
 
@@ -58,6 +59,7 @@ def test_the_drawing_is_that_of_the_source(structure: ModuleType) -> None:
     assert not structure.is_outdated(), "run: python docs/structure.py"
 
 
+@pytest.mark.long
 def test_a_new_file_needs_no_line_on_the_page_and_all_else_does(
     structure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

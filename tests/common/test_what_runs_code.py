@@ -72,6 +72,7 @@ def _of_a_call(node: ast.Call) -> Iterator[str]:
         yield f"{called} in a shell"
 
 
+@pytest.mark.long
 def test_no_other_place_runs_what_it_reads() -> None:
     found = {
         (str(path.relative_to(ROOT)), risk)

@@ -16,6 +16,8 @@ from tests.examples.test_recorded_apps import run_here
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["deployment"]  # a fixture
 
 APP = EXAMPLES / "quickstart_pytorch"

@@ -174,6 +174,7 @@ def test_flower_takes_the_app(app: str) -> None:
         assert {f"{APPS[app]}/{name}.py" for name in ("server_app", "client_app", "task")} <= set(bundle.namelist())
 
 
+@pytest.mark.long
 def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process; what Flower's runtimes add to a recording, the quickstart's tests see."""
     replies = recorded_here("resnet_pytorch", tmp_path, monkeypatch, **{"examples": 8, "batch-size": 4})

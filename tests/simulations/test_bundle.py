@@ -62,6 +62,7 @@ def bundle(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.long
 def test_it_holds_the_five_packages_the_configurations_and_the_license_and_nothing_else(bundle: Path) -> None:
     with zipfile.ZipFile(bundle) as archive:
         names = set(archive.namelist())
@@ -72,6 +73,7 @@ def test_it_holds_the_five_packages_the_configurations_and_the_license_and_nothi
     assert bundle.stat().st_size < BUNDLE_BYTES
 
 
+@pytest.mark.long
 def test_it_says_its_name_and_that_it_is_of_format_1(bundle: Path, checkout: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert get_fab_metadata(bundle) == ("fedveil/fedveil", project["version"])
@@ -89,6 +91,7 @@ def test_no_version_of_flower_is_too_new_for_it() -> None:
     assert {one.operator for one in flower.specifier} == {">="}
 
 
+@pytest.mark.long
 def test_flower_hub_would_take_the_files(checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The checks that ``flwr app publish`` makes before it sends anything: depth, number, size and encoding of the files.
 

@@ -237,6 +237,7 @@ def test_every_defence_is_tried() -> None:
     assert all(tried().values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
     tmp_path: Path, streams: Streams, scenario: str
@@ -251,6 +252,7 @@ def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
         assert all(same[pipeline]), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
     tmp_path: Path, streams: Streams, scenario: str

@@ -46,6 +46,7 @@ def values_of(directory: Path) -> list[float]:
     return sorted(row.value for row in read_rows(directory / "rows.jsonl")[0] if row.value is not None)
 
 
+@pytest.mark.long
 def test_mlflow_gets_settings_rows_by_round_conclusions_and_files(run: Path, tmp_path: Path) -> None:
     mlflow = tracker("mlflow")
     result = CliRunner().invoke(app, ["report", str(run), "--track", "mlflow"])
@@ -108,6 +109,7 @@ def test_wandb_gets_them_offline(run: Path) -> None:
     assert {"report.html", "rows.csv", "config.json"} <= files
 
 
+@pytest.mark.long
 def test_a_run_is_tracked_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker("tensorboard")
     monkeypatch.chdir(tmp_path)

@@ -71,6 +71,7 @@ def test_it_holds_the_packages_typed_with_configurations_and_the_app(wheel: Path
     assert about["Description-Content-Type"] == "text/markdown"
 
 
+@pytest.mark.long
 def test_it_says_its_version_and_knows_the_presets(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "fedveil", "--version", cwd=tmp_path) == f"fedveil {version('fedveil')}\n"
     where = run(installed / "python", "-c", "import simulations; print(simulations.__file__)", cwd=tmp_path)
@@ -78,6 +79,7 @@ def test_it_says_its_version_and_knows_the_presets(installed: Path, tmp_path: Pa
     run(installed / "fedveil", "run", "--preset", "quick", "--dry-run", "--out", tmp_path / "run", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_what_it_hands_to_flower_is_a_whole_app(installed: Path, tmp_path: Path) -> None:
     """Its own copy can be bundled: license, README and all."""
     code = (

@@ -43,6 +43,7 @@ def test_the_honest_model_mixes_all_classes() -> None:
     assert F.cosine_similarity(mixed.flatten(), alone.flatten(), dim=0) < 0.9
 
 
+@pytest.mark.long
 def test_inverts_one_image_of_a_batch_as_if_it_were_alone() -> None:
     images, attack = photos(8, seed=3), ClassFishing(target=3, iterations=200)
     sent = attack.manipulated(agreed("lenet"), torch.Generator())

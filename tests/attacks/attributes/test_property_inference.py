@@ -100,6 +100,7 @@ def test_it_reads_an_attribute_from_undefended_steps(size: int) -> None:
     assert fitted(size).learned.diagnostics["holdout_accuracy"] > fitted(size).learned.diagnostics["holdout_majority"]
 
 
+@pytest.mark.long
 def test_it_is_at_chance_on_noise() -> None:
     seen, truth = observed(200)
     noisy = []
@@ -113,6 +114,7 @@ def test_it_is_at_chance_on_noise() -> None:
     assert stats.binomtest(hits(fitted(), noisy, truth), 200, 0.5).pvalue > 0.001
 
 
+@pytest.mark.long
 def test_it_repeats_itself_and_a_guess_depends_on_its_own_update() -> None:
     torch.manual_seed(1)
     again = PropertyInference(**STEPS).fit(knowledge(), seeded(1))

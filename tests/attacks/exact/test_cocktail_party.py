@@ -115,6 +115,7 @@ def test_batches_are_told_apart_whatever_the_activation(activation: nn.Module, b
     assert right[found > 30].double().mean() > 0.9
 
 
+@pytest.mark.long
 def test_values_are_the_weaker_samples() -> None:
     seen = sent(16)
     strong, weak = (
@@ -123,6 +124,7 @@ def test_values_are_the_weaker_samples() -> None:
     assert strong.mean() > weak.mean() + 5
 
 
+@pytest.mark.long
 def test_one_example_is_a_quotient() -> None:
     for model in (linear_net(), relu_net(12)):
         guess = QUICK(observe(model, pictures(1, seed=4), classes(1, seed=4)), stream())
@@ -170,6 +172,7 @@ def features_told_apart(shift: float, batch: int = 6) -> tuple[np.ndarray, Recon
     return alike(found.numpy(), features), QUICK(seen, stream())
 
 
+@pytest.mark.long
 def test_sparse_features_of_a_convolution_are_told_apart_and_others_are_not() -> None:
     likeness, guess = features_told_apart(-0.5)
     assert (likeness > 0.9).sum() >= 5

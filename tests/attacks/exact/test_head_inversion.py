@@ -111,6 +111,7 @@ def linear_head() -> nn.Module:
     return nn.Sequential(*list(network().children())[:-1], head)
 
 
+@pytest.mark.long
 def test_a_batch_of_distinct_classes_is_read_from_the_head() -> None:
     images, labels = pictures(3, seed=6), torch.tensor([4, 0, 2])
     model = linear_head()

@@ -50,6 +50,7 @@ def largest_error(guess: Reconstruction, truth: Tensor) -> float:
     return float((guess.images[own] - truth[theirs]).abs().max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("batch", "width"), [(2, 20), (4, 60), (10, 120)])
 def test_batches_are_recovered_exactly_with_their_labels(batch: int, width: int) -> None:
     guess = QUICK(sent(batch, width), stream())
@@ -62,6 +63,7 @@ def test_batches_are_recovered_exactly_with_their_labels(batch: int, width: int)
     assert guess.diagnostics["rank"] == batch
 
 
+@pytest.mark.long
 def test_rounding_of_a_real_update_costs_little() -> None:
     assert largest_error(QUICK(sent(8, 120, rounded=True), stream()), pictures(8, seed=3)) < 1e-3
 
@@ -182,12 +184,14 @@ def test_one_example_is_a_quotient_whatever_the_activation(model: nn.Module) -> 
     assert torch.equal(guess.labels, classes(1, seed=4))
 
 
+@pytest.mark.long
 def test_equal_examples_count_as_one() -> None:
     images = pictures(3, seed=5)[[0, 1, 1, 2]]
     guess = QUICK(observe(relu_net(60), images, torch.tensor([0, 1, 1, 2])), stream())
     assert largest_error(guess, pictures(3, seed=5)) < 1e-4
 
 
+@pytest.mark.long
 def test_an_unknown_learning_rate_does_no_harm() -> None:
     guess = QUICK(sent(4, 60, learning_rate=None), stream())
     assert largest_error(guess, pictures(4, seed=3)) < 1e-4
@@ -235,6 +239,7 @@ def test_a_noisy_update_is_refused_and_fresh_noise_too() -> None:
         assert float(mse(guess.images, torch.full_like(guess.images, 0.5)).max()) == 0
 
 
+@pytest.mark.long
 def test_low_rank_noise_gives_no_picture() -> None:
     """Noise that looks like a batch: the search ends without directions, or with what is no picture of the batch."""
     seen, gen = sent(4, 60), stream(8)

@@ -113,6 +113,7 @@ def test_shift_moves_and_repeats_the_border():
     assert random_shift(image, 0, torch.Generator()) is image
 
 
+@pytest.mark.long
 def test_the_received_model_recognises_what_was_drawn_for_it():
     guess = ClassGAN(iterations=150, width=8, latent=16, learning_rate=5e-3)(history(), generators(1)[0])
     assert not guess.failure
@@ -139,6 +140,7 @@ def test_an_update_of_noise_draws_nothing_that_can_be_recognised():
     assert hits < 3 + 3 * (30 * 0.1 * 0.9) ** 0.5
 
 
+@pytest.mark.long
 def test_auxiliary_images_bring_the_guess_closer_to_the_class_means():
     shared = {"iterations": 100, "width": 8, "latent": 16, "learning_rate": 3e-3}
     knowledge = replace(knowing(pictures(4)), auxiliary=auxiliary())

@@ -70,6 +70,7 @@ def test_at_the_true_image_what_is_matched_agrees_exactly_whatever_was_drawn() -
         assert plain > 0.02
 
 
+@pytest.mark.long
 def test_it_breaks_what_the_plain_attack_does_not() -> None:
     seen, images = sent()
     plain, adaptive = (
@@ -80,6 +81,7 @@ def test_it_breaks_what_the_plain_attack_does_not() -> None:
     assert adaptive > plain + 8
 
 
+@pytest.mark.long
 def test_an_update_of_noise_gives_nothing() -> None:
     seen, images = sent()
     stream = torch.Generator().manual_seed(5)

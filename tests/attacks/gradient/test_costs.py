@@ -154,6 +154,7 @@ def test_the_difference_is_the_derivative_of_a_foreign_cost(name: str) -> None:
     assert agrees(exact, rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second_order", ["exact", "auto"])
 @pytest.mark.parametrize("name", ["layers", "huber"])
 def test_a_foreign_cost_inverts(name: str, second_order: str) -> None:

@@ -50,6 +50,7 @@ def observations(
 # ---- success where theory promises it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack",
     [
@@ -71,6 +72,7 @@ def test_a_linear_layer_with_bias_is_solved_as_by_its_closed_form(attack):
     assert guess.labels.tolist() == observation.labels.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", [DLG(iterations=100, restarts=1), InvertingGradients(iterations=150)], ids=repr)
 def test_small_sigmoid_network_is_broken_and_noise_is_not(attack):
     model = sigmoid_net()
@@ -88,6 +90,7 @@ def test_small_sigmoid_network_is_broken_and_noise_is_not(attack):
     assert mean(blind) < mean(grey) + 1
 
 
+@pytest.mark.long
 def test_batches_are_reconstructed_up_to_order():
     seen, images = observations(sigmoid_net(), 2, batch=3)
     attack = GradientInversion(iterations=200, **QUASI_NEWTON)
@@ -96,6 +99,7 @@ def test_batches_are_reconstructed_up_to_order():
     assert mean(psnrs(attack.attack_many(seen, generators(2)), images)) > mean(score(mean_image, images)["psnr"]) + 6
 
 
+@pytest.mark.long
 def test_batch_norm_statistics_of_the_client_are_imitated():
     torch.manual_seed(0)
     layers = [nn.Conv2d(1, 8, 5, 2, 2), nn.BatchNorm2d(8), nn.Sigmoid(), nn.Flatten(), nn.Linear(8 * 36, CLASSES)]
@@ -167,6 +171,7 @@ def test_the_model_and_the_update_are_left_alone():
 # ---- choices by the attack's own loss
 
 
+@pytest.mark.long
 def test_the_restart_is_chosen_by_its_own_objective():
     # In float64, because the signs of small entries depend on rounding, which depends on how many trials run together.
     (observation,), _ = observations(sigmoid_net().double(), 1)
@@ -412,6 +417,7 @@ def batch_norm_case(count: int, seed: int) -> tuple[ClientUpdate, torch.Tensor]:
     return sent(nn.Sequential(*first, *second), images, labels), images
 
 
+@pytest.mark.long
 def test_batch_norm_prior_matches_the_statistics_and_helps():
     plain = InvertingGradients(iterations=80, total_variation=1e-3)
     distances, gains = [], []

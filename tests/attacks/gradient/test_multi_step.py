@@ -97,6 +97,7 @@ def test_one_unrolled_step_is_the_gradient_itself():
     assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(simulated.values(), direct, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batches", ["01", "0101"])
 def test_unrolling_beats_the_mean_gradient(batches):
     found = []
@@ -108,6 +109,7 @@ def test_unrolling_beats_the_mean_gradient(batches):
     assert all(unrolled > averaged + 5 and unrolled > 18 for unrolled, averaged in found)
 
 
+@pytest.mark.long
 def test_a_wrong_deal_of_labels_is_found_out_by_restarts():
     """The client met class 1 first. The deal is chosen by the objective, which only the right one brings to zero."""
     observation, images = case(3, "10")

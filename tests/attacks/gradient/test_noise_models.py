@@ -96,6 +96,7 @@ def test_the_prior_weighs_as_the_posterior_says() -> None:
     assert NoiseModelInversion()._prior(one) == 0
 
 
+@pytest.mark.long
 def test_without_noise_it_is_plain_matching_and_near_exact() -> None:
     seen, images = defended("")
     attack = NoiseModelInversion(iterations=100, restarts=1, adam_iterations=0)
@@ -115,6 +116,7 @@ def test_without_noise_it_is_plain_matching_and_near_exact() -> None:
     assert mean_psnr(attack, seen, images) > 30
 
 
+@pytest.mark.long
 def test_knowing_the_noise_helps_under_noise() -> None:
     """n = 4, one seed; the same optimizer and iterations without the model of the noise."""
     pipeline = "GaussianNoise(std=0.3)"
@@ -124,6 +126,7 @@ def test_knowing_the_noise_helps_under_noise() -> None:
     assert mean_psnr(fitted, seen, images) > mean_psnr(attack, seen, images) + 1
 
 
+@pytest.mark.long
 def test_the_search_that_got_lower_decides_for_each_observation() -> None:
     """Noise free, a sigmoid network: L-BFGS gets far lower; after one iteration of it, Adam does."""
     seen, _ = defended("")
@@ -164,6 +167,7 @@ def test_a_masked_entry_is_missing_not_zero() -> None:
     assert masked_cosine_distance(gradient, gradient) == cosine_distance(gradient, gradient)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("per", ["step", "update"])
 def test_knowing_the_mask_helps_under_pruning(per: str) -> None:
     """n = 4, one seed, 95 % of each tensor pruned; weight decay used to hide the mask (share of zeros 0.95 -> 0.00)."""

@@ -63,6 +63,7 @@ def quick(attack: type[InvertingGradients | OmittedLayerInversion]) -> Attack:
     return attack(iterations=150, total_variation=1e-4, prior_decay=False)
 
 
+@pytest.mark.long
 def test_leaving_the_layer_out_breaks_what_the_plain_attack_does_not() -> None:
     seen, images = defended(Soteria())
     plain, adaptive = psnr(quick(InvertingGradients), seen, images), psnr(quick(OmittedLayerInversion), seen, images)
@@ -107,6 +108,7 @@ def test_labels_are_inferred_from_the_bias() -> None:
     assert [int(guess.labels) for guess in guesses] == classes(COUNT).tolist()
 
 
+@pytest.mark.long
 def test_an_update_of_noise_gives_nothing() -> None:
     seen, images = defended(Soteria())
     stream = torch.Generator().manual_seed(5)

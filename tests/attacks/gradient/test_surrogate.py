@@ -150,6 +150,7 @@ def test_each_trial_has_its_own_line() -> None:
         torch.testing.assert_close(evaluate(rows[1:], torch.tensor([1]))[0][0], values[1])
 
 
+@pytest.mark.long
 def test_of_a_linear_model_one_image_is_found_after_any_number_of_steps() -> None:
     """Every step's gradient is the outer product of the same image with some vector, whatever the rate and the batches were."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(144, CLASSES)).double()
@@ -160,6 +161,7 @@ def test_of_a_linear_model_one_image_is_found_after_any_number_of_steps() -> Non
     assert mean_psnr(attack, replace(seen, learning_rate=None, local_steps=1), images) > 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 def test_it_sees_more_of_two_epochs_than_the_mean_gradient_does(seed: int) -> None:
     images, labels = pictures(4, seed=seed - 2), torch.tensor([0, 1, 2, 3])
@@ -172,6 +174,7 @@ def test_it_sees_more_of_two_epochs_than_the_mean_gradient_does(seed: int) -> No
     assert mean_psnr(SurrogateMatching(**FEW), told_less, images) == pytest.approx(found, abs=1)
 
 
+@pytest.mark.long
 def test_fresh_noise_in_place_of_the_update_shows_nothing() -> None:
     images, labels = pictures(2), torch.tensor([0, 1])
     seen = trained(sigmoid_net().double(), images, labels, [[0, 1]] * 3, 0.5)
@@ -182,6 +185,7 @@ def test_fresh_noise_in_place_of_the_update_shows_nothing() -> None:
     assert found < sum(grey) / len(grey) + 1
 
 
+@pytest.mark.long
 def test_the_guess_says_where_alpha_ended_within_its_range() -> None:
     images, labels = pictures(2), torch.tensor([0, 1])
     seen = trained(sigmoid_net().double(), images, labels, [[0, 1]] * 6, 0.05)

@@ -79,6 +79,7 @@ def of_mean(truth: Tensor) -> Tensor:
     return psnr(mean.flatten(0, 1), truth.flatten(0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("defense", [None, PRUNED, GaussianNoise(std=2e-3, per="update")])
 def test_it_reads_single_images_from_updates_and_through_defences(defense: UpdateDefense | None) -> None:
     """Better than the mean image on average, the whole interval of the gain above 1 dB."""
@@ -89,6 +90,7 @@ def test_it_reads_single_images_from_updates_and_through_defences(defense: Updat
     assert told["holdout_psnr"] > told["holdout_psnr_mean_image"] > told["holdout_psnr_noise"]
 
 
+@pytest.mark.long
 def test_learned_from_pruned_updates_it_beats_inversion_and_itself_without_that_knowledge() -> None:
     updates, truth = victims(1, PRUNED, 8)
     adaptive = decibels(fitted(1, PRUNED), updates, truth).mean()
@@ -96,6 +98,7 @@ def test_learned_from_pruned_updates_it_beats_inversion_and_itself_without_that_
     assert adaptive > decibels(InvertingGradients(iterations=150, restarts=1), updates, truth).mean() + 1
 
 
+@pytest.mark.long
 def test_on_noise_it_is_no_better_than_the_mean_image() -> None:
     updates, truth = victims(1, None)
     noisy = [replace(one, update=noise_like(one.update, seeded(at))) for at, one in enumerate(updates)]
@@ -103,6 +106,7 @@ def test_on_noise_it_is_no_better_than_the_mean_image() -> None:
     assert gain.mean() < 0
 
 
+@pytest.mark.long
 def test_learned_from_noise_alone_it_says_that_it_read_nothing() -> None:
     told = fitted(1, GaussianNoise(std=1e3, per="update")).learned.diagnostics
     assert told["holdout_psnr"] <= told["holdout_psnr_mean_image"] + 0.2

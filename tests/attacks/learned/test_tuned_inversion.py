@@ -24,6 +24,7 @@ def fitted(size: int = 1, tune: int = 12) -> TunedInversion:
     return TunedInversion(tune=tune, updates=2, **FLAT).fit(knowledge(size), seeded(1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2])
 def test_what_is_chosen_on_own_images_serves_for_those_of_others(size: int) -> None:
     updates, truth = victims(size, None, count=6)
@@ -36,6 +37,7 @@ def guesses(attack: TunedInversion, updates: list[Any]) -> list[Reconstruction]:
     return attack.attack_many(updates, [seeded(at) for at in range(len(updates))])
 
 
+@pytest.mark.long
 def test_the_client_s_update_does_not_enter_the_choice() -> None:
     (update,), _ = victims(1, None, count=1)
     noise = replace(update, update=noise_like(update.update, seeded(3)))
@@ -45,6 +47,7 @@ def test_the_client_s_update_does_not_enter_the_choice() -> None:
     assert len(chosen[0]) == 5
 
 
+@pytest.mark.long
 def test_the_defaults_are_among_what_is_tried() -> None:
     """So that no choice is worse than they are, on the images by which it is made."""
     updates, _ = victims(1, None, count=1)
@@ -67,6 +70,7 @@ def test_it_is_fitted_to_what_the_clients_defences_send() -> None:
     assert min(shares) > 0.85
 
 
+@pytest.mark.long
 def test_the_same_seeds_give_the_same_guess() -> None:
     updates, _ = victims(1, None, count=2)
     both = guesses(fitted(), updates)

@@ -70,6 +70,7 @@ def test_variation_is_that_of_a_loop() -> None:
     assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
 
 
+@pytest.mark.long
 def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None:
     images, _ = pictures(4, seed=3)
     scores = {}

@@ -26,6 +26,7 @@ def quality(attack: InverseNetwork, *defenses: SmashedDefense) -> float:
     return float(psnr(attack(query(images, *defenses), seeded(0)).images, images).mean())
 
 
+@pytest.mark.long
 def test_it_beats_the_mean_image_by_far_and_says_so() -> None:
     learned = fitted("retrained").learned.diagnostics
     assert learned["holdout_psnr"] > learned["holdout_psnr_mean_image"] + 5
@@ -33,6 +34,7 @@ def test_it_beats_the_mean_image_by_far_and_says_so() -> None:
     assert quality(fitted("retrained")) == pytest.approx(learned["holdout_psnr"], abs=1.5)
 
 
+@pytest.mark.long
 def test_only_the_retrained_network_sees_through_what_can_be_undone() -> None:
     assert quality(fitted("retrained", Negate()), Negate()) > quality(fitted("static", Negate()), Negate()) + 5
     assert quality(fitted("static", Negate())) == quality(fitted("static"))

@@ -68,6 +68,7 @@ def test_an_invertible_half_is_undone_as_the_closed_form_undoes_it() -> None:
     assert torch.equal(guess.labels, server_half()(seen.features).argmax(1)), "the answers that the server gave"
 
 
+@pytest.mark.long
 def test_the_prior_helps_against_noise_on_smooth_images() -> None:
     images = pictures(4)
     seen = query(images, parse("FeatureNoise(std=0.5)"))
@@ -77,6 +78,7 @@ def test_the_prior_helps_against_noise_on_smooth_images() -> None:
     assert smooth > plain + 1
 
 
+@pytest.mark.long
 def test_clipped_features_are_matched_as_clipped() -> None:
     """FeatureDP's noise is left out of what is expected, its clipping is not: else images would lose their contrast."""
     images = pictures(2)

@@ -70,12 +70,14 @@ def both(updates: list[ClientUpdate]) -> tuple[Tensor, Tensor]:
     return before, after
 
 
+@pytest.mark.long
 def test_it_improves_guesses_from_noisy_updates_and_beats_the_mean_image() -> None:
     before, after = both(victims()[0])
     for gain in (after - before, after - psnr(digits()[COUNT:].mean(0).expand_as(victims()[1]), victims()[1])):
         assert gain.mean() - 2 * gain.std() / COUNT**0.5 > 0.5
 
 
+@pytest.mark.long
 def test_of_noise_it_paints_nothing_better_than_the_mean_image() -> None:
     silent = [replace(one, update=noise_like(one.update, seeded(at))) for at, one in enumerate(victims()[0])]
     _, painted = both(silent)

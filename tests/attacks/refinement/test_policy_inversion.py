@@ -70,6 +70,7 @@ def test_pictures_get_their_lost_borders_back(prior):
     assert decibels(guess.images, truth) > decibels(auxiliary.mean(0).expand_as(truth), truth) + 3
 
 
+@pytest.mark.long
 def test_the_policy_is_recognised():
     auxiliary, labels, truth = digits()
     for number, policy in enumerate(("3-1-7", "43-18-18")):

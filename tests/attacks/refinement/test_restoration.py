@@ -16,6 +16,8 @@ from attacks.refinement.unshuffle import WindowMean
 from defenses import ATS, Batch, Blur, Clip, ImageNoise, InstaHide, Pipeline, VisualMixer
 from tests.attacks.wire import MEAN, STD, generators, pictures
 
+pytestmark = pytest.mark.long
+
 MIXER = VisualMixer(window_lower=4, window_upper=8)  # windows of 4 everywhere at side 12
 QUICK = LearnedRestorer(iterations=120, width=8, batch_size=16)
 

@@ -69,6 +69,7 @@ def test_window_means_do_not_see_the_shuffle(defense):
     assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
 
 
+@pytest.mark.long
 def test_with_mixed_windows_each_keeps_its_values():
     """Nothing leaves the inferred windows, in any of the channels; they are valid without being told."""
     defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(2, side=32, channels=2)
@@ -86,6 +87,7 @@ def test_with_mixed_windows_each_keeps_its_values():
     assert not torch.equal(result.images, shuffled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", [WindowMean(), Shredder(sweeps=3), Jigsaw()], ids=repr)
 def test_bounds_that_follow_from_other_settings_are_found_as_the_client_finds_them(attack):
     """A target of 4 asks for windows of 2 and the automatic bound is 15: the same defence in other words, and the same guess."""

@@ -54,6 +54,7 @@ def share_right(levels, true, images: Tensor) -> float:
     return float(torch.eq(*sides).float().mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dataset", "defense"), [("mnist-5k", DIGITS), ("photos", COLOURS)])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_windows_of_unseen_pictures_are_found(dataset: str, defense: VisualMixer, seed: int):
@@ -70,6 +71,7 @@ def test_windows_of_unseen_pictures_are_found(dataset: str, defense: VisualMixer
     assert share_right(inference(noisy)[0], true, images) > 0.85
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_never_worse_than_one_size_however_bad_the_guess(seed: int):
     """From a good guess to pure noise; of 48 images, with a margin for chance."""
@@ -157,6 +159,7 @@ def test_one_size_everywhere_needs_no_learning():
     assert expected.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.long
 def test_learning_repeats_itself_and_leaves_the_global_stream_alone():
     images, state = examples("mnist-5k", "train", 16, 0), torch.get_rng_state()
     first, second, third = (learned(DIGITS, images, seed) for seed in (1, 1, 2))

@@ -243,6 +243,7 @@ def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
         assert sum(retrieved(blind, line_up, torch.arange(25))) == 1
 
 
+@pytest.mark.long
 def test_attacks_import_without_heavy_libraries():
     code = "import sys, attacks; print([m for m in ('scipy', 'skimage', 'flwr', 'ray', 'opacus') if m in sys.modules])"
     assert (

@@ -30,6 +30,7 @@ def oracle(digits):
     return train_oracle(batch(digits[0][:800], digits[1][:800]), seed=0)
 
 
+@pytest.mark.long
 def test_reads_digits_that_it_never_saw_as_well_as_it_says(oracle, digits):
     unseen = (oracle.classify(digits[0][800:1800]) == digits[1][800:1800]).float().mean().item()
     assert unseen >= 0.9
@@ -37,6 +38,7 @@ def test_reads_digits_that_it_never_saw_as_well_as_it_says(oracle, digits):
     assert abs(oracle.accuracy - unseen) < 3 * math.sqrt(unseen * (1 - unseen) / 100) + 0.01
 
 
+@pytest.mark.long
 def test_noise_and_shuffled_labels_teach_nothing(digits):
     labels = digits[1][:400][torch.randperm(400, generator=torch.Generator().manual_seed(1))]
     taught = train_oracle(batch(digits[0][:400], labels), seed=0, epochs=2)
@@ -46,6 +48,7 @@ def test_noise_and_shuffled_labels_teach_nothing(digits):
     assert taught.accuracy < 0.4
 
 
+@pytest.mark.long
 def test_depends_on_its_arguments_alone(digits):
     few = batch(digits[0][:64], digits[1][:64])
     torch.manual_seed(1)

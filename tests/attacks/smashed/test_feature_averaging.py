@@ -19,6 +19,7 @@ def averaging():
     return FeatureAveraging(**SMALL, transmissions=16).fit(knowledge(sender(NOISE)), seeded())
 
 
+@pytest.mark.long
 def test_sixteen_transmissions_beat_one(averaging):
     seen = observe(sender(NOISE), 16)
     single = TokenDecoder(**SMALL).fit(knowledge(sender(NOISE)), seeded())

@@ -69,6 +69,7 @@ def test_orders_drawn_afresh_tell_less_than_the_true_one():
     assert guess.diagnostics["relative_loss"] > 0.1
 
 
+@pytest.mark.long
 def test_a_learned_order_beats_a_fixed_one():
     jigsaw, clean = invert(replace(QUICK, permutation="jigsaw", reader_iterations=100), PatchShuffle())
     fixed, _ = invert(QUICK, PatchShuffle())

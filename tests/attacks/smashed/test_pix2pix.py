@@ -17,10 +17,12 @@ def fitted():
     return SMALL.fit(knowledge(sender()), seeded())
 
 
+@pytest.mark.long
 def test_decodes_digits_it_never_saw(fitted):
     assert error(fitted(observe(sender()), seeded())) < 0.5 * error_of_mean_image()
 
 
+@pytest.mark.long
 def test_knows_nothing_about_images_that_it_gets_noise_for(fitted):
     seen = observe(sender())
     noise = seen.features.std() * torch.randn(seen.features.shape, generator=seeded(5)) + seen.features.mean()
@@ -48,6 +50,7 @@ def test_the_discriminator_judges_regions_given_the_tokens():
     assert not torch.allclose(logits, judge(sample, 1 - images))
 
 
+@pytest.mark.long
 def test_the_absolute_error_holds_the_generator_to_the_truth(fitted):
     free = replace(SMALL, l1_weight=0.0).fit(knowledge(sender()), seeded())
     assert fitted.learned.diagnostics["holdout_psnr"] > free.learned.diagnostics["holdout_psnr"] + 3

@@ -175,6 +175,7 @@ def faces() -> ImageDataset:
     return load_dataset("photo-face")
 
 
+@pytest.mark.long
 def test_a_picture_of_the_package_is_on_a_doubled_tile(faces: ImageDataset) -> None:
     pictures = np.load(packaged_file("skimage", "data/lfw_subset.npy"))
     numbers = {(picture * 255).round().astype(np.uint8).tobytes(): row for row, picture in enumerate(pictures)}

@@ -91,6 +91,7 @@ def test_iid_shares_are_those_of_flower_on_shuffled_data(count: int, clients: in
         assert [part.tolist() for part in partition_indices(SORTED[:count], "iid", clients, seed)] == theirs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["iid", "shards"])
 def test_the_usual_partitions_load_none_of_the_packages_that_take_seconds(text: str) -> None:
     loaded = (

@@ -100,6 +100,7 @@ def attacks(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("defense", "second"),
     [
@@ -138,6 +139,7 @@ def test_a_probe_is_one_step_where_rounds_are_counted_in_steps(tmp_path: Path) -
     assert float(told["epsilon-with-probes"]) < 1.4 * gaussian_epsilon(2 / 4.0, DELTA)
 
 
+@pytest.mark.long
 def test_the_attacker_finds_a_divisor_that_follows_from_the_data(tmp_path: Path) -> None:
     """The same tests, on neighbours that the bound does not name: n is told, and one of n was taken away."""
     task, last = CNN.but(pipeline="DPSGD(noise_multiplier=20.0)"), COUNT - 1

@@ -198,6 +198,7 @@ def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None
         torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "rounds"), [(3, 4), (2, 2), (1, 20)])
 def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int) -> None:
     """Accounted from outside: every step of the optimizer, at a rate of one in three, with the noise that was chosen."""
@@ -287,6 +288,7 @@ def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> 
     assert not any(value.any() for value in pruned.updates[0].values())
 
 
+@pytest.mark.long
 def test_dp_probes_use_the_training_s_noise_and_their_own_books() -> None:
     private = client(pipeline="DPSGD(target_epsilon=2.0)")
     probed = private.probe(weights(), {})

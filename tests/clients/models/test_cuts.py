@@ -28,6 +28,7 @@ def wholes() -> dict[tuple[str, str], nn.Module]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "cut", "norm"), EVERY)
 def test_the_halves_are_the_whole_bit_for_bit(name: str, cut: str, norm: str, wholes: dict) -> None:
     model = wholes[name, norm].eval()
@@ -42,6 +43,7 @@ def test_the_halves_are_the_whole_bit_for_bit(name: str, cut: str, norm: str, wh
     assert torch.equal(features, kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "cut"), [(name, cuts[1]) for name, cuts in CUTS.items()])
 def test_the_halves_hold_every_weight_of_the_whole_once(name: str, cut: str, wholes: dict) -> None:
     model = wholes[name, "batch"]
@@ -71,6 +73,7 @@ def test_training_the_halves_trains_the_whole() -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), other.state_dict().values(), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "side", "shapes"),
     [
@@ -89,6 +92,7 @@ def test_features_have_the_published_shapes(name: str, side: int, shapes: list[t
     assert [tuple(halves(model, name, cut)[0](images).shape[1:]) for cut in CUTS[name]] == shapes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "norm", "cut"),
     [("vgg16", "batch", c) for c in CUTS["vgg16"]] + [("vgg_small", n, "conv4") for n in ("batch", "group")],
@@ -102,6 +106,7 @@ def test_convolutions_are_counted_from_one_and_the_cut_is_behind_the_relu(
     assert isinstance(server[0], (nn.MaxPool2d, nn.Conv2d))
 
 
+@pytest.mark.long
 def test_bottlenecks_are_counted_from_one(wholes: dict) -> None:
     model = wholes["resnet50", "batch"]
     ends = [halves(model, "resnet50", cut)[0][-1] for cut in CUTS["resnet50"]]

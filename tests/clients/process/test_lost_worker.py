@@ -61,6 +61,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_only_the_messages_that_end_their_worker_are_lost(tmp_path: Path) -> None:
     """Also those that wait behind them, with both workers gone at once, however long a new one takes to start."""
     dying = [9, 10]
@@ -101,6 +102,7 @@ clients.messages.node.watchdog(message, Context(1, 1, {}, RecordDict(), {}), dea
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_hears_no_alarm_ends_its_worker_and_is_named_and_no_other_does() -> None:
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run(

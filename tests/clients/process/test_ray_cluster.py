@@ -91,6 +91,7 @@ def bare() -> dict[str, str]:
     return plain | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "TMPDIR": "/tmp"}
 
 
+@pytest.mark.long
 def test_the_runtimes_ray_listens_on_loopback_alone_and_obeys_nobody_without_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,12 +108,14 @@ def test_the_runtimes_ray_listens_on_loopback_alone_and_obeys_nobody_without_the
     assert not runtime.home.exists()
 
 
+@pytest.mark.long
 def test_a_ray_of_flowers_own_simulation_listens_on_loopback_although_it_was_imported_before() -> None:
     first = "import sys; sys.argv[0] = 'flwr-simulation'; import ray, clients"
     with Cluster(bare(), first) as cluster:
         assert not outside(cluster.listens_on)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ours", ["", "ray, "])
 def test_a_long_path_for_temporary_files_stops_no_ray(tmp_path: Path, ours: str) -> None:
     """As on clusters that name the folder after the job: a socket's path has 107 bytes at most, and Ray appends 68."""
@@ -137,6 +140,7 @@ def test_a_runtimes_home_is_where_rays_sockets_fit(tmp_path: Path, monkeypatch: 
             assert runtime.home.parent == Path(short)
 
 
+@pytest.mark.long
 def test_ray_by_itself_listens_everywhere_and_obeys_anybody() -> None:
     """What the others prevent. Where this fails, Ray has closed the door itself, and ``clients.process.ray_cluster`` may go."""
     with Cluster(bare()) as cluster:
@@ -195,6 +199,7 @@ with open(sys.argv[2], "w") as file:
 """Ray's control server starts, but this process does not reach it: until the second start ("later"), or never."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reached", "end"), [("later", "works"), ("never", "RuntimeError: Failed to start GCS.")])
 def test_a_ray_that_does_not_start_is_started_once_more(tmp_path: Path, reached: str, end: str) -> None:
     out = tmp_path / "told.json"
@@ -215,6 +220,7 @@ def test_the_reason_of_a_failed_start_is_one_line() -> None:
     assert ray_reason(late) == late.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_rays_parts_wait_longer_for_each_other_unless_the_environment_says_how_long() -> None:
     """As Ray itself reads it, also a Ray of another release."""
     program = (

@@ -53,6 +53,7 @@ def test_whatever_code_does_is_told_in_one_sentence(tmp_path: Path, code: str, t
     assert outcome(tmp_path, code) == told
 
 
+@pytest.mark.long
 def test_an_endless_loop_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     """A loop in C, too, which no signal handler of Python interrupts; and a process that holds the child's output open."""
     marker = tmp_path / "pid"
@@ -75,6 +76,7 @@ def test_a_flood_of_output_is_neither_kept_nor_printed(tmp_path: Path, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_what_it_returns_comes_back_and_it_sees_what_this_process_sees(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def work():\n    return {'found': [1, None, 'é']}\n")
     assert tried("tests.clients.process.trial_works:call", {"name": f"{tmp_path / 'mine.py'}:work"}, PATIENCE) == {
@@ -97,6 +99,7 @@ tried("tests.clients.process.trial_works:call", {"name": sys.argv[1]}, 600)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_a_trial_ends_with_the_process_that_waits_for_it(tmp_path: Path, end: int) -> None:
     file, marker = tmp_path / "mine.py", tmp_path / "pid"

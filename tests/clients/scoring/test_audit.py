@@ -184,6 +184,7 @@ def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
     assert "psnr-original" in scores
 
 
+@pytest.mark.long
 def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
     """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
     one = client(train=range(400), probe_images=4, probe_targets=1)
@@ -246,6 +247,7 @@ def shifted(image: Tensor, shift: int) -> list[Tensor]:
     return [view, view.flip(2)]
 
 
+@pytest.mark.long
 def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
     """The finding: a mean image with black edges was nearest to the only cropped candidate, without looking (12 of 128)."""
     hits: list[float] = []

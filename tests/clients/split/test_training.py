@@ -345,6 +345,7 @@ def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited
 # ---- adversarial training
 
 
+@pytest.mark.long
 def test_adversarial_training_raises_the_loss_of_the_attacker_that_it_simulates() -> None:
     """Both runs train the same network in the same way; in one of them the client half works against it."""
 

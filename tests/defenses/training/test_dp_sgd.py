@@ -513,6 +513,7 @@ def test_with_a_public_rate_examples_are_sampled_at_it():
     assert sizes.var().item() == pytest.approx(30 * 0.2 * 0.8, rel=0.2)
 
 
+@pytest.mark.long
 def test_one_target_means_less_noise_where_an_example_is_added():
     replaced, added = (
         protect(DPSGD(target_epsilon=2.0, **more), set_up()).state["noise_multiplier"]

@@ -22,6 +22,7 @@ def fedveil(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run([str(BINARIES / "fedveil"), *arguments], env=env, capture_output=True, check=False)
 
 
+@pytest.mark.long
 def test_a_path_that_the_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
     (tmp_path / "Büder—in").mkdir()
     Image.new("RGB", (32, 32), (200, 10, 10)).save(tmp_path / "Büder—in" / "a.png")
@@ -33,6 +34,7 @@ def test_a_path_that_the_terminal_cannot_show_ends_no_command(tmp_path: Path) ->
     assert (out / "a.png").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", [OLD, {}])
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "policies.json").write_text(

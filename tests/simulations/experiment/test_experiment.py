@@ -203,6 +203,7 @@ def test_attacked_rounds() -> None:
     assert Experiment.of(attack_rounds="").attacked_rounds == ()
 
 
+@pytest.mark.long
 def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> None:
     settings = Experiment.of(
         output_dir=str(tmp_path / "run"), train_limit=100, test_limit=20, num_clients=2, rounds=1, local_steps=1,

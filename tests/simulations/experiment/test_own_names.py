@@ -109,6 +109,7 @@ def attack(update: Path, out: Path, model: str, shape: str = "1,8,8") -> Result:
     return CliRunner().invoke(app, ["attack", str(update), *(str(word) for pair in words.items() for word in pair)])
 
 
+@pytest.mark.long
 def test_a_run_audits_them(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
@@ -130,6 +131,7 @@ def test_a_run_audits_them(file: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert "is not what it was when the run began" in " ".join(again.output.split())
 
 
+@pytest.mark.long
 def test_an_update_of_a_model_outside_the_fast_path_is_attacked(file: Path, tmp_path: Path) -> None:
     model = build_model(f"{file}:Net", num_classes=4, input_shape=(1, 8, 8))
     with pytest.raises(AttackError, match="Gate has no form"):
@@ -146,6 +148,7 @@ def test_an_update_of_a_model_outside_the_fast_path_is_attacked(file: Path, tmp_
     assert labels["labels"] == [2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

@@ -66,6 +66,7 @@ def pairs(**changes: str) -> list[str]:
     return [word for key, value in {**SMALL, **changes}.items() for word in ("-s", f"{key}={value}")]
 
 
+@pytest.mark.long
 def test_a_run_in_another_folder_needs_no_file_and_neither_does_going_on(started: list[Experiment]) -> None:
     code, told = command("run", *pairs(defenses=DEFENSES), "--clients", 2, "--out", "run")
     assert code == 0, told

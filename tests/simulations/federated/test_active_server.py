@@ -30,6 +30,7 @@ def run(out: Path, nodes: dict[int, dict[str, Any]] | None = None, **changes: An
     return list(read_lines(out / "rows.jsonl"))
 
 
+@pytest.mark.long
 def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", active_attacks="ImprintLayer(bins=96)")
     active = [row for row in rows if row["card"].get("server") == "active"]
@@ -69,6 +70,7 @@ def test_active_attacks_are_asked_for_by_their_own_setting(key: str) -> None:
         Experiment.from_mapping({**SETTINGS, "active-attacks": "InvertingGradients()"})
 
 
+@pytest.mark.long
 def test_a_model_without_the_layer_costs_one_row(tmp_path: Path) -> None:
     rows = run(tmp_path / "run", model="cnn", image_size=16, active_attacks="ImprintLayer()")
     (row,) = [row for row in rows if row["attack"] == "ImprintLayer()"]
@@ -83,6 +85,7 @@ def test_who_answers_no_probes_has_not_judged_the_model(tmp_path: Path) -> None:
     assert (refused["value"], refused["n"]) == (0.0, 1)
 
 
+@pytest.mark.long
 def test_what_active_probes_spend_is_told(tmp_path: Path) -> None:
     rows = run(
         tmp_path / "run", probe_attacks="", adaptive=False, active_attacks="ImprintLayer(bins=96); TrapWeights()",
@@ -111,6 +114,7 @@ def test_where_every_client_refuses_to_train_the_first_reason_is_told(tmp_path: 
         run(tmp_path / "run", {at: {"pipelines": "ImageNoise(std=0.1)"} for at in (0, 1)}, probe_attacks="")
 
 
+@pytest.mark.long
 def test_clients_that_check_refuse_it_in_rows_and_honest_training_goes_on(tmp_path: Path) -> None:
     """By the setting all of them; by a node's own key one of two, where the other is read."""
     attacks = "ImprintLayer(bins=96); TrapWeights(); ClassFishing(iterations=5)"

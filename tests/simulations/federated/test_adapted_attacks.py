@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
+
+pytestmark = pytest.mark.long
 
 LEARNED = "LearningToInvert(updates=32, size=32, hidden=32, iterations=20)"
 SURROGATE = "SurrogateMatching(iterations=20)"

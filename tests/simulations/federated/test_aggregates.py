@@ -77,6 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Wire, list[At
     return out, wire, jobs
 
 
+@pytest.mark.slow
 def test_what_is_attacked_is_the_mean_of_the_probes_on_the_wire(whole: tuple[Path, Wire, list[AttackJob]]) -> None:
     _, wire, jobs = whole
     seen = [one for job in jobs if job.kind is AGGREGATE for one in job.observed.seen if isinstance(one, SeenAggregate)]
@@ -88,6 +89,7 @@ def test_what_is_attacked_is_the_mean_of_the_probes_on_the_wire(whole: tuple[Pat
             np.testing.assert_allclose(tensor.numpy(), sum(parts) / len(parts), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire, list[AttackJob]]) -> None:
     rows = read_lines(whole[0] / "rows.jsonl")
     psnr, picked = of_sums(rows, "psnr"), of_sums(rows, "retrieval")
@@ -107,6 +109,7 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     assert len({round(row["value"], 6) for row in nulls.values()}) == 1
 
 
+@pytest.mark.slow
 def test_sums_are_a_section_of_their_own_and_not_in_the_headline(whole: tuple[Path, Wire, list[AttackJob]]) -> None:
     rows, _ = read_rows(whole[0] / "rows.jsonl")
     (study,) = split(validate(rows), [""])
@@ -121,6 +124,7 @@ def test_sums_are_a_section_of_their_own_and_not_in_the_headline(whole: tuple[Pa
     assert "assumed, not run" in page
 
 
+@pytest.mark.long
 def test_fresh_noise_at_the_clients_leaves_nothing_to_find(tmp_path: Path) -> None:
     """Updates drowned in noise: of two clients no image is picked out more often than chance, whatever the attack chooses from."""
     attack = "InvertingGradients(iterations=30)"
@@ -136,6 +140,7 @@ def test_fresh_noise_at_the_clients_leaves_nothing_to_find(tmp_path: Path) -> No
         assert psnr["value"] < null["value"]
 
 
+@pytest.mark.long
 def test_a_dead_client_makes_its_group_smaller_and_the_rows_say_so(tmp_path: Path) -> None:
     dead = 1
     run_experiment(
@@ -152,6 +157,7 @@ def test_a_dead_client_makes_its_group_smaller_and_the_rows_say_so(tmp_path: Pat
     assert (withheld["value"], withheld["n"], withheld["status"]) == (1, 2, "failed")
 
 
+@pytest.mark.slow
 def test_open_attacks_on_sums_are_resumed(
     tmp_path: Path, whole: tuple[Path, Wire, list[AttackJob]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.outcome import verdict_lines
 from simulations.server_app import run_experiment
 from tests.attacks.wire import PatchNet
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
+
+pytestmark = pytest.mark.long
 
 NOISE = "GaussianNoise(std=0.01, per='step')"
 

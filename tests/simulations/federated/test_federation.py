@@ -45,6 +45,7 @@ def untimed(rows: list[dict]) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in ("seconds", "computed_on")} for row in kept]
 
 
+@pytest.mark.long
 def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(tmp_path: Path) -> None:
     """Every kind of guess goes to the clients and comes back as rows; the history reaches back to the first attacked round."""
     chain = "InvertingGradients(iterations=20) | WindowMean()"
@@ -91,6 +92,7 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
     assert [(row["round"], row["card"]["rounds_observed"]) for row in drawn] == [(2, 2)]
 
 
+@pytest.mark.long
 def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) -> None:
     """Through the wire: what clients reveal reaches the attack, and makes the difference between an answer and a failure."""
     told = "InvertingGradients(iterations=5) | WindowMean(partition='known')"
@@ -108,6 +110,7 @@ def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) 
         assert {row["failures"] for row in scores} == ({0} if name == "told" else {2})
 
 
+@pytest.mark.long
 def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
     probed: dict[int, ArrayRecord] = {}
 
@@ -150,6 +153,7 @@ def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -
     assert "round 4" not in page + every
 
 
+@pytest.mark.long
 def test_without_auxiliary_data_an_attack_that_needs_it_says_so(tmp_path: Path) -> None:
     settings = experiment(
         tmp_path / "run", defenses="", rounds=1, update_attacks="ShadowModels()", auxiliary_fraction=0.0
@@ -188,6 +192,7 @@ def test_run_leaves_a_report_and_rows_of_every_kind(tmp_path: Path) -> None:
     assert all(needed | {"reference", "value", "n", "status", "seconds"} <= set(row) for row in rows)
 
 
+@pytest.mark.long
 def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_path: Path) -> None:
     weak = "InvertingGradients(iterations=1); DLG(iterations=250, restarts=1)"
     settings = experiment(tmp_path / "run", probe_attacks=weak, rounds=1, probe_targets=6)
@@ -202,6 +207,7 @@ def test_an_attack_that_does_not_break_the_undefended_run_is_not_validated(tmp_p
     assert status["", "DLG"] == status["GaussianNoise(std=0.02, per='update')", "DLG"] == "ok"
 
 
+@pytest.mark.long
 def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     """The report's banner said of such a run that no attack recovered its images, beside a reconstruction at 31.5 dB."""
     settings = experiment(tmp_path / "run", probe_attacks="DLG(iterations=250, restarts=1)", rounds=1, num_clients=2)
@@ -228,6 +234,7 @@ def test_two_images_give_scores_and_no_verdict(tmp_path: Path) -> None:
     assert [row["card"]["chance"] for row in found] == pytest.approx([1 / 68] * 2)
 
 
+@pytest.mark.long
 def test_without_enough_images_for_an_oracle_only_its_column_is_missing(tmp_path: Path) -> None:
     """On a folder of 80 pictures 13 are the server's: every attack on images ran and was thrown away."""
     settings = experiment(tmp_path / "run", train_limit=65, rounds=1, defenses="")
@@ -242,6 +249,7 @@ def test_without_enough_images_for_an_oracle_only_its_column_is_missing(tmp_path
     assert failed_attacks(tmp_path / "run") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("images", [1, 3])
 def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path, images: int) -> None:
     """Of several images a probe, a failed guess is as many failures as it has images: else an attack seemed to have scored most."""
@@ -301,6 +309,7 @@ def test_a_failed_test_of_membership_is_no_privacy(
     assert (area["failures"], area["n"]) == (1, area["card"]["others"] + 64)
 
 
+@pytest.mark.long
 def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:
     """Those of a GAN attack come from training updates, and not from the probes of the same round."""
     settings = experiment(
@@ -319,6 +328,7 @@ def test_pictures_say_what_they_were_made_from(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.long
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -418,6 +428,7 @@ def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -
     assert "min-usable" in about["progress"]["failed"]
 
 
+@pytest.mark.long
 def test_probes_show_the_defended_update(tmp_path: Path) -> None:
     """Pruning every entry leaves an attacker nothing: the message on the wire is what is attacked."""
     settings = experiment(tmp_path / "run", defenses="Pruning(fraction=1.0, per='step')", rounds=1)

@@ -13,6 +13,7 @@ from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 
 
+@pytest.mark.long
 def test_rounds_and_probes_run_under_them_and_so_do_their_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

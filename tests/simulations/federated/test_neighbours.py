@@ -11,6 +11,8 @@ from defenses.neighbours import ADD_OR_REMOVE, MEANING, REPLACE_ONE
 from simulations.run.in_process import Audited
 from tests.simulations.run.test_in_process import TINY
 
+pytestmark = pytest.mark.long
+
 REPLACED = "DPSGD(noise_multiplier=2.0)"
 HIDDEN = "DPSGD(noise_multiplier=2.0, neighbours='add-or-remove', sample_rate=0.05)"
 

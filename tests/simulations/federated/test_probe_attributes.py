@@ -51,6 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return out, read_lines(out / "rows.jsonl"), wire
 
 
+@pytest.mark.long
 def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None:
     _, rows, wire = run
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
@@ -81,6 +82,7 @@ def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None
         assert row["card"]["observation"] == "attributes of one-step probes"
 
 
+@pytest.mark.long
 def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: Run) -> None:
     _, rows, _ = run
     found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
@@ -91,6 +93,7 @@ def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: R
     assert binomtest(round(hidden["value"] * 48), 48, 0.5).pvalue > 0.001
 
 
+@pytest.mark.long
 def test_the_static_adversary_is_trained_without_the_defence(run: Run) -> None:
     """At the same global model it is one and the same, and the retrained one is not."""
     told = [row for row in run[1] if row["metric"] == "holdout_accuracy"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.server_app import run_experiment
@@ -15,6 +17,7 @@ PROBED, MATCHED = "InvertingGradients(iterations=2)", "SurrogateMatching(iterati
 MIXER = "VisualMixer(window_lower=2, window_upper=4)"
 
 
+@pytest.mark.long
 def test_refinements_go_on_from_whole_rounds_and_the_report_tells_both(tmp_path: Path) -> None:
     settings = experiment(
         tmp_path / "run", defenses=MIXER, rounds=1, train_limit=80, num_clients=2, local_steps=2, batch_size=4,

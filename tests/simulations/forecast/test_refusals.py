@@ -298,6 +298,7 @@ class Forgetful(LocalGrid):
         return super().answer(message)
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_learn_from_one_image(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(ONE_IMAGE)

@@ -31,6 +31,8 @@ from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.test_resume import Killed, killed_at
 from tests.simulations.split.test_run import Wire, untimed
 
+pytestmark = pytest.mark.long
+
 __all__ = ["no_report"]  # a fixture
 
 CUTS = ("conv4", "conv6")

@@ -241,6 +241,7 @@ def test_no_message_holds_more_than_it_should(audited: Run) -> None:
     assert {place: asked.count(place) for place in asked} == {(at, d): 2 for at in (0, 1) for d in ("", NOISE)}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tmp_path: Path) -> None:
     """Clients and server work with the tensors that the server fitted; by hand from those of the message."""
@@ -266,6 +267,7 @@ def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tm
 # The same again -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
     runs = {}
@@ -278,6 +280,7 @@ def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_
         assert values[0] != values[1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     """The checkpoint of a run that trained it: the same answers, nothing trained; and taken up again behind the queries."""
@@ -300,6 +303,7 @@ def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_weights_for_other_classes_are_trained_on_and_normalise_everybodys_images(tmp_path: Path) -> None:
     """Clients, too, normalise as the weights want it, not as their data would; killed and taken up again, the rows are the same."""
@@ -367,6 +371,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 # Two clients, two pipelines: two messages of queries each, and one with the answers. What a phase that ended has asked is never
 # asked again.
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     ("message_type", "count", "asked_left"),
@@ -390,6 +395,7 @@ def test_resumed_rows_equal_unbroken_rows(
     assert len([sent for sent in grid.sent if sent[0] == "query.features"]) == asked_left
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_attacks_that_were_open_are_run_again_without_a_query(
     tmp_path: Path, unbroken: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
@@ -403,6 +409,7 @@ def test_attacks_that_were_open_are_run_again_without_a_query(
     assert {sent[0] for sent in grid.sent} == {"query.partition", "query.setup", "query.audit"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_a_client_that_breaks_off_costs_its_own_answers_only(tmp_path: Path) -> None:
     """Of its queries two batches came, of which both are attacked; the third did not, and so it is sent no answers."""

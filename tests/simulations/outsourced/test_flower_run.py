@@ -27,6 +27,7 @@ OUTSOURCED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_uploads_and_their_audit_work_on_a_superlink_with_two_supernodes(
     folder: Path, deployment: tuple[Path, dict[str, str]]
 ) -> None:

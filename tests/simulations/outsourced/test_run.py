@@ -203,6 +203,7 @@ def test_optimizers_of_a_defence_train_and_other_runs_differ_only_where_it_acts(
     assert first["test-loss", "original", 0] == second["test-loss", "original", 0]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
@@ -215,6 +216,7 @@ def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
         assert values[0] != values[1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
     runs = [
@@ -265,6 +267,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
 
 # Two clients, three pipelines: four messages of an upload each, eight evaluations (rounds 0 to 3). What a checkpoint has of uploads
 # is never asked for again.
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize(
     ("message_type", "count", "uploads_left"),
@@ -286,6 +289,7 @@ def test_resumed_rows_equal_unbroken_rows(
     assert len([sent for sent in grid.sent if sent[0] == "train.upload"]) == uploads_left
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_attacks_that_were_open_are_run_again_without_an_upload(
     tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch
@@ -301,6 +305,7 @@ def test_attacks_that_were_open_are_run_again_without_an_upload(
     assert not list((tmp_path / "run" / "jobs").glob("*.safetensors"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_uploads_are_written_once_and_rounds_write_the_model_only(
     tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +336,7 @@ def test_uploads_are_written_once_and_rounds_write_the_model_only(
     assert all((size > images) == ("fixed" in name) for name, size in written)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refusing", [[0], [0, 1]])
 def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path, refusing: list[int]) -> None:
     plain = outsourced_experiment(tmp_path / "plain")
@@ -352,6 +358,7 @@ def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path, refusing: 
     assert counts == {(metric, 4) for metric in ("psnr", "ssim", "mse", "retrieval") if len(refusing) < 2}
 
 
+@pytest.mark.long
 def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: Path) -> None:
     """Of its upload one batch came, and two are attacked."""
     settings = outsourced_experiment(tmp_path / "run", upload_batches=1)
@@ -383,6 +390,7 @@ def test_one_encoding_of_an_image_is_none_to_compare_with() -> None:
         Experiment.from_mapping({"scenario": "outsourced", "collection-attacks": "JointEncodingInversion()"})
 
 
+@pytest.mark.long
 def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None:
     """Every image is uploaded three times under fresh draws; all of a client's uploads are one observation."""
     attack, mixes = "JointEncodingInversion(iterations=4, restarts=1)", "InstaHide(num_mixed=4)"

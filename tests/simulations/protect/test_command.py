@@ -115,6 +115,7 @@ def test_lossy_sources_get_lossless_copies(tmp_path: Path, suffix: str) -> None:
         assert copy.format == "PNG"
 
 
+@pytest.mark.long
 def test_a_named_data_set_is_protected_as_pictures_in_folders_of_classes(tmp_path: Path) -> None:
     code, told = protect("photos", tmp_path / "out", "--defense", "ATS(policies='3-1-7')")
     assert code == 0, told

@@ -103,6 +103,7 @@ def test_bombs_and_broken_files_are_refused_with_the_reason(tmp_path: Path, monk
         read(tmp_path / "cut.png")
 
 
+@pytest.mark.long
 def test_a_bomb_that_pillow_itself_refuses_is_one_too(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="could be decompression bomb"):
         read(bomb(tmp_path / "bomb.png", 20_000))

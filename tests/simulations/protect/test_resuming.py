@@ -24,6 +24,7 @@ from simulations.settings.errors import ConfigError
 from tests.simulations.protect.commands import MIXER, NOISE, beside, files, protect, refused, result
 
 
+@pytest.mark.long
 def test_a_data_set_can_be_protected_again_and_taken_up_again(tmp_path: Path) -> None:
     assert protect("photos", tmp_path / "one", "--defense", NOISE)[0] == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").rglob("*.png")}
@@ -40,6 +41,7 @@ def test_a_data_set_can_be_protected_again_and_taken_up_again(tmp_path: Path) ->
     assert beside(tmp_path) == {"one", "two"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["writing", "protecting"])
 def test_a_killed_command_on_a_data_set_goes_on_and_cleans_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -149,6 +151,7 @@ def unlocked(folder: Path) -> None:
             return
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path, workers: int) -> None:
     rng = np.random.default_rng(0)

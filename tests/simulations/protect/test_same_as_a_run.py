@@ -117,6 +117,7 @@ def test_greys_stored_as_colours_get_one_draw_of_noise(tmp_path: Path) -> None:
     assert float(looked) == pytest.approx(20, abs=0.3)
 
 
+@pytest.mark.long
 def test_the_pictures_of_a_data_set_are_those_that_a_run_on_it_reads(tmp_path: Path) -> None:
     given = pictures_of("photos", tmp_path / "out", "")
     given.write()

@@ -78,6 +78,7 @@ def undecided(found: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_wrong(name: str, tmp_path: Path, opened: Callable[[Path], Page], axe: Checker) -> None:
     """At both widths and in both colour schemes, with all folded parts open."""
@@ -94,6 +95,7 @@ def test_axe_finds_nothing_wrong(name: str, tmp_path: Path, opened: Callable[[Pa
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+@pytest.mark.long
 def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
     tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
 ) -> None:

@@ -29,6 +29,7 @@ def many_defenses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.long
 def test_many_defences_have_their_page_soon(tmp_path: Path, many_defenses: list[str]) -> None:
     directory = write_run(tmp_path, rows=demo_rows(), config=CONFIG | {"pipelines": many_defenses})
     begin = time.process_time()
@@ -44,6 +45,7 @@ def test_many_defences_have_their_page_soon(tmp_path: Path, many_defenses: list[
     assert len(strips) == MOST_STRIPS
 
 
+@pytest.mark.long
 def test_many_seeds_have_their_page_soon(tmp_path: Path) -> None:
     rows = [
         {**one, "value": min(one["value"], 1.0)} if one["metric"] == "test-accuracy" else one

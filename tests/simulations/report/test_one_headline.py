@@ -22,6 +22,8 @@ from simulations.report.text import short_names, signed
 from strategies.audit.score_rows import rounded_gain
 from tests.simulations.report.report_run import Page
 
+pytestmark = pytest.mark.slow
+
 DEFENSES = "GaussianNoise(std=0.05, per='step'); GaussianNoise(std=30.0, per='step')"
 ATTACKS = "CocktailParty(); InvertingGradients(iterations=10)"
 

@@ -35,6 +35,7 @@ def spelt(settings: dict[str, Any]) -> dict[str, Any]:
     return {name.replace("_", "-"): value for name, value in settings.items()}
 
 
+@pytest.mark.long
 def test_one_call_gives_rows_conclusions_and_the_report(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     found = simulations.audit(out=tmp_path / "run", **TINY)
@@ -62,6 +63,7 @@ class Small(torch.nn.Sequential):
         super().__init__(torch.nn.Flatten(), torch.nn.Linear(784, num_classes))
 
 
+@pytest.mark.long
 def test_a_class_stands_for_its_place(tmp_path: Path) -> None:
     told = {**TINY, "defenses": "", "rounds": 1, "probe_attacks": "LabelInference()", "model": Small}
     found = simulations.audit(out=tmp_path / "run", **told)
@@ -74,6 +76,7 @@ def test_a_class_stands_for_its_place(tmp_path: Path) -> None:
         simulations.audit(out=tmp_path / "other", **{**TINY, "model": Inner})
 
 
+@pytest.mark.long
 def test_a_class_of_the_script_is_found_in_its_file(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -86,6 +89,7 @@ def test_a_class_of_the_script_is_found_in_its_file(tmp_path: Path) -> None:
     assert done.stdout.strip() == f"{script}:Net"
 
 
+@pytest.mark.long
 def test_a_shipped_configuration_goes_by_its_name(tmp_path: Path) -> None:
     told: dict[str, Any] = {
         "out": tmp_path / "run",
@@ -120,6 +124,7 @@ def test_what_is_no_run_does_not_go_on(scenario: str, what: str, tmp_path: Path)
         simulations.audit(resume=tmp_path)
 
 
+@pytest.mark.long
 def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:
     config = tmp_path / "own.toml"
     lines = (f"{name} = {json.dumps(value)}" for name, value in spelt(TINY).items())
@@ -134,12 +139,14 @@ def test_a_file_its_settings_and_what_stands_over_them(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_workers_change_no_row(tmp_path: Path) -> None:
     both = [simulations.audit(out=tmp_path / str(n), **{**TINY, "attack_workers": n}).directory for n in (0, 1)]
     first, second = (untimed(read_lines(path / "rows.jsonl")) for path in both)
     assert first == second
 
 
+@pytest.mark.long
 def test_what_was_complete_is_kept_and_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulations.run import in_process
 
@@ -175,6 +182,7 @@ def test_a_resumed_run_goes_on_in_the_way_in_which_it_began(
     assert (result.exit_code, ways) == (1, ["run_in_process" if in_process else "run_locally"]), result.output
 
 
+@pytest.mark.long
 def test_the_command_says_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [text for name, value in spelt(TINY).items() for text in ("-s", f"{name}={value}")]
     result = CliRunner().invoke(app, ["run", "--in-process", "--out", str(tmp_path / "run"), *texts])

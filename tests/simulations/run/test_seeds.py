@@ -49,6 +49,7 @@ def test_other_texts_are_refused_with_what_is_allowed(text: str) -> None:
         parse_seeds(text)
 
 
+@pytest.mark.long
 def test_what_failed_ends_no_other_and_is_taken_up_again_and_what_is_finished_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_who_stops_a_run_stops_those_behind_it(tmp_path: Path) -> None:
     assert ran == [0]
 
 
+@pytest.mark.long
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two runs at once need two cores")
 def test_runs_side_by_side_give_the_rows_of_runs_one_after_the_other(tmp_path: Path) -> None:
     """One of them is broken, in its own process alone."""
@@ -143,6 +145,7 @@ def test_runs_side_by_side_give_the_rows_of_runs_one_after_the_other(tmp_path: P
     assert (tmp_path / "beside" / "comparison.html").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two runs at once need two cores")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:

@@ -54,6 +54,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [flip, cut])
 @pytest.mark.parametrize("pattern", ["checkpoints/p00.safetensors", "history/*.safetensors"])
 def test_a_run_never_goes_on_with_other_numbers_than_it_kept(
@@ -71,6 +72,7 @@ def test_a_run_never_goes_on_with_other_numbers_than_it_kept(
     assert "continue with" not in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instead", ["nothing", "a folder"])
 def test_a_run_whose_rows_are_gone_does_not_go_on_without_them(killed: Path, instead: str) -> None:
     path = killed / "rows.jsonl"

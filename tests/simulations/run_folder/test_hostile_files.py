@@ -147,6 +147,7 @@ def test_a_damaged_config_shows_no_progress(damage: Damage) -> None:
         assert isinstance(read_progress(Path(place)), dict)
 
 
+@pytest.mark.long
 @few
 @given(damages())
 def test_damaged_rows_are_left_out_with_a_note(damage: Damage) -> None:

@@ -50,6 +50,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 # 3 clients, 3 rounds, 3 pipelines: training replies 4-6 are round 2 of the first, 10-12 round 1 of DP-SGD, ...; of the probes,
 # 4-6 are on the final model of the first pipeline, 10-12 on that of DP-SGD.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("message_type", "count", "trainings_left"),
     [("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)],
@@ -79,6 +80,7 @@ def killed_with_open_attacks(monkeypatch: pytest.MonkeyPatch, grid: LocalGrid, s
             run_experiment(grid, settings)
 
 
+@pytest.mark.long
 def test_attacks_that_were_open_are_run_again_without_training(
     tmp_path: Path, unbroken: list[dict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_attacks_that_were_open_are_run_again_without_training(
     assert not list((tmp_path / "run" / "jobs").glob("*.safetensors"))
 
 
+@pytest.mark.long
 def test_epsilon_grows_over_rounds_and_survives_the_kill(unbroken: list[dict]) -> None:
     spent = [row["value"] for row in unbroken if row["metric"] == "epsilon"]
     assert len(spent) == 3

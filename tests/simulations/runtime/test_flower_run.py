@@ -65,6 +65,7 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
     assert (folder / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     """Flower's own command ends with 0 here; fedveil's must not."""
     command = [str(BINARIES / "fedveil"), "run", "--out", str(tmp_path / "run"), "--clients", "3", *pairs(SMALL)]
@@ -79,6 +80,7 @@ def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     wait_until(lambda: not leftovers(tmp_path), "processes were left over")
 
 
+@pytest.mark.slow
 def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -> None:
     """Its neighbours' messages wait for a new worker, however busy the machine is; see also
     tests/clients/process/test_lost_worker.py."""
@@ -94,6 +96,7 @@ def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -
     assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {60}
 
 
+@pytest.mark.slow
 def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
     folder: Path, deployment: tuple[Path, dict[str, str]]
 ) -> None:

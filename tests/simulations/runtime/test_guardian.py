@@ -41,6 +41,7 @@ def test_processes_of_another_home_are_left_alone(tmp_path: Path) -> None:
             process.communicate()
 
 
+@pytest.mark.long
 def test_what_does_not_listen_is_killed(tmp_path: Path) -> None:
     stubborn = with_home(tmp_path, STUBBORN)
     try:
@@ -53,6 +54,7 @@ def test_what_does_not_listen_is_killed(tmp_path: Path) -> None:
         stubborn.communicate()
 
 
+@pytest.mark.long
 def test_a_dismissed_guardian_ends_what_is_still_there(tmp_path: Path) -> None:
     guardian, left = Guardian(tmp_path / "home"), with_home(tmp_path / "home", SLEEPS)
     with left:
@@ -114,6 +116,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_worker_in_the_middle_of_its_work_ends_with_a_killed_parent(tmp_path: Path) -> None:
     """Left to themselves, workers of a killed process finish what they have, hours later perhaps."""
     (tmp_path / "pool.py").write_text(POOL)

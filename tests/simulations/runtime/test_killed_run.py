@@ -28,6 +28,7 @@ from tests.simulations.runtime.runtimes import (
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
     settings = {**SMALL, "rounds": 4, "attack-rounds": "first,last", "local-epochs": 3, "train-limit": 2000}
     # Nobody breaks it, and no runtime carries its messages: neither is a reason for other numbers.

@@ -76,6 +76,7 @@ with LocalRuntime(Path(sys.argv[1])) as runtime:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("again", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_does_not_leave_behind_what_the_first_was_to_end(tmp_path: Path, again: int) -> None:
     """`uv run` sends a signal on that the command itself got, too; and people press Ctrl-C twice."""

@@ -15,6 +15,7 @@ from simulations.runtime.progress import read_progress
 from tests.simulations.runtime.runtimes import BINARIES, binaries, config
 
 
+@pytest.mark.long
 def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flowers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_no_file_is_no_program_that_a_worker_imports(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "called as __main__\n"), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "call", ["simulations.audit(out={out!r})", "audited(FedAvg(), {out!r}, Net)"], ids=["audit", "audited"]
 )

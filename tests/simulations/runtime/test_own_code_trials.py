@@ -145,6 +145,7 @@ def told(result: Result) -> str:
     return " ".join(result.output.split())
 
 
+@pytest.mark.long
 def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: Path) -> None:
     """In a real command: this very process would end, too."""
     path = tmp_path / "mine.py"
@@ -197,6 +198,7 @@ def test_own_auxiliary_data_are_tried_as_well(file: Path, tmp_path: Path) -> Non
         preflight(requested(None, values, tmp_path / "out"), print)
 
 
+@pytest.mark.long
 def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_terminal_obeys(tmp_path: Path) -> None:
     for code, error in (
         ("raise KeyboardInterrupt", "{file}:Net raises KeyboardInterrupt; it was tried in a child process"),
@@ -210,6 +212,7 @@ def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_termin
         assert "\x1b" not in result.output
 
 
+@pytest.mark.long
 def test_code_that_never_returns_is_given_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_code_trials, "DATA_SECONDS", 25.0)
     with pytest.raises(
@@ -218,6 +221,7 @@ def test_code_that_never_returns_is_given_up(file: Path, monkeypatch: pytest.Mon
         try_dataset("dataset", f"{file}:endless")
 
 
+@pytest.mark.long
 def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -> None:
     path, marker = tmp_path / "mine.py", tmp_path / "pid"
     path.write_text(
@@ -244,6 +248,7 @@ def test_images_that_differ_in_some_readings_are_refused(file: Path, tmp_path: P
     assert "is another image at every reading; leave augmentations to crop-padding and horizontal-flip" in told(result)
 
 
+@pytest.mark.long
 def test_random_output_and_mixed_images_are_warned_of_once(file: Path, tmp_path: Path) -> None:
     for model, warning in (
         ("Dropped", "has random output in eval mode"),
@@ -255,6 +260,7 @@ def test_random_output_and_mixed_images_are_warned_of_once(file: Path, tmp_path:
     assert "mixes the images of a batch in train mode by more than BatchNorm" in told(result)
 
 
+@pytest.mark.long
 def test_a_model_that_mixes_images_is_refused_where_a_bound_is_for_each(file: Path, tmp_path: Path) -> None:
     result = dry_run(tmp_path, dataset=f"{file}:data", model=f"{file}:Mixed", defenses="DPSGD(noise_multiplier=1.0)")
     assert result.exit_code == 2
@@ -263,6 +269,7 @@ def test_a_model_that_mixes_images_is_refused_where_a_bound_is_for_each(file: Pa
     )
 
 
+@pytest.mark.long
 def test_batch_norm_has_its_own_notice_and_no_warning(file: Path, tmp_path: Path) -> None:
     result = dry_run(
         tmp_path, dataset=f"{file}:data", model=f"{file}:Normed", norm="batch", defenses="DPSGD(noise_multiplier=1.0)"
@@ -282,6 +289,7 @@ def test_models_and_data_of_ours_start_no_process(monkeypatch: pytest.MonkeyPatc
     preflight(requested(None, values, tmp_path / "out"), print)
 
 
+@pytest.mark.long
 def test_the_other_commands_try_it_first_as_well(file: Path, tmp_path: Path) -> None:
     save_file({"last.weight": torch.ones(4, 64), "last.bias": torch.ones(4)}, tmp_path / "update.safetensors")
     options = ["--num-classes", "4", "--input-shape", "1,8,8", "--learning-rate", "0.1", "--out", str(tmp_path / "a")]

@@ -81,6 +81,7 @@ def _ours(tmp_path: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster, tmp_path: Path) -> None:
     """The other node is killed in training, when both have worked: its jobs start anew on the head, and none is missing."""
     out = tmp_path / "run"

@@ -63,6 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return run(tmp_path_factory.mktemp("search") / "whole")
 
 
+@pytest.mark.long
 def test_it_chooses_the_most_private_that_pass_and_share_no_transform(
     whole: Whole,
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_random_sampler_scores_nothing(tmp_path: Path) -> None:
     assert folder.weights() is None
 
 
+@pytest.mark.long
 def test_a_threshold_that_nothing_passes_ends_the_search_and_keeps_all_scores(tmp_path: Path) -> None:
     result, folder = run(tmp_path / "none", replace(SMALL, accuracy_threshold="-1.0", candidates=2))
     assert result["policies"] == ""
@@ -175,6 +177,7 @@ def test_a_threshold_that_nothing_passes_ends_the_search_and_keeps_all_scores(tm
     assert "No policy passed" in write_search_page(folder, result).read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_transfer_scores_the_result_on_other_images(tmp_path: Path) -> None:
     search = replace(SMALL, candidates=4, transfer_to="mnist-5k", image_size=32, path_steps=2)
     result, folder = run(tmp_path / "transfer", search)
@@ -198,6 +201,7 @@ def test_the_page_shows_the_scores_and_the_three_pictures(whole: Whole) -> None:
     assert [name for name, _ in page.tags].count("svg") == 4
 
 
+@pytest.mark.long
 def test_the_page_says_which_score_chooses_how_far_the_other_agrees_and_what_it_would_choose(
     whole: Whole, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ class Branches(nn.Module):
 """
 
 
+@pytest.mark.long
 def test_a_model_without_gradients_of_single_examples_ends_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(BRANCHES)
     words = [word for one in (*TINY, f"model={tmp_path / 'own.py'}:Branches") for word in ("-s", one)]
@@ -168,6 +169,7 @@ def test_a_folder_of_a_search_that_was_killed_before_it_wrote_anything_is_used_a
     assert (tmp_path / "search.json").is_file()
 
 
+@pytest.mark.long
 def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Path) -> None:
     words = [word for one in TINY for word in ("-s", one)]
     assert search(*words, "--out", str(tmp_path / "out"))[0] in (0, 3)
@@ -185,6 +187,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     assert (tmp_path / "out" / "scores.jsonl").read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_search_goes_on_by_the_privacy_score_that_it_began_with(tmp_path: Path) -> None:
     """Policies of two scores in one ranking would be chosen by which of the two had scored them."""
     words = [word for one in (*TINY, "privacy-score=paper") for word in ("-s", one)]
@@ -210,6 +213,7 @@ def pictures(folder: Path, seed: int) -> None:
                 Image.fromarray(pixels).save(folder / part / name / f"{at}.png")
 
 
+@pytest.mark.long
 def test_pictures_that_changed_since_are_refused_and_the_same_are_not(tmp_path: Path) -> None:
     """Else scores of both would stand in one list."""
     pictures(tmp_path / "in", 0)
@@ -236,6 +240,7 @@ def test_an_address_where_nothing_answers_ends_a_search_before_any_training(tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_gone_can_be_left_and_a_finished_search_needs_none(tmp_path: Path) -> None:
     words = [word for one in TINY for word in ("-s", one)]
     assert search(*words, "--out", str(tmp_path / "out"))[0] in (0, 3)
@@ -262,6 +267,7 @@ def test_a_shipped_configuration_passes_the_checks(path: Path) -> None:
     check(Search.from_mapping(tomllib.loads(path.read_text())))
 
 
+@pytest.mark.long
 def test_a_search_says_what_it_does_and_what_to_do_with_the_result(tmp_path: Path) -> None:
     config = tmp_path / "search.toml"
     config.write_text("dataset = 'photos'\npolicies = 1\n")
@@ -338,6 +344,7 @@ def test_a_model_that_cannot_score_ends_the_search_before_any_policy(
     assert not (out / "scores.jsonl").exists()
 
 
+@pytest.mark.long
 def test_too_few_random_policies_are_told_too(tmp_path: Path) -> None:
     """No transform is in two policies: the longer they are, the sooner the transforms are used up."""
     words = [word for one in (*TINY, "sampler=random", "policies=16", "longest=3") for word in ("-s", one)]

@@ -169,6 +169,7 @@ def test_a_policy_is_chosen_by_the_named_score_and_by_the_released_one_where_non
     assert abs(slow[0] - slow[1]) > 1e-2, "the two are so far apart that they cannot be taken for each other"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("score", [paper_score, released_score])
 def test_who_starts_at_the_image_itself_has_no_privacy_and_the_sum_approaches_the_integral(
     way: tuple[nn.Module, Tensor, Tensor, Tensor], score: Callable[[Similarities], Tensor]

@@ -26,6 +26,7 @@ def test_ranks_that_say_nothing_are_not_compared(first: list[float], second: lis
     assert rank_correlation(first, second) is None
 
 
+@pytest.mark.long
 def test_the_interval_holds_the_truth_in_about_the_share_of_cases_that_it_claims() -> None:
     """Of a bivariate normal distribution, whose rank correlation is 6 / pi * arcsin(rho / 2)."""
     generator, rho, held, trials = np.random.default_rng(1), 0.5, 0, 200

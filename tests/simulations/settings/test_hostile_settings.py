@@ -83,6 +83,7 @@ def test_a_text_is_pipelines_or_is_refused(text: str) -> None:
             read(text)
 
 
+@pytest.mark.long
 @few
 @given(texts(dict(ATTACKS)))
 def test_a_text_is_attacks_or_is_refused(text: str) -> None:

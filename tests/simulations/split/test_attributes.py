@@ -50,6 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return out, split_rows(attribute_experiment(out), wire), wire
 
 
+@pytest.mark.long
 def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(run: Run) -> None:
     """By hand: guesses from the messages, true values from the data set, both in the order of the clients' test images."""
     _, rows, wire = run
@@ -81,6 +82,7 @@ def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(run: Run
         assert (row["card"]["attacked"], row["card"]["transmissions"]) == ("test images", 1)
 
 
+@pytest.mark.long
 def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: Run) -> None:
     _, rows, _ = run
     found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
@@ -91,6 +93,7 @@ def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(run: R
     assert binomtest(round(hidden["value"] * 96), 96, 0.5).pvalue > 0.001
 
 
+@pytest.mark.long
 def test_no_message_is_added_for_it(run: Run, tmp_path: Path) -> None:
     _, rows, wire = run
     plain = Wire()
@@ -101,12 +104,14 @@ def test_no_message_is_added_for_it(run: Run, tmp_path: Path) -> None:
     assert [row for row in untimed(rows) if not row["attack"]] == untimed(unattacked)
 
 
+@pytest.mark.long
 def test_the_report_shows_both_adversaries_beside_the_most_frequent_value(run: Run) -> None:
     page = (run[0] / "report.html").read_text(encoding="utf-8")
     assert "Sensitive attribute" in page
     assert all(word in page for word in ("attributes of smashed data", ">static<", ">retrained<"))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_report")
 def test_a_run_killed_behind_an_evaluation_has_the_same_rows(tmp_path: Path, run: Run) -> None:
     settings = attribute_experiment(tmp_path / "run")

@@ -61,6 +61,7 @@ def images_sent_by(wire: Wire, until: int, partition: int, pipeline: str) -> Cou
     return found
 
 
+@pytest.mark.long
 def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path) -> None:
     wire = Wire()
     settings = split_experiment(
@@ -79,6 +80,7 @@ def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path)
     assert all("more transmissions" in card["upper_bound"] for card in cards(rows, BEYOND).values())
 
 
+@pytest.mark.long
 def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> None:
     wire = Wire()
     split_rows(split_experiment(tmp_path / "run", attack_rounds="all", smashed_attacks=AVERAGING), wire)
@@ -90,6 +92,7 @@ def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> N
     assert asked == {1: 1, 2: 2, 3: 2}
 
 
+@pytest.mark.long
 def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path: Path) -> None:
     """Five steps of three a pass: who comes late in an order was sent once, who comes early twice."""
     wire = Wire()
@@ -198,11 +201,13 @@ def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, l
     assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(max(c)) for c in zip(most, tested, strict=True)])
 
 
+@pytest.mark.long
 def test_epsilon_counts_training_images_where_they_are_sent_more_often(tmp_path: Path) -> None:
     settings = split_experiment(tmp_path / "run", local_epochs=3, defenses=repr(PRIVATE), smashed_attacks="")
     assert budget(split_rows(settings), "epsilon") == pytest.approx({1: PRIVATE.epsilon(3), 2: PRIVATE.epsilon(6)})
 
 
+@pytest.mark.long
 def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
     settings = split_experiment(
         tmp_path / "run", defenses=repr(PRIVATE), smashed_attacks=AVERAGING, attack_rounds="last", probe_targets=2
@@ -213,6 +218,7 @@ def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
     assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(2 + 4)})
 
 
+@pytest.mark.long
 def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
     settings = split_experiment(
         tmp_path / "run",

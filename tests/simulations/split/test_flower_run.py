@@ -28,6 +28,7 @@ SPLIT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(folder: Path, tmp_path: Path) -> None:
     changes = {"attack-rounds": "", "num-clients": 4, "batches-per-message": 1, "output-dir": str(folder)}
     values = Experiment.from_mapping({**SPLIT, **changes}).to_mapping()
@@ -51,6 +52,7 @@ def test_a_client_that_hangs_in_the_middle_of_a_round_costs_that_steps_share(fol
     assert "client ran longer than client-timeout" in rows["client", "failed"]["message"]
 
 
+@pytest.mark.slow
 def test_the_same_split_run_works_on_a_superlink_with_two_supernodes(
     folder: Path, deployment: tuple[Path, dict[str, str]]
 ) -> None:

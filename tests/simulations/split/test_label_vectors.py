@@ -62,6 +62,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_accuracy_loss_and_correlation_are_those_of_all_labels(run: tuple[list[dict[str, Any]], Wire]) -> None:
     """By hand, from the logits on the wire and the lists of the data set."""
     rows, wire = run
@@ -90,6 +91,7 @@ def test_accuracy_loss_and_correlation_are_those_of_all_labels(run: tuple[list[d
     assert found["mcc-macro"]["value"] == pytest.approx(macro_mcc(tp, fp, fn, 40))
 
 
+@pytest.mark.long
 def test_the_server_trains_by_binary_cross_entropy(run: tuple[list[dict[str, Any]], Wire]) -> None:
     """A head that has learned next to nothing is as wrong as a coin on each label, not as one of four classes would be."""
     rows, _ = run
@@ -97,6 +99,7 @@ def test_the_server_trains_by_binary_cross_entropy(run: tuple[list[dict[str, Any
     assert one(rows, metric="test-loss", round=0, reference="original")["value"] < 1.2
 
 
+@pytest.mark.long
 def test_images_are_reconstructed_and_compared_by_features_and_nobody_is_a_class(
     run: tuple[list[dict[str, Any]], Wire],
 ) -> None:
@@ -109,6 +112,7 @@ def test_images_are_reconstructed_and_compared_by_features_and_nobody_is_a_class
     assert others == {"grey", "mean", "blurred"}
 
 
+@pytest.mark.long
 def test_label_vectors_are_learned(data: Path, tmp_path: Path) -> None:
     """Faces that show their labels, one corner each: after some passes all of them are told better than by their frequency."""
     from PIL import Image

@@ -17,6 +17,8 @@ from tests.local_grid import LocalGrid
 from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import split_experiment, split_rows, untimed
 
+pytestmark = pytest.mark.long
+
 """Tracing lines costs such runs half of their time again, and other tests run the same lines."""
 
 Unbroken = Callable[[str], tuple[Experiment, list[dict[str, Any]]]]

@@ -123,6 +123,7 @@ def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -
         assert {(row["reference"], row["n"]) for row in scored} == {("original", 4), ("transformed", 4)}
 
 
+@pytest.mark.long
 def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
     """Nothing is trained for it: a run that only adds the final attack has the same other rows."""
     runs, wire = [], Wire()
@@ -175,6 +176,7 @@ def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images
         assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
 
 
+@pytest.mark.long
 def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
     runs = {}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -199,6 +201,7 @@ def by_batches(tmp_path: Path, counts: tuple[int, ...], **changes: Any) -> list[
     ]
 
 
+@pytest.mark.long
 def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Path) -> None:
     """Tokens, examples and what a shuffle mixes, in training and at inference, which has 40 images a client here.
 
@@ -225,6 +228,7 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
     assert values(found[0], "train-loss") != values(found[1], "train-loss")
 
 
+@pytest.mark.long
 def test_a_trained_client_half_falls_behind_with_more_batches_in_a_message(tmp_path: Path) -> None:
     one, three, four = by_batches(tmp_path, (1, 3, 4), train_edge=True, rounds=1)
     (exact,), (late,) = values(one, "train-loss"), values(three, "train-loss")
@@ -302,6 +306,7 @@ def test_a_training_step_carries_tokens_and_who_they_are_for(tmp_path: Path, lab
     assert ("train.collect" in sent) == ("train.backward" in sent) == train_edge
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
 def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp_path: Path, train_edge: bool) -> None:
     wire = Wire()
@@ -330,6 +335,7 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp
     assert ("edge" in {name for _, _, request, _ in wire.messages for name in request.content}) == train_edge
 
 
+@pytest.mark.long
 def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order: str) -> None:
     wire = Wire()
     settings = split_experiment(
@@ -381,6 +387,7 @@ def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("auxiliary", "attacked"), [("held-out", "train"), ("private", "test"), ("photos", "train")])
 def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, attacked: str) -> None:
     wire = Wire()

@@ -41,6 +41,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return found[0]
 
 
+@pytest.mark.long
 def test_utility_has_auc_and_log_loss_of_all_clients(run: tuple[Path, list[dict[str, Any]], Wire]) -> None:
     """What decides is in one column, which the model finds without a defence; the AUC is recomputed from the wire's logits."""
     _, rows, wire = run
@@ -61,6 +62,7 @@ def test_utility_has_auc_and_log_loss_of_all_clients(run: tuple[Path, list[dict[
     assert plain["test-auc"]["value"] == pytest.approx(sum(p[0] for _, p in asked) / sum(p[1] for _, p in asked))
 
 
+@pytest.mark.long
 def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[dict[str, Any]], Wire]) -> None:
     _, rows, _ = run
     for defense in ("", "PatchShuffle()"):
@@ -80,6 +82,7 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(run: tuple[Path, list[
     assert not [row for row in rows if row["metric"] in ("psnr", "retrieval", "recognition")]
 
 
+@pytest.mark.long
 def test_the_report_shows_columns_and_no_pictures(run: tuple[Path, list[dict[str, Any]], Wire]) -> None:
     out, _, _ = run
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -89,6 +92,7 @@ def test_the_report_shows_columns_and_no_pictures(run: tuple[Path, list[dict[str
     assert not list((out / "pictures").glob("*.png"))
 
 
+@pytest.mark.long
 def test_runs_repeat_bit_for_bit_and_the_papers_cut_shows_the_row(tmp_path: Path) -> None:
     """Both branches at the client: m_vec alone is of shuffled embeddings, so that no order is hidden, and the cells are read."""
     settings = {

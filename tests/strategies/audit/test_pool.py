@@ -68,6 +68,7 @@ def pool() -> Iterator[AttackPool]:
     pool.close()
 
 
+@pytest.mark.long
 def test_processes_give_what_this_process_gives(job: AttackJob, pool: AttackPool) -> None:
     pool.submit(job)
     pool.submit(replace(job, name="broken", observed=replace(job.observed, weights={})))
@@ -113,6 +114,7 @@ class Killer:
         return os._exit, (1,)
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_its_job_and_none_of_those_that_wait(job: AttackJob, pool: AttackPool) -> None:
     pool.submit(replace(job, name="a", card=job.card.but(bomb=Killer())))
     for name in "bcd":
@@ -166,6 +168,7 @@ def small_group() -> Iterator[Path]:
     pytest.skip("no control group can be made here")
 
 
+@pytest.mark.long
 def test_a_worker_that_the_kernel_ends_for_its_memory_costs_its_job_with_that_cause(
     job: AttackJob, pool: AttackPool, small_group: Path
 ) -> None:

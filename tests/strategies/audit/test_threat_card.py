@@ -7,6 +7,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
 from attacks.metrics.names import Role
 from attacks.refinement.base import Chain
@@ -21,6 +23,7 @@ INVERSION = "InvertingGradients(iterations=2, restarts=3)"
 STEPS = "LBFGSL2(iterations=2, restarts=1)"
 
 
+@pytest.mark.long
 def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_path: Path) -> None:
     run(
         tmp_path / "run", Wire(), rounds=1, attack_rounds="first", partition="iid", probe_images=3, probe_targets=1, local_steps=2,

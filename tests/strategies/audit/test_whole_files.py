@@ -31,6 +31,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         torch.testing.assert_close(tensors[name], tensor, rtol=0, atol=0)
 
 
+@pytest.mark.long
 def test_no_flipped_bit_is_read_as_something_else(tmp_path: Path) -> None:
     """Every bit of the file."""
     path = tmp_path / "a.safetensors"

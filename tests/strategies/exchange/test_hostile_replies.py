@@ -77,6 +77,7 @@ def server(min_usable: float = 0.1) -> tuple[CuriousFedAvg, Rows]:
     return strategy, rows
 
 
+@pytest.mark.long
 @few
 @given(hostile.contents(valid()))
 @example(RecordDict({**valid(), "more": MetricRecord({"x": 1})}))  # Flower's FedAvg raised: one metric record too many

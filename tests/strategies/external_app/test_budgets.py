@@ -40,6 +40,7 @@ def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> No
     assert {row["defense"] for row in rows} == {name.format(1e7)}
 
 
+@pytest.mark.long
 def test_runs_whose_mods_are_set_otherwise_are_no_seeds_of_one_experiment(tmp_path: Path) -> None:
     folders = []
     for seed, epsilon in enumerate((10.0, 1e7, 1e7)):

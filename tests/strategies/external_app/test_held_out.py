@@ -69,6 +69,7 @@ def attacked(out: Path, held_out: int) -> tuple[list[dict[str, Any]], str]:
     return rows, " ".join((out / "report.html").read_text(encoding="utf-8").split())
 
 
+@pytest.mark.long
 def test_held_out_images_make_the_line_up_of_a_whole_round(tmp_path: Path) -> None:
     """An exact attack on updates of all images of their nodes is validated."""
     rows, _ = attacked(tmp_path / "out", 99)
@@ -80,6 +81,7 @@ def test_held_out_images_make_the_line_up_of_a_whole_round(tmp_path: Path) -> No
     assert verdict is Readability.READABLE
 
 
+@pytest.mark.long
 def test_without_others_nothing_is_called_failed_or_partly_readable(tmp_path: Path) -> None:
     """Whoever is alone in a line-up is always found: nobody says so, nor that the attack failed."""
     rows, page = attacked(tmp_path / "out", 1)

@@ -116,6 +116,7 @@ def test_an_app_is_told_once() -> None:
         answer_audits(app, model=Net, data=digits)
 
 
+@pytest.mark.long
 def test_an_audit_leaves_no_empty_folders_and_says_what_it_waits_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_global_model_moves_by_the_mean_update_weighted_by_examples(tmp_path
         assert all(np.array_equal(evaluated[name], trained[name]) for name in evaluated)
 
 
+@pytest.mark.long
 def test_a_running_variance_is_never_pushed_below_zero(tmp_path: Path) -> None:
     """Noise larger than the statistics: all else moves by the mean update, variances stop at zero."""
     wire = Wire()

@@ -72,6 +72,7 @@ def rows_of(settings: FederatedExperiment) -> list[dict[str, Any]]:
     return untimed(read_lines(Path(settings.output_dir) / "rows.jsonl"))
 
 
+@pytest.mark.long
 def test_start_gives_the_weights_and_rows_of_our_own_loop(tmp_path: Path) -> None:
     """The last bit included, whatever order the replies come in: the hooks, and nothing but them, are what both run on."""
     own, flowers = settings_for(tmp_path / "own"), settings_for(tmp_path / "flowers")
@@ -176,6 +177,7 @@ def test_another_number_of_rounds_than_the_clients_are_told_is_refused(tmp_path:
     assert {message_type for message_type, _ in grid.sent} == {"query.partition", "query.setup"}
 
 
+@pytest.mark.long
 def test_the_documented_server_runs(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     found: dict[str, Any] = {"__name__": "my_server"}

@@ -255,6 +255,7 @@ run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})), rounds=100_000)
 """
 
 
+@pytest.mark.long
 def test_kill_9_leaves_what_was_complete(tmp_path: Path) -> None:
     """Wherever the process is, every reply with a JSON file is whole, and no complete round lacks one."""
     root, folder = str(Path(__file__).resolve().parents[3]), tmp_path / "rec"
@@ -303,6 +304,7 @@ run(RecordingStrategy(FedAvg(), pathlib.Path({folder!r})))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["arrays", "json"])
 def test_kill_9_in_the_middle_of_a_file_costs_that_reply(kind: str, tmp_path: Path) -> None:
     """The worst moments: the second reply's arrays, or its JSON, are half written when the process is killed."""

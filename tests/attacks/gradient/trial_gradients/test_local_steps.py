@@ -122,6 +122,7 @@ def attacked(unrolled, images, soft, order, rate, iterations=80):
     return sum(scores) / len(scores)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [3, 4])
 def test_unrolling_recovers_what_a_mean_gradient_blurs(seed):
     images, soft = batch(2, seed=seed)

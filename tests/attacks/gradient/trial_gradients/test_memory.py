@@ -109,6 +109,7 @@ print(first, faults())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="without effect elsewhere")
 def test_freed_memory_is_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -69,6 +69,7 @@ def test_reads_shuffled_tokens_as_a_set(shuffled, fitted):
     assert not torch.allclose(fitted(seen, seeded()).images, fitted(again, seeded()).images, atol=1e-2)
 
 
+@pytest.mark.long
 def test_moves_the_content_of_shuffled_tokens_to_its_position():
     """Patches that say where they belong (a ramp over the image) can be put back: nothing else tells their positions."""
     ramp = torch.linspace(0.1, 0.9, 16).repeat_interleave(49).view(1, 16, 49).transpose(1, 2)

@@ -42,18 +42,21 @@ def fitted():
     return {blocks: attack.fit(knowledge(BATCH, blocks=blocks), seeded(1)) for blocks, attack in attacks.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("blocks", "least"), [(0, 1.0), (1, 0.9)])
 def test_own_tokens_are_found(fitted, blocks, least):
     observation, clean, _ = observe(BATCH, blocks=blocks, transmissions=30)
     assert recall(fitted[blocks], observation, clean) >= least
 
 
+@pytest.mark.long
 def test_few_transmissions_find_fewer(fitted):
     # One transmission holds 4 tokens that stayed, and returned ones: (4 + 5 / 6) / 9 = 0.54.
     observation, clean, _ = observe(BATCH, blocks=0, transmissions=30)
     assert recall(fitted[0], replace(observation, features=observation.features[:1]), clean) < 0.8
 
 
+@pytest.mark.long
 def test_images_are_recovered_from_many_transmissions(fitted):
     observation, clean, _ = observe(BATCH, transmissions=30, targets=4)
     guess = fitted[1](observation, seeded())
@@ -62,6 +65,7 @@ def test_images_are_recovered_from_many_transmissions(fitted):
     assert guess.diagnostics["recurrence_gap"] > 0.1
 
 
+@pytest.mark.long
 def test_transmissions_of_other_images_tell_nothing(fitted):
     observation, clean, _ = observe(BATCH, blocks=0, transmissions=30)
     noise = torch.randn(observation.features.shape, generator=seeded(4)) * observation.features.std()
@@ -104,6 +108,7 @@ def test_a_patch_shuffle_is_read_as_well():
     assert recall(attack, observation, clean) == 1
 
 
+@pytest.mark.long
 def test_repeats_and_never_reads_the_order(fitted):
     observation, _, orders = observe(BATCH, transmissions=30)
     one, two = (fitted[1](replace(observation, orders=o), seeded()) for o in (None, orders.flip(-1)))

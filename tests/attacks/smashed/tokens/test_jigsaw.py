@@ -21,6 +21,7 @@ def fitted():
     return QUICK.fit(knowledge(PatchShuffle()), seeded(1))
 
 
+@pytest.mark.long
 def test_a_patch_shuffle_is_undone(fitted):
     observation, clean, _ = observe(PatchShuffle(), targets=6)
     guess = fitted(observation, seeded())
@@ -31,6 +32,7 @@ def test_a_patch_shuffle_is_undone(fitted):
     assert guess.diagnostics["order_accuracy"] > 0.5
 
 
+@pytest.mark.long
 def test_what_one_transmission_cannot_tell_is_guessed_as_the_mean():
     attack = QUICK.fit(knowledge(BatchShuffle(k=0.67)), seeded(1))
     observation, clean, _ = observe(BatchShuffle(k=0.67), targets=6)
@@ -39,6 +41,7 @@ def test_what_one_transmission_cannot_tell_is_guessed_as_the_mean():
     assert mse(guess.images, clean).mean() < 1.1 * mse(mean, clean).mean()
 
 
+@pytest.mark.long
 def test_noise_tells_nothing(fitted):
     observation, clean, _ = observe(PatchShuffle(), targets=6)
     noise = torch.randn(observation.features.shape, generator=seeded(4)) * observation.features.std()
@@ -47,6 +50,7 @@ def test_noise_tells_nothing(fitted):
     assert mse(guess.images, clean).mean() > mse(mean, clean).mean()
 
 
+@pytest.mark.long
 def test_learns_from_features_with_noise():
     defenses = (PatchShuffle(), FeatureNoise(std=0.1))
     observation, clean, _ = observe(*defenses, targets=6)
@@ -55,6 +59,7 @@ def test_learns_from_features_with_noise():
     assert mse(guess.images, clean).mean() < mse(mean, clean).mean()
 
 
+@pytest.mark.long
 def test_never_reads_the_order(fitted):
     observation, _, orders = observe(PatchShuffle())
     one, two = (fitted(replace(observation, orders=o), seeded()) for o in (None, orders.flip(-1)))
@@ -74,6 +79,7 @@ def test_repeats():
     assert torch.equal(one.images, two.images)
 
 
+@pytest.mark.long
 def test_failures_are_guesses_and_say_why(fitted):
     observation, _, _ = observe(PatchShuffle())
     with pytest.raises(AttackError, match="call fit"):

@@ -87,6 +87,7 @@ def test_pooling_makes_one_group():
     assert [value.shape for value in vars(Reading(*parts).pooled()).values()] == [(1, 6, size) for size in (3, 4, 4, 5)]
 
 
+@pytest.mark.long
 def test_positions_are_learned(reader):
     assert reader.kept_share == 1
     assert reader.diagnostics["position_accuracy"] > 4 / TOKENS
@@ -94,6 +95,7 @@ def test_positions_are_learned(reader):
     assert reader.diagnostics["patch_mse"] < 1e-3
 
 
+@pytest.mark.long
 def test_the_found_order_is_a_bijection(reader):
     example = Example.of(knowledge(PatchShuffle()).sender, pictures(5, seed=70), seeded())
     order = reader.order(reader(example.features))
@@ -101,12 +103,14 @@ def test_the_found_order_is_a_bijection(reader):
     assert (order == example.order).double().mean() > 6 / TOKENS
 
 
+@pytest.mark.long
 def test_noise_is_placed_by_chance(reader):
     features = torch.randn(60, TOKENS, 32, generator=seeded(2)) * reader.std + reader.mean
     found = assigned(-reader(features).positions)
     assert (found == torch.arange(TOKENS)).double().mean() < 2 / TOKENS
 
 
+@pytest.mark.long
 def test_a_batch_is_one_puzzle_where_tokens_change_rows():
     reader = trained(BatchShuffle(k=0.67), blocks=0)  # 6 of 9 tokens stay
     assert reader.kept_share == pytest.approx(6 / 9, abs=0.05)
@@ -117,6 +121,7 @@ def test_a_batch_is_one_puzzle_where_tokens_change_rows():
     assert (order == example.order).double().mean() > 0.3
 
 
+@pytest.mark.long
 def test_an_untrusted_order_shows_the_mean_image(reader):
     example = Example.of(knowledge(PatchShuffle()).sender, pictures(3, seed=70), seeded())
     reading = reader(example.features)

@@ -107,6 +107,7 @@ def test_without_the_truth_nothing_was_scored_and_a_quiet_command_prints_nothing
     assert (tmp_path / "b" / "result.json").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["update", "local"])
 def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
@@ -129,6 +130,7 @@ def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path, kind: s
     assert torch.allclose(pixels, guesses["DLG/images"][0, 0], atol=0.51 / 255)
 
 
+@pytest.mark.long
 def test_momentum_is_part_of_how_the_client_trained(files: Path, tmp_path: Path) -> None:
     """Nesterov's first step is 1 + momentum times as long: an attack on lengths finds the digit only if it is told."""
     model = network()
@@ -410,6 +412,7 @@ def test_what_a_request_leaves_out_is_what_an_observation_leaves_out() -> None:
     assert asked["eval_mode"] is (not own["train_mode"])
 
 
+@pytest.mark.long
 def test_who_interrupts_a_long_attack_keeps_what_was_found(files: Path, tmp_path: Path) -> None:
     command = [
         "fedveil", "attack", str(files / "update"), "--model", "lenet", "--num-classes", "10",

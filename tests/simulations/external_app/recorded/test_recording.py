@@ -20,6 +20,7 @@ from tests.lines import read_lines
 from tests.simulations.external_app.recorded.recordings import DLG, EXACT, MEAN, STD, invoke, page_of, record
 
 
+@pytest.mark.long
 def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path) -> None:
     folder, out = record(tmp_path, rounds=2, names=False), tmp_path / "out"
     result = invoke(folder, "--local-steps", 1, out=out, attack=f"{DLG}; LabelInference()")
@@ -48,6 +49,7 @@ def test_without_originals_it_guesses_reports_and_claims_nothing(tmp_path: Path)
     assert (out / "guesses" / "round-0002-client-1.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ def test_who_interrupts_it_keeps_what_every_attack_has_found_that_ended(
         assert [name.partition("/")[0] for name in kept.keys()] == ["LabelInference"]  # noqa: SIM118 (not a mapping)
 
 
+@pytest.mark.long
 def test_with_originals_it_scores_and_digits_come_back(tmp_path: Path) -> None:
     folder, out = record(tmp_path, **{"local-epochs": 1, "batch-size": 1}), tmp_path / "out"
     result = invoke(folder, "--json", originals=tmp_path / "originals", out=out, attack=f"{DLG}; LabelInference()")
@@ -148,6 +151,7 @@ def test_an_attack_that_fails_on_every_reply_leaves_a_row_and_alone_ends_with_1(
     assert row["message"] == "; ".join(row["card"]["attack_failures"]) != ""
 
 
+@pytest.mark.long
 def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
     file.write_text(
@@ -167,6 +171,7 @@ def test_a_recording_of_somebodys_own_network(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.long
 def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) -> None:
     """The oldest open wish of the field: a usual batch of a usual network, from a recording; a weak attack is not validated."""
     folder, out = (
@@ -193,6 +198,7 @@ def test_a_batch_of_32_on_a_relu_network_gets_a_plain_verdict(tmp_path: Path) ->
     assert psnr["card"]["reported_defence"].startswith("none: whether one acted on the replies before they were sent")
 
 
+@pytest.mark.long
 def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     """A linear layer that sees the pixels gives a single image away: a closed form, so the verdict must be the opposite."""
     steps = {"local-epochs": 1, "batch-size": 1}
@@ -215,6 +221,7 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     assert "there is no run without the defence beside this one" in page
 
 
+@pytest.mark.long
 def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> None:
     """Its position embedding shows the gradient of each token, so that the patches are the solution of a linear system."""
     steps = {"local-epochs": 1, "batch-size": 1}
@@ -231,6 +238,7 @@ def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> No
     assert "Where no defence is known: readable (" in page_of(out)
 
 
+@pytest.mark.long
 def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_nothing_to_learn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

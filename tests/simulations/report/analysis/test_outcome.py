@@ -71,6 +71,7 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     assert found[1]["accuracy"] == pytest.approx(0.9)
 
 
+@pytest.mark.long
 def test_a_run_prints_json_alone_and_a_quiet_one_nothing(tmp_path: Path) -> None:
     words = ["run", "--in-process", "-s", "dataset=mnist-5k", "-s", "model=lenet", "-s", "rounds=1", "-s", "train-limit=60",
              "-s", "test-limit=20", "-s", "defenses=", "-s", "probe-attacks=LabelInference()", "-s", "update-attacks=",

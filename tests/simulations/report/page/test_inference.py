@@ -307,6 +307,7 @@ def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones(values: int, rea
     assert (line.retrained.change.after.mean, line.retrained.equation) == (pytest.approx(read), told)
 
 
+@pytest.mark.long
 def test_a_retrained_adversary_that_learned_too_little_is_marked(tmp_path: Path) -> None:
     """Behind noise it reads as much as the static one; behind components it is no better than the most frequent value."""
     told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
@@ -363,6 +364,7 @@ def test_rows_without_attributes_have_no_verdict_and_no_study_without_queries_a_
     assert edge_cloud_inference(study, ()) is None
 
 
+@pytest.mark.long
 def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     shown = page(tmp_path, every_row())
     answers, pictures = (shown.table("inference1", at) for at in (0, 1))
@@ -393,6 +395,7 @@ def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     assert "reads 83.0 % of held-out" in text
 
 
+@pytest.mark.long
 def test_each_cut_has_a_headline_and_a_plane_of_its_own(tmp_path: Path) -> None:
     """Accuracy at one cut never stands beside an attack at another; rows of the training are in the study of each."""
     rows = [row(metric="train-loss", value=0.5, scenario="inference", round=2), *every_row()]
@@ -435,6 +438,7 @@ def test_an_adversary_of_another_package_is_in_the_section() -> None:
     assert (line.static.attack, line.static.change.after.mean if line.static.change.after else None) == (text, 0.6)
 
 
+@pytest.mark.long
 def test_the_page_warns_where_nobody_retrained(tmp_path: Path) -> None:
     rows = [one for one in every_row() if one["attack"] != RETRAINED]
     text = " ".join(page(tmp_path, rows).sections["inference1"].split())
@@ -462,6 +466,7 @@ COMPONENTS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 1: (0.5, 
 EPOCHS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
 
 
+@pytest.mark.long
 def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) -> None:
     rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
     first, second = studied(rows)
@@ -480,6 +485,7 @@ def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) ->
     assert ["While a defence learns" in shown[f"inference{at}"] for at in (1, 2)] == [True, False]
 
 
+@pytest.mark.long
 def test_the_limit_of_the_masks_stands_beside_the_curve(tmp_path: Path) -> None:
     rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
     for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
@@ -500,12 +506,14 @@ def test_curves_of_several_seeds_are_their_mean() -> None:
     assert "server, 1 epochs: 82.0 %" in curve.drawing
 
 
+@pytest.mark.long
 def test_a_run_without_curves_or_masks_says_nothing_of_them(tmp_path: Path) -> None:
     text = page(tmp_path, every_row()).sections["inference1"]
     assert "While a defence learns" not in text
     assert "What is masked" not in text
 
 
+@pytest.mark.long
 def test_masks_are_shown_in_the_section_in_order_and_not_among_attacked_images(tmp_path: Path) -> None:
     kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")
     pictures = [

@@ -225,6 +225,7 @@ def statuses(found: Page, attack: str) -> dict[str, str]:
     return {one["Round"][0]: one["Status"][0] for one in found.table("attacks") if one["Attack"][0] == attack}
 
 
+@pytest.mark.long
 def test_a_chain_is_validated_by_the_control_of_its_first_stage(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0, at=1) + chain_rows(MIXER, 20.0, at=3)
     build(tmp_path / "passed", rows)
@@ -244,6 +245,7 @@ def test_names_of_chains_are_told_apart_in_the_summary(tmp_path: Path) -> None:
     assert shown["original"] == ["20.0", "19.5 to 20.5"]
 
 
+@pytest.mark.long
 def test_recognition_shows_its_own_number_of_images(tmp_path: Path) -> None:
     card = setting(1, iterations=600)
     known = {"attack": INVERSION, "card": card, "metric": "recognition", "value": 0.75, "n": 4}
@@ -256,6 +258,7 @@ def test_recognition_shows_its_own_number_of_images(tmp_path: Path) -> None:
     assert "recognised" not in every_attack(tmp_path / "without").table("attacks")[0]
 
 
+@pytest.mark.long
 def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against(tmp_path: Path) -> None:
     eight, two = PIPELINES[2:]
     rows = demo_rows() + chain_rows(MIXER, 20.0) + chain_rows(two, 20.0) + member_rows("", 0.7, SURE)
@@ -278,6 +281,7 @@ def test_adaptive_attacks_are_named_with_the_defence_that_they_were_made_against
     assert text.count("untested against an adaptive attacker") == 1  # DPSGD(target_epsilon=2.0) names none
 
 
+@pytest.mark.long
 def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> None:
     rows = demo_rows() + chain_rows(MIXER, 20.0) + chain_rows(MIXER, 18.0, at=3) + drawing_rows(MIXER, 0.9)
     text = " ".join(build(tmp_path, rows).sections["headline"].split())
@@ -285,6 +289,7 @@ def test_the_headline_is_the_strongest_attack_and_says_which(tmp_path: Path) -> 
     assert f"{CHAINED}, round 1, probe" in text
 
 
+@pytest.mark.long
 def test_an_attack_without_control_leads_only_with_what_it_recovered_and_says_so(tmp_path: Path) -> None:
     """Its failure is no evidence and never leads; a leak is a leak, whoever found it, and is not hidden."""
     known = {"defense": MIXER, "attack": "Untried()", "card": setting(1), "metric": "psnr", "reference": "original"}

@@ -142,6 +142,7 @@ def test_attacks_on_the_model_are_no_reads_of_uploads() -> None:
 # The section ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_section_is_there_only_where_something_was_uploaded(page: Page, tmp_path: Path) -> None:
     assert "outsourced" in page.sections
     assert "#outsourced" in [attributes.get("href") for _, attributes in page.tags]

@@ -333,6 +333,7 @@ def test_an_attack_that_fails_its_control_is_printed_as_not_validated(tmp_path: 
     assert "Positive control failed" not in found.text
 
 
+@pytest.mark.long
 def test_what_failed_its_control_is_told_on_the_fold_and_at_the_top(tmp_path: Path) -> None:
     rows = [*demo_rows(), *member_rows("", 0.5, (0.45, 0.55))]
     for one in rows:
@@ -366,6 +367,7 @@ def test_a_run_whose_attacks_all_fail_their_control_says_so_at_the_top(tmp_path:
     assert "nothing here is evidence for any defence" in build(tmp_path, rows=rows).text
 
 
+@pytest.mark.long
 def test_membership_has_columns_only_when_it_was_measured(demo: Page, tmp_path: Path) -> None:
     assert "member AUC" not in demo.table("summary")[0]
     card = setting(1)
@@ -378,6 +380,7 @@ def test_membership_has_columns_only_when_it_was_measured(demo: Page, tmp_path: 
     assert shown["TPR at 1\N{NO-BREAK SPACE}% FPR".replace("\N{NO-BREAK SPACE}", " ")][0] == "12.5 %"
 
 
+@pytest.mark.long
 def test_what_is_unknown_is_shown_and_not_lost(tmp_path: Path) -> None:
     more = [
         row(metric="gpu-watts", value=312.5),
@@ -444,6 +447,7 @@ PICTURES = [
 ]
 
 
+@pytest.mark.long
 def test_pictures_come_best_recovered_first_in_the_first_attacked_round(tmp_path: Path) -> None:
     best = build(tmp_path, pictures=PICTURES).images["pictures"]
     found = every_attack(tmp_path)
@@ -564,6 +568,7 @@ def test_a_missing_part_costs_only_itself(tmp_path: Path, missing: tuple[str, ..
         assert (f"{name} is missing" in found.text) == (name != "pictures")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "3", '{"pipelines": 3, "config": 4, "defenses": [1], "progress": []}']
 )
@@ -574,6 +579,7 @@ def test_a_damaged_configuration_costs_only_itself(tmp_path: Path, content: str)
     assert len(found.table("summary")) == len(PIPELINES)
 
 
+@pytest.mark.long
 def test_a_row_cut_off_by_a_killed_writer_is_noted(tmp_path: Path) -> None:
     directory = write_run(tmp_path)
     with (directory / "rows.jsonl").open("a") as file:
@@ -586,6 +592,7 @@ def test_a_row_cut_off_by_a_killed_writer_is_noted(tmp_path: Path) -> None:
 WHERE = {"pipeline": 3, "of": 6, "round": 2, "rounds": 8, "finished": False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -601,6 +608,7 @@ def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, state: Any, expe
     assert ("run in progress" in text) == expected.startswith("run in progress")
 
 
+@pytest.mark.long
 def test_a_report_can_be_written_after_the_first_round(tmp_path: Path) -> None:
     rows = [one for one in demo_rows() if one["defense"] == "" and one["round"] == 1]
     assert len(build(tmp_path, rows=rows).table("summary")) == 1
@@ -621,6 +629,7 @@ def test_null_and_infinite_values_have_signs_of_their_own(tmp_path: Path) -> Non
     assert shown["clean"] == ["\N{EN DASH}"]
 
 
+@pytest.mark.long
 def test_several_seeds_are_averaged_and_named(tmp_path: Path) -> None:
     rows = demo_rows(seeds=(0, 1, 2))
     found = build(tmp_path, rows=rows)
@@ -636,6 +645,7 @@ def test_several_seeds_are_averaged_and_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_several_experiments_stay_apart(tmp_path: Path) -> None:
     second = [one | {"experiment": "second", "dataset": "cifar10", "value": one["value"]} for one in demo_rows()]
     named = [picture | {"experiment": "second"} for picture in PICTURES[:3]]
@@ -696,12 +706,14 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
+@pytest.mark.long
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     directory = write_run(tmp_path, pictures=PICTURES)
     first = [(write_report(directory)).read_bytes(), (directory / "rows.csv").read_bytes()]
     assert [write_report(directory).read_bytes(), (directory / "rows.csv").read_bytes()] == first
 
 
+@pytest.mark.long
 def test_it_returns_the_page_and_leaves_nothing_else_behind(tmp_path: Path) -> None:
     directory = write_run(tmp_path)
     before = names(directory)
@@ -747,6 +759,7 @@ def test_the_package_is_python_only_because_a_flower_bundle_drops_the_rest() -> 
 # Probes and real updates ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_headline_says_what_real_updates_give_beside_the_probe(tmp_path: Path) -> None:
     """The mixer's real updates were attacked by another attack; DP-SGD's were not attacked at all."""
 
@@ -797,6 +810,7 @@ def test_membership_at_chance_is_folded_and_the_rest_is_not(tmp_path: Path) -> N
     assert "1 test not shown to infer members, and 1 chart of its curves" in " ".join(folded.split())
 
 
+@pytest.mark.long
 def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_path: Path) -> None:
     """An AUC of 0.53 (0.48 to 0.58) can hide that 30 % of the members are named at 1 % false positives."""
     hidden = member_rows(PIPELINES[1], 0.53, (0.48, 0.58))
@@ -815,6 +829,7 @@ def test_few_members_named_almost_without_error_stand_open_whatever_the_auc(tmp_
     assert "1 test not shown to infer members (1 of them not validated or under-powered)" in " ".join(below.split())
 
 
+@pytest.mark.long
 def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_path: Path) -> None:
     """What an accessibility checker asks of landmarks and table headings."""
     second = [one | {"experiment": "second"} for one in demo_rows()]
@@ -826,6 +841,7 @@ def test_scroll_areas_have_names_of_their_own_and_headings_are_not_empty(tmp_pat
     assert not re.search(r"<th[^>]*>\s*</th>", page)
 
 
+@pytest.mark.long
 def test_matplotlib_is_imported_when_something_is_drawn_and_not_before() -> None:
     """Whoever only asks for help, or reads rows, does not wait for matplotlib."""
     code = "import sys, simulations.cli, simulations.report.page.page; sys.exit('matplotlib' in sys.modules)"
@@ -877,6 +893,7 @@ def test_paper_has_no_buttons_and_nothing_folded_and_headings_stay_with_what_fol
     assert re.search(r"fitted > table {[^}]*break-inside: avoid", paper)
 
 
+@pytest.mark.long
 def test_columns_of_several_units_say_by_what_they_are_sorted(tmp_path: Path) -> None:
     """Milliseconds, seconds and minutes of attacks stand in one column: each cell carries its seconds."""
     longer = [

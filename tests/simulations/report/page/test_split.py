@@ -50,6 +50,7 @@ def line(rows: list[dict[str, Any]], defense: str = SHUFFLE) -> Line:
 # The section ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_section_is_there_only_for_split_learning(page: Page, tmp_path: Path) -> None:
     assert "split" in page.sections
     assert "#split" in [known.get("href") for _, known in page.tags]
@@ -96,6 +97,7 @@ def test_every_score_of_an_attack_follows_from_the_rows(page: Page) -> None:
     assert "auxiliary data" not in shown
 
 
+@pytest.mark.long
 def test_shuffles_in_a_row_have_one_count_each_and_seeds_do_not_double_it(tmp_path: Path) -> None:
     rows = split_rows(seeds=(0, 1))
     known = {"defense": SHUFFLE, "scenario": "split", "round": 0}
