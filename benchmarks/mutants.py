@@ -1,16 +1,17 @@
-"""How many small faults in the arithmetic of the five packages the tests notice; run by hand, not in CI.
+"""How many small faults in the arithmetic of the five packages the tests notice.
 
-    uv run --with cosmic-ray python benchmarks/mutants.py --mutants 200 --seed 0 --jobs 2 > mutants.txt
+    uv run python benchmarks/mutants.py                                               # the kept hundred of mutants.jsonl
+    uv run --with cosmic-ray python benchmarks/mutants.py --sample 100 --keep FILE    # others
+    uv run --with cosmic-ray python benchmarks/mutants.py --sample 12 --changed BASE  # of lines changed since a commit
 
-Cosmic Ray's operators swap + and -, * and /, < and <=, and and or, take signs off and change numbers by one. A seeded sample of all
-such mutants (the same number of each module's, as far as it has them) is tried: the process has torch and Flower imported, forks
-for each mutant, puts the mutated module in the place of the real one and runs the tests that know it (``tests_of``), but for those
-marked slow. No file is changed. A mutant is caught when a test fails or when the tests take five times as long as they should.
-All these tests are first run once without any mutant, in the same way: they must pass, and say how long each file takes.
-Prints every survivor as a diff, for a person to judge: some are equivalent to the program that they came from.
+A mutant is one change of one module: + and -, * and /, < and <=, and and or are swapped, a sign is taken off, a number changes by
+one. Cosmic Ray makes them. The process has torch and Flower imported, forks for each mutant, puts the mutated module in the place
+of the real one and runs the nearest tests (``nearest``); a mutant that survives these meets the tests of the module's users and of
+all algorithms (``wider``). ``--marks`` chooses tests: without it those of README's command. No file is changed. A mutant is killed
+when a test fails or when the tests take five times as long as without it. Each test file first runs once without any mutant: a
+test that fails then judges no mutant. Prints every survivor as a diff, for a person to judge, and a table.
 
-Two trees are compared by ``--keep FILE`` in one and ``--again FILE`` in the other: that tries the same changes there, of lines that
-stand in exactly one module. ``--marks "not long"`` tries what README's test command runs.
+A kept mutant is made wherever its lines stand in exactly one module, so one file compares two trees (``--root TREE``).
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -39,53 +42,71 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("defenses", "attacks", "clients", "strategies", "simulations")
-OPERATORS = (
-    *("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Pow_Mul", "FloorDiv_Div", "FloorDiv_Mul", "Mod_Add"),
-    *("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq"),
+KEPT = Path(__file__).with_suffix(".jsonl")
+KINDS = {
+    "arithmetic": tuple(
+        f"core/ReplaceBinaryOperator_{name}"
+        for name in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "Pow_Mul", "FloorDiv_Div", "FloorDiv_Mul", "Mod_Add")
+    ),
+    "comparison": tuple(
+        f"core/ReplaceComparisonOperator_{name}"
+        for name in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Eq_NotEq", "NotEq_Eq")
+    ),
+    "logic": (
+        "core/ReplaceUnaryOperator_Delete_USub", "core/ReplaceUnaryOperator_Delete_Not", "core/ReplaceAndWithOr",
+        "core/ReplaceOrWithAnd",
+    ),
+    "number": ("core/NumberReplacer",),
+}  # fmt: skip
+"""Kinds of changes, each drawn as often as the others, and Cosmic Ray's operators of each."""
+KILLED, KILLED_WIDER, SURVIVED = "killed", "killed wider", "survived"
+PRELOADED = (
+    *("torch", "torchvision", "flwr.app", "flwr.serverapp", "flwr.clientapp", "scipy.stats", "pytest", "hypothesis"),
+    *("opacus", "skimage", "matplotlib", "timm", "safetensors.torch", "typer", "rich", "jinja2", "mlxtend.data"),
 )
-NAMES = (
-    *(f"core/ReplaceBinaryOperator_{name}" for name in OPERATORS[:8]),
-    *(f"core/ReplaceComparisonOperator_{name}" for name in OPERATORS[8:]),
-    *("core/ReplaceUnaryOperator_Delete_USub", "core/ReplaceUnaryOperator_Delete_Not", "core/NumberReplacer"),
-    *("core/ReplaceAndWithOr", "core/ReplaceOrWithAnd"),
-)
-CAUGHT, SURVIVED, TOO_SLOW = 1, 0, 2
 LIMIT_FACTOR, LIMIT_SECONDS = 5.0, 60.0
 """A mutant may take as many times as long as the unchanged module, and at least so many seconds."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module."""
+    """One change of one module: the lines before and after."""
 
     path: Path
     operator: str
     text: str
 
     @property
+    def name(self) -> str:
+        """Path in the tree."""
+        return str(self.path.relative_to(ROOT))
+
+    @property
     def module(self) -> str:
         """Dotted name."""
-        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+        return self.name.removesuffix(".py").replace("/", ".")
 
     def diff(self) -> str:
         """Unified, without context."""
         before = self.path.read_text().splitlines()
-        name = str(self.path.relative_to(ROOT))
-        return "\n".join(difflib.unified_diff(before, self.text.splitlines(), name, self.operator, lineterm="", n=0))
+        return "\n".join(
+            difflib.unified_diff(before, self.text.splitlines(), self.name, self.operator, lineterm="", n=0)
+        )
 
 
-def places_of(path: Path) -> list[tuple[str, int]]:
-    """Every mutant of a module, not yet made: an operator and the number of the place where it acts."""
+def places_of(path: Path, lines: Collection[int] | None) -> dict[str, list[tuple[str, int]]]:
+    """Kind -> every mutant of a module, not yet made: an operator and the number of the place where it acts, on ``lines`` only."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
 
     tree = get_ast_from_path(path)
-    places = []
-    for name in NAMES:
-        operator = plugins.get_operator(name)()
-        count = sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(tree))
-        places += [(name, at) for at in range(count)]
-    return places
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for kind, names in KINDS.items():
+        for name in names:
+            operator = plugins.get_operator(name)()
+            found = [position for node in ast_nodes(tree) for position in operator.mutation_positions(node)]
+            places[kind] += [(name, at) for at, (start, _) in enumerate(found) if lines is None or start[0] in lines]
+    return {kind: found for kind, found in places.items() if found}
 
 
 def mutant_at(path: Path, name: str, at: int) -> Mutant | None:
@@ -97,42 +118,56 @@ def mutant_at(path: Path, name: str, at: int) -> Mutant | None:
     return None if text is None else Mutant(path, name, text if isinstance(text, str) else text.decode())
 
 
-def sample(paths: Sequence[Path], count: int, seed: int) -> list[Mutant]:
-    """About ``count`` mutants, evenly over the modules."""
+def sample(paths: Sequence[Path], count: int, seed: int, changed: dict[Path, set[int]] | None = None) -> list[Mutant]:
+    """At most ``count`` mutants of different modules, the packages in turn, each of a random kind that its module has."""
     rng = random.Random(seed)
-    paths = sorted(paths, key=lambda _: rng.random())
-    each = max(1, count // len(paths))
+    rooms = {package: [one for one in paths if one.relative_to(ROOT).parts[0] == package] for package in PACKAGES}
+    for room in rooms.values():
+        rng.shuffle(room)
     found: list[Mutant] = []
-    for path in paths:
-        places = places_of(path)
-        chosen = rng.sample(places, min(each, len(places)))
-        found += [mutant for place in chosen if (mutant := mutant_at(path, *place)) is not None]
-        if len(found) >= count:
-            break
-    rng.shuffle(found)
+    while len(found) < count and any(rooms.values()):
+        for room in (room for room in rooms.values() if room):
+            path = room.pop()
+            places = places_of(path, None if changed is None else changed[path])
+            if places and (made := mutant_at(path, *rng.choice(places[rng.choice(sorted(places))]))) is not None:
+                found.append(made)
     return found[:count]
 
 
-def keep(path: Path, mutant: Mutant, outcome: int) -> None:
-    """Appends a mutant and its outcome, as a line of JSON."""
-    kept = {"path": str(mutant.path.relative_to(ROOT)), "operator": mutant.operator, "diff": mutant.diff()}
-    with path.open("a") as file:
-        file.write(json.dumps({**kept, "outcome": outcome}) + "\n")
+def changed_lines(base: str) -> dict[Path, set[int]]:
+    """Modules of the five packages -> their lines that are new since a commit."""
+    found: dict[Path, set[int]] = defaultdict(set)
+    diff = subprocess.run(
+        ["git", "diff", "-U0", "--diff-filter=AM", base, "--", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    path = ROOT
+    for line in diff.stdout.splitlines():
+        if line.startswith("+++ b/"):
+            path = ROOT / line.removeprefix("+++ b/")
+        elif (hunk := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line)) and path.suffix == ".py":
+            found[path] |= set(range(int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1)))
+    return dict(found)
 
 
-def again(path: Path, modules: Sequence[Path]) -> list[Mutant]:
-    """The kept mutants that can be made here; prints which cannot."""
+def keep(path: Path, mutants: Sequence[Mutant]) -> None:
+    """Writes mutants, a line of JSON each."""
+    lines = [json.dumps({"path": one.name, "operator": one.operator, "diff": one.diff()}) for one in mutants]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def kept(path: Path, modules: Sequence[Path]) -> list[Mutant]:
+    """The kept mutants that can be made in this tree; prints which cannot."""
     found = []
     texts = {one: _stripped(one.read_text().splitlines()) for one in modules}
-    for kept in map(json.loads, path.read_text().splitlines()):
-        changed = kept["diff"].splitlines()[2:]
-        before, after = ([line[1:] for line in changed if line.startswith(sign)] for sign in "-+")
-        wanted, own = _stripped(before), ROOT / kept["path"]
+    for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        changed = line["diff"].splitlines()[2:]
+        before, after = ([text[1:] for text in changed if text.startswith(sign)] for sign in "-+")
+        wanted, own = _stripped(before), ROOT / line["path"]
         holders = [own] if wanted in texts.get(own, "") else [one for one, text in texts.items() if wanted in text]
         if len(holders) != 1 or texts[holders[0]].count(wanted) != 1:
-            print(f"\nnot here, or more than once\n{kept['diff']}", flush=True)
+            print(f"\nnot here, or more than once\n{line['diff']}", flush=True)
             continue
-        found.append(_changed(holders[0], kept["operator"], before, after))
+        found.append(_changed(holders[0], line["operator"], before, after))
     return found
 
 
@@ -150,31 +185,32 @@ def _changed(path: Path, operator: str, before: Sequence[str], after: Sequence[s
     return Mutant(path, operator, "\n".join([*lines[:at], *moved, *lines[at + len(wanted) :], ""]))
 
 
-def tests_of(module: str) -> list[str]:
-    """Its own tests, others that name it or import what it defines, the own files of modules that use it, common tests."""
+def nearest(module: str) -> list[str]:
+    """The tests of a module: the file that mirrors it (without one, all of its room, but of no room inside), and those that name
+    the module or import what it defines.
+    """
+    *room, _ = module.split(".")
+    own = _mirror(module) or sorted((ROOT / "tests" / Path(*room)).glob("test_*.py"))
+    return list(dict.fromkeys(str(path.relative_to(ROOT)) for path in [*own, *_naming(module)]))
+
+
+def wider(module: str) -> list[str]:
+    """More tests: those of modules that use it, and of every defence or attack."""
     pattern = re.compile(rf"\b{re.escape(module)}\b")
-    users = [name for name in _modules() if name != module and pattern.search(_source(name))]
-    package = module.partition(".")[0]
-    common = sorted((ROOT / "tests/common").glob("test_*.py")) if package in ("defenses", "attacks") else []
-    used_by = [path for user in users for path in _mirror(user)]
-    chosen = [*own_tests(module), *_naming(module), *used_by, *common]
-    return list(dict.fromkeys(str(path.relative_to(ROOT)) for path in chosen))
+    users = [name for name, text in _texts("").items() if name != module and pattern.search(text)]
+    common = module.partition(".")[0] in ("defenses", "attacks")
+    chosen = [*(path for user in users for path in _mirror(user))]
+    chosen += sorted((ROOT / "tests/common").glob("test_*.py")) if common else []
+    return [
+        name for name in dict.fromkeys(str(path.relative_to(ROOT)) for path in chosen) if name not in nearest(module)
+    ]
 
 
 @functools.cache
-def _modules() -> list[str]:
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
-
-
-def _source(module: str) -> str:
-    return (ROOT / (module.replace(".", "/") + ".py")).read_text()
-
-
-def own_tests(module: str) -> list[Path]:
-    """The file that mirrors it, tests/PACKAGE/ROOM/test_MODULE.py; where there is none, all of its room, but of no room inside."""
-    room = ROOT / "tests" / Path(*module.split(".")[:-1])
-    return _mirror(module) or sorted(room.glob("test_*.py"))
+def _texts(top: str) -> dict[str, str]:
+    """Dotted name -> text of the modules of the five packages, or of one other folder."""
+    paths = [path for one in ([top] if top else PACKAGES) for path in sorted((ROOT / one).rglob("*.py"))]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in paths}
 
 
 def _mirror(module: str) -> list[Path]:
@@ -185,29 +221,19 @@ def _mirror(module: str) -> list[Path]:
 
 @functools.cache
 def _naming(module: str) -> list[Path]:
-    package = module.partition(".")[0]
-    names = set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", _source(module), re.MULTILINE))
+    package, text = module.partition(".")[0], _texts("")[module]
+    defined = set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE))
+    named = re.compile(rf"\b{re.escape(module)}\b")
     chosen = []
-    helpers = _naming_helpers(module)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        text = path.read_text()
-        if any(re.search(rf"\b{re.escape(helper)}\b", text) for helper in helpers):
-            chosen.append(path)
+    for name, test in _texts("tests").items():
+        if not name.rpartition(".")[2].startswith("test_"):
             continue
-        lines = re.findall(rf"^from {package} import (.+)$", text, re.MULTILINE)
-        exported = {name for line in lines for name in line.split(", ")}
-        if re.search(rf"\b{re.escape(module)}\b", text) or names & exported:
-            chosen.append(path)
+        imported = {
+            one for line in re.findall(rf"^from {package} import (.+)$", test, re.MULTILINE) for one in line.split(", ")
+        }
+        if named.search(test) or defined & imported:
+            chosen.append(ROOT / (name.replace(".", "/") + ".py"))
     return chosen
-
-
-def _naming_helpers(module: str) -> list[str]:
-    """Modules of the tests that are no tests and import it, such as the grid in which runs meet the ClientApp."""
-    helpers = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "__", "conftest"))]
-    pattern = re.compile(rf"^from {re.escape(module)} import ", re.MULTILINE)
-    return [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in helpers if pattern.search(path.read_text())
-    ]
 
 
 class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -243,33 +269,33 @@ class _Durations:
         self.path.write_text(json.dumps({"seconds": self.seconds, "failed": self.failed}))
 
 
-def durations(files: Sequence[str], marks: str) -> dict[str, float]:
-    """Seconds of each test file in a fork of this process without any mutant.
+class Unmutated:
+    """What the tests do without any mutant, each file tried once: their seconds, and which fail and so judge no mutant."""
 
-    Raises:
-        SystemExit: When a test fails.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "seconds.json"
-        outcome = in_fork(lambda: _tests_pass(files, marks, [_Durations(path)]), 3600.0)
-        found = json.loads(path.read_text()) if path.is_file() else {"failed": ["none: pytest did not end"]}
-        if outcome != SURVIVED:
-            raise SystemExit(f"tests fail without any mutant: {', '.join(found['failed'])}")
-        return {name: float(seconds) for name, seconds in found["seconds"].items()}
+    def __init__(self, marks: str) -> None:
+        self.marks, self.seconds, self.failed = marks, dict[str, float](), set[str]()
+        self._lock = threading.Lock()
+
+    def limit(self, files: Sequence[str]) -> float:
+        """Seconds that a mutant may take with these files."""
+        with self._lock:
+            if new := [file for file in files if file not in self.seconds]:
+                self._try(new)
+        return max(LIMIT_SECONDS, LIMIT_FACTOR * sum(self.seconds[file] for file in files))
+
+    def _try(self, files: Sequence[str]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "seconds.json"
+            in_fork(lambda: _tests_pass(files, self.marks, (), [_Durations(path)]), 3600.0)
+            found = json.loads(path.read_text())
+        self.seconds |= dict.fromkeys(files, 0.0) | found["seconds"]
+        if found["failed"]:
+            self.failed |= set(found["failed"])
+            print(f"\nfail without any mutant: {', '.join(found['failed'])}", flush=True)
 
 
-def run(mutant: Mutant, seconds: float, marks: str) -> int:
-    """Runs the tests of a mutant in a fork of this process; CAUGHT, SURVIVED or TOO_SLOW."""
-
-    def mutated() -> bool:
-        sys.meta_path.insert(0, _Replaced(mutant))
-        return _tests_pass(tests_of(mutant.module), marks)
-
-    return in_fork(mutated, seconds)
-
-
-def in_fork(work: Callable[[], bool], seconds: float) -> int:
-    """SURVIVED if ``work`` gives True in a fork of this process, TOO_SLOW if it takes longer than ``seconds``, else CAUGHT."""
+def in_fork(work: Callable[[], bool], seconds: float) -> bool:
+    """Whether ``work`` gives True in a fork of this process within ``seconds``."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -285,63 +311,92 @@ def in_fork(work: Callable[[], bool], seconds: float) -> int:
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return SURVIVED if os.waitstatus_to_exitcode(status) == 0 else CAUGHT
+            return os.waitstatus_to_exitcode(status) == 0
         time.sleep(0.1)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return TOO_SLOW
+    return False
 
 
-def _tests_pass(files: Sequence[str], marks: str, plugins: Sequence[object] = ()) -> bool:
+def _tests_pass(files: Sequence[str], marks: str, without: Collection[str], plugins: Sequence[object] = ()) -> bool:
     import pytest
 
-    code = int(pytest.main(["-x", "-q", "-m", marks, "-p", "no:cacheprovider", *files], plugins=list(plugins)))
-    return code in (0, 5)
+    unwanted = [word for test in without for word in ("--deselect", test)]
+    first = [] if plugins else ["-x"]
+    arguments = [*first, "-q", "-m", marks, "-p", "no:cacheprovider", "-p", "no:randomly", *unwanted, *files]
+    return int(pytest.main(arguments, plugins=list(plugins))) in (0, 5)
+
+
+def outcome_of(mutant: Mutant, unmutated: Unmutated) -> str:
+    """Runs the nearest tests of a mutant, then wider ones."""
+
+    def passes(files: Sequence[str]) -> bool:
+        def mutated() -> bool:
+            sys.meta_path.insert(0, _Replaced(mutant))
+            return _tests_pass(files, unmutated.marks, unmutated.failed)
+
+        return not files or in_fork(mutated, unmutated.limit(files))
+
+    if not passes(nearest(mutant.module)):
+        return KILLED
+    return SURVIVED if passes(wider(mutant.module)) else KILLED_WIDER
+
+
+def report(found: Sequence[Mutant], outcomes: Sequence[str]) -> str:
+    """The outcomes by package, a table in Markdown."""
+    lines = [
+        f"| package | mutants | {KILLED} by the nearest tests | {KILLED_WIDER} | {SURVIVED} |",
+        "|---|---|---|---|---|",
+    ]
+    packages = [one.module.partition(".")[0] for one in found]
+    for package in (*PACKAGES, "all"):
+        counts = Counter(got for of, got in zip(packages, outcomes, strict=True) if package in (of, "all"))
+        lines.append(
+            f"| {package} | {counts.total()} | {counts[KILLED]} | {counts[KILLED_WIDER]} | {counts[SURVIVED]} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Samples, tries, prints."""
+    """Samples or reads, tries, prints. Ends with 1 where ``--changed`` finds a survivor."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", help="files to mutate; none: all of the five packages")
-    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--sample", type=int, metavar="N", help="try so many new mutants in place of the kept ones")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--changed", metavar="BASE", help="sample lines that are new since this commit")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--marks", default="not slow", help="which tests, in pytest's words")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="append every mutant and its outcome")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="try the mutants that another tree kept")
+    parser.add_argument("--marks", default="not long", help="which tests, in pytest's words")
+    parser.add_argument("--kept", type=Path, metavar="FILE", default=KEPT, help="the mutants to try")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the mutants, and try none")
+    parser.add_argument("--root", type=Path, metavar="TREE", default=ROOT, help="the tree to mutate and its tests")
     chosen = parser.parse_args()
+    globals()["ROOT"] = chosen.root.resolve()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    for name in ("torch", "torchvision", "flwr.app", "flwr.serverapp", "flwr.clientapp", "scipy.stats", "pytest"):
-        __import__(name)
     paths = [Path(one).resolve() for one in chosen.modules] or [
         path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path.name != "__init__.py"
     ]
-    found = again(chosen.again, paths) if chosen.again else sample(paths, chosen.mutants, chosen.seed)
-    print(f"{len(found)} mutants of {len(paths)} modules, seed {chosen.seed}", flush=True)
-    files = sorted({file for mutant in found for file in tests_of(mutant.module)})
+    if chosen.sample is None:
+        found = kept(chosen.kept, paths)
+    else:
+        changed = None if chosen.changed is None else changed_lines(chosen.changed)
+        paths = paths if changed is None else [path for path in paths if path in changed]
+        found = sample(paths, chosen.sample, chosen.seed, changed)
+    if chosen.keep is not None:
+        keep(chosen.keep, found)
+        return
+    print(f"{len(found)} mutants of {len(paths)} modules", flush=True)
+    for name in PRELOADED:
+        __import__(name)
+    unmutated, outcomes = Unmutated(chosen.marks), []
     with ThreadPoolExecutor(chosen.jobs) as pool:
-        parts = pool.map(
-            lambda one: durations(one, chosen.marks), [files[at :: chosen.jobs] for at in range(chosen.jobs)]
-        )
-        seconds = {name: taken for part in parts for name, taken in part.items()}
-
-    def limit(mutant: Mutant) -> float:
-        return max(LIMIT_SECONDS, LIMIT_FACTOR * sum(seconds.get(file, 0.0) for file in tests_of(mutant.module)))
-
-    outcomes = []
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for mutant, outcome in zip(found, pool.map(lambda one: run(one, limit(one), chosen.marks), found), strict=True):
+        for mutant, outcome in zip(found, pool.map(lambda one: outcome_of(one, unmutated), found), strict=True):
             outcomes.append(outcome)
-            if chosen.keep:
-                keep(chosen.keep, mutant, outcome)
-            if outcome == SURVIVED:
-                print(f"\nsurvived\n{mutant.diff()}", flush=True)
-    counts = {
-        name: outcomes.count(code)
-        for name, code in (("caught", CAUGHT), ("too slow", TOO_SLOW), ("survived", SURVIVED))
-    }
-    print(f"\n{counts}")
+            if outcome != KILLED:
+                print(f"\n{outcome}\n{mutant.diff()}", flush=True)
+    print(f"\n{report(found, outcomes)}")
+    if chosen.changed and SURVIVED in outcomes:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

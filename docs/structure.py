@@ -9,7 +9,7 @@ draws it.
 The rules: packages import to the left only (``defenses <- attacks <- clients <- strategies <- simulations``). No modules import
 each other in a circle (imports for types and inside functions count). In every folder, files and rooms have an order in which
 imports point down only. A folder holds at most ``MOST_FILES`` Python files. The same holds for benchmarks. Only modules that may
-hold the truth compare guesses with it.
+hold the truth compare guesses with it. No size exceeds its budget (``BUDGETS``); ``--check`` prints the balance.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +34,11 @@ COUNTED = (*ORDER, "tests")
 """Folders in which no folder may hold more than ``MOST_FILES``."""
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
+BUDGETS = {
+    "product lines": 78_250, "product nodes": 545_000, "product files": 670, "lines under benchmarks/": 19_300,
+    "lines under tests/": 45_000, "quick tests": 3_000,
+}  # fmt: skip
+"""The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics", "attacks.scoring.representatives")
 """What compares guesses with true images and labels."""
 HOLDERS = (
@@ -61,7 +69,7 @@ def imports() -> dict[str, frozenset[str]]:
     """Module -> the modules of the five packages that it imports, for types or inside functions too."""
     known = modules()
     return {
-        name: frozenset(_imported(ast.parse(path.read_text()), known, _siblings(name))) - {name}
+        name: frozenset(imported(ast.parse(path.read_text()), known, _siblings(name))) - {name}
         for name, path in known.items()
     }
 
@@ -83,7 +91,7 @@ def judging_names() -> dict[str, str]:
     return {alias.asname or alias.name: str(node.module) for node in found for alias in node.names}
 
 
-def _imported(
+def imported(
     tree: ast.Module, known: Mapping[str, Path], siblings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
     for node in ast.walk(tree):
@@ -195,6 +203,36 @@ def crowded() -> list[str]:
         for folder, count in found.items()
         if count > MOST_FILES
     )
+
+
+def sizes() -> dict[str, int]:
+    """What ``BUDGETS`` bounds, but the number of quick tests: for that, ``quick_tests``."""
+    product = [path.read_text() for name, path in modules().items() if name.startswith(PACKAGES)]
+    lines = {top: sum(path.read_text().count("\n") for path in (ROOT / top).rglob("*.py")) for top in COUNTED}
+    return {
+        "product lines": sum(lines[package] for package in PACKAGES),
+        "product nodes": sum(1 for text in product for _ in ast.walk(ast.parse(text))),
+        "product files": len(product),
+        "lines under benchmarks/": lines["benchmarks"],
+        "lines under tests/": lines["tests"],
+    }
+
+
+def quick_tests() -> int:
+    """How many tests README's command runs, as pytest counts them."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not long"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    counted = re.search(r"^(\d+)(?:/\d+)? tests collected", done.stdout, re.MULTILINE)
+    if counted is None:
+        raise SystemExit(f"pytest counts no tests: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return int(counted[1])
+
+
+def over_budget(found: Mapping[str, int]) -> list[str]:
+    """Sizes that exceed their budget."""
+    return [
+        f"{name}: {size:,}; the budget is {BUDGETS[name]:,}" for name, size in found.items() if size > BUDGETS[name]
+    ]
 
 
 def floors(folder: str, left_out: Collection[str] = ()) -> list[list[str]]:
@@ -322,7 +360,9 @@ def main() -> None:
         PAGE.write_text(page())
         return
     faults = [f"circle: {', '.join(group)}" for group in circles()]
-    faults += arrows_up() + arrows_to_the_right() + who_may_not_judge() + crowded()
+    found = sizes() | {"quick tests": quick_tests()}
+    print("; ".join(f"{name} {size:,} of {BUDGETS[name]:,}" for name, size in found.items()))
+    faults += arrows_up() + arrows_to_the_right() + who_may_not_judge() + crowded() + over_budget(found)
     if is_outdated():
         faults.append("docs/structure.md is out of date: python docs/structure.py")
     raise SystemExit("\n".join(faults) or None)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +24,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from tests.isolation import leaving_nothing, salt_seeds  # noqa: E402
+from tests.skips import NOT_BEGUN  # noqa: E402
 
 salt_seeds(int(os.environ.get("TEST_SEED_SALT", "0")))
 
@@ -72,6 +74,20 @@ def test_leaves_nothing(module_leaves_nothing: None) -> Iterator[None]:
     """Logging, signals, paths, environment, threads and torch's switches are after each test as they were before it."""
     with leaving_nothing():
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--begin-within", type=float, metavar="SECONDS", help="Begin no test later; skipped tests say so.")
+
+
+BEGAN = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """For ``--begin-within``."""
+    within = item.config.getoption("--begin-within")
+    if within is not None and time.monotonic() - BEGAN > within:
+        pytest.skip(f"{NOT_BEGUN} {within:g} s")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
