@@ -94,6 +94,7 @@ def judging_names() -> dict[str, str]:
 def imported(
     tree: ast.Module, known: Mapping[str, Path], siblings: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
+    """The modules among ``known`` that a file imports, or ``siblings`` by the names that it uses."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in siblings:
             yield siblings[node.module]
