@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when Ray is imported: else, under `uv run`, it starts each of its workers by uv, in an environment of its own.
@@ -24,7 +24,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from tests.isolation import leaving_nothing, salt_seeds  # noqa: E402
-from tests.skips import NOT_BEGUN  # noqa: E402
+from tests.skips import NOT_BEGUN, allowed  # noqa: E402
 
 salt_seeds(int(os.environ.get("TEST_SEED_SALT", "0")))
 
@@ -88,6 +88,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     within = item.config.getoption("--begin-within")
     if within is not None and time.monotonic() - BEGAN > within:
         pytest.skip(f"{NOT_BEGUN} {within:g} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip for a reason that is not on the list fails."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not allowed(str(report.longrepr)):
+        report.outcome, report.longrepr = "failed", f"a skip that tests/skips.py does not list: {report.longrepr}"
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
