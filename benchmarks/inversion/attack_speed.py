@@ -187,7 +187,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    logging.disable(logging.INFO)
     print(f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}")
     for name in options.cases:
         case = CASES[name]
@@ -220,4 +219,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

@@ -183,7 +183,6 @@ def main() -> None:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device; --device cpu runs the same on the processor")
-    logging.disable(logging.INFO)
     about = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
     text = [
         f"{about}; {torch.get_num_threads()} threads of the processor; torch {torch.__version__}; "
@@ -201,4 +200,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

@@ -210,7 +210,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
     for name in options.cells:
         cell = Cell(name, options.seed, options.images, auxiliary=True, averages=True)
         print(f"\n{name}, n = {options.images}, {options.evaluations} evaluations, seed {options.seed}")
@@ -221,4 +220,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

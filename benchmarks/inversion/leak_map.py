@@ -183,7 +183,6 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="where to save the map as PNG")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
     lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     lines = [line for line in lines if is_of(line, options)]
     done = {(line["network"], line["column"], line["seed"]) for line in lines}
@@ -201,4 +200,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

@@ -212,7 +212,6 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
     if options.cells:
         attacked(options)
     for seed, split in itertools.product(options.seeds, () if options.cells else ("random", "classes")):
@@ -223,4 +222,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

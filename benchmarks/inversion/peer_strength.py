@@ -263,7 +263,6 @@ def main() -> None:
     if odd := [name for name in cells if options.images % int(name.rsplit(":", 1)[1])]:
         parser.error(f"--images {options.images} is no multiple of the batch of {', '.join(odd)}")
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
     written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
     lines = [json.loads(line) for line in written]
     for one in options.peers:
@@ -284,4 +283,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()

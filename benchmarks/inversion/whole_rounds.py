@@ -203,7 +203,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("whole_rounds.jsonl"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    logging.disable(logging.INFO)
     written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
     lines = [json.loads(line) for line in written]
     for case, seed in itertools.product(options.cases, options.seeds):
@@ -223,4 +222,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.INFO)
     main()
