@@ -3,6 +3,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from tests.simulations.compare.test_compare import a_run
+from simulations.console.terminal import Terminal
+from tests.simulations.compare.test_compare import a_run, change_config
+from tests.simulations.report.report_run import PIPELINES
 
 
 def compare(*words: object) -> Result:
@@ -22,42 +25,33 @@ def said(result: Result) -> str:
     return " ".join(result.output.split())
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("a/rows.jsonl", "ends in .html"),
-        ("notes", "ends in .html"),
-        ("a/report.html", "is no comparison by fedveil"),
-        ("empty.html", "is no comparison by fedveil"),
-        ("folder.html", "is no file"),
-    ],
-)
-def test_a_comparison_replaces_no_file_but_a_comparison(tmp_path: Path, name: str, why: str) -> None:
+def test_a_comparison_replaces_no_file_but_a_comparison_and_an_error_writes_nothing(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "a")
     (tmp_path / "empty.html").touch()
     (tmp_path / "folder.html").mkdir()
+    (tmp_path / "nothing").mkdir()
     (folder / "report.html").write_text("<!doctype html><title>fedveil report</title>")
-    page = tmp_path / name
-    before = page.read_bytes() if page.is_file() else None
-    result = compare(folder, "--out", page)
-    assert result.exit_code == 2
-    assert why in said(result)
-    assert (page.read_bytes() if page.is_file() else None) == before
-
-
-def test_a_comparison_replaces_an_earlier_one(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    assert compare(a_run(tmp_path / "a"), "--out", page).exit_code == 0
-    before = page.read_bytes()
-    assert compare(a_run(tmp_path / "a"), a_run(tmp_path / "b", 1), "--out", page).exit_code == 0
-    assert page.read_bytes() != before
-
-
-def test_without_out_a_foreign_file_of_the_default_name_is_kept(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "a")
     (folder / "comparison.html").write_text("mine")
-    assert compare(folder).exit_code == 2
-    assert (folder / "comparison.html").read_text() == "mine"
+    x = ("--out", tmp_path / "x.html")
+    for words, why in (
+        ((folder, "--out", folder / "rows.jsonl"), "ends in .html"),
+        ((folder, "--out", tmp_path / "notes"), "ends in .html"),
+        ((folder, "--out", folder / "report.html"), "is no comparison by fedveil"),
+        ((folder, "--out", tmp_path / "empty.html"), "is no comparison by fedveil"),
+        ((folder, "--out", tmp_path / "folder.html"), "is no file"),
+        ((folder,), "is no comparison by fedveil"),
+        ((folder, "--out", tmp_path / "no" / "x.html"), "--out: cannot write"),
+        ((folder, tmp_path / "nothing", *x), "holds no run"),
+    ):
+        before = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
+        result = compare(*words)
+        assert result.exit_code == 2, words
+        assert why in said(result), words
+        assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == before, words
+    assert compare(folder, *x).exit_code == 0
+    earlier = x[1].read_bytes()
+    assert compare(folder, a_run(tmp_path / "b", 1), *x).exit_code == 0
+    assert x[1].read_bytes() != earlier
 
 
 def damage(folder: Path, lines: int) -> int:
@@ -68,7 +62,9 @@ def damage(folder: Path, lines: int) -> int:
     return len(found)
 
 
-def test_damaged_rows_are_counted_once_for_each_folder(tmp_path: Path) -> None:
+def test_damaged_rows_are_counted_once_for_each_folder_and_replace_no_page_where_none_can_be_read(
+    tmp_path: Path,
+) -> None:
     folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
     lines = damage(folders[0], 3)
     damage(folders[1], 1)
@@ -80,23 +76,16 @@ def test_damaged_rows_are_counted_once_for_each_folder(tmp_path: Path) -> None:
     ]
     assert result.stderr.splitlines() == [f"warning: {one}" for one in sentences]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert [page.count(one) for one in sentences] == [1, 1]
+    assert [page.count(html.escape(one)) for one in sentences] == [1, 1]
     assert "is not JSON" not in page
-    assert str(folders[2]) not in result.stderr
-
-
-def test_a_report_warns_of_damaged_rows_and_is_kept_where_none_can_be_read(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "a")
-    lines = damage(folder, 2)
-    made = CliRunner().invoke(app, ["report", str(folder)])
-    assert made.exit_code == 0
-    assert made.stderr == f"warning: {folder}: 2 of {lines} lines of rows.jsonl are damaged and left out\n"
-    files = [folder / name for name in ("report.html", "attacks.html", "rows.csv")]
+    made = CliRunner().invoke(app, ["report", str(folders[1])])
+    assert (made.exit_code, made.stderr) == (0, f"warning: {sentences[1]}\n")
+    files = [folders[1] / name for name in ("report.html", "attacks.html", "rows.csv")]
     before = [one.read_bytes() for one in files]
-    damage(folder, lines)
-    refused = CliRunner().invoke(app, ["report", str(folder)])
+    damage(folders[1], lines)
+    refused = CliRunner().invoke(app, ["report", str(folders[1])])
     assert refused.exit_code == 2
-    assert f"{folder}: {lines} of {lines} lines of rows.jsonl are damaged" in refused.stderr
+    assert f"{folders[1]}: {lines} of {lines} lines of rows.jsonl are damaged" in refused.stderr
     assert [one.read_bytes() for one in files] == before
 
 
@@ -109,12 +98,12 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
     assert text.count("<h2>What to do next</h2>") == 1
     end = html.unescape(text.split("What to do next</h2>")[1])
     commands = [one.split("\n") for one in re.findall(r"<pre[^>]*>(.*?)</pre>", end, re.DOTALL)]
+    given = " ".join(shlex.quote(str(one)) for one in folders)
     assert commands == [
         [
             "fedveil run -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-1",
             "fedveil run -s model=lenet -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-2",
-            f"fedveil compare '{folders[0]}' {folders[1]} {folders[2]} more-seeds-1/seed-* more-seeds-2/seed-* "
-            "--out comparison.html",
+            f"fedveil compare {given} more-seeds-1/seed-* more-seeds-2/seed-* --out comparison.html",
         ],
         [
             "fedveil run -s rounds=3 -s probe-targets=24 --seeds 0..4 --out more-images-1",
@@ -122,12 +111,47 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
             "fedveil compare more-images-1/seed-* more-images-2/seed-* --out comparison.html",
         ],
     ]
-
-
-def test_a_comparison_of_audited_apps_has_no_commands_of_runs(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "a")
-    config = json.loads((folder / "config.json").read_text())
-    del config["config"]["output-dir"]
-    (folder / "config.json").write_text(json.dumps(config))
-    assert compare(folder, "--out", tmp_path / "page.html").exit_code == 0
+    # Apps that were audited have no such command.
+    change_config(folders[0], config={"seed": 0, "rounds": 3})
+    assert compare(folders[0], "--out", tmp_path / "page.html").exit_code == 0
     assert "What to do next" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_table_and_json_have_a_line_for_each_group_and_defence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulations.compare.command.console", Terminal(highlight=False, width=160))
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1), a_run(tmp_path / "c", 0, model="cnn")]
+    words = [*folders, "--out", tmp_path / "page.html"]
+    done = compare(*words)
+    assert done.exit_code == 0, done.output
+    lines = [line.strip() for line in done.output.splitlines()]
+    assert lines.count("model= (2 seeds: 0, 1)") == lines.count("model=cnn (1 seed: 0)") == 1
+    assert [line.split()[:5] for line in lines if line.startswith("none ")] == [
+        ["none", "readable", "32", "of", "32"], ["none", "readable", "16", "of", "16"],
+    ]  # fmt: skip
+    assert lines[-1] == f"page: {tmp_path / 'page.html'}"
+    found = json.loads(compare(*words, "--json").stdout)
+    assert found["page"] == str(tmp_path / "page.html")
+    assert [(one["seeds"], one["unfinished"]) for one in found["groups"]] == [([0, 1], []), ([0], [])]
+    assert found["groups"][0]["folders"] == [str(tmp_path / name) for name in "ab"]
+    plain = found["groups"][0]["outcomes"][0]
+    assert (plain["defense"], plain["verdict"], plain["recovered"], plain["attacked"]) == ("", "readable", 32, 32)
+    assert [one["defense"] for one in found["groups"][1]["outcomes"]] == PIPELINES
+    assert compare(*words, "--quiet").output == ""
+
+
+def test_without_out_the_page_lies_beside_the_report_of_the_first_run_and_links_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1)]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = compare("../b", folders[0])
+    assert result.exit_code == 0, result.output
+    page = tmp_path / "b" / "comparison.html"
+    assert f"page: {page}" in "".join(result.output.splitlines())
+    links = re.findall(r'href="([^#"]*)"', page.read_text(encoding="utf-8"))
+    assert links == ["report.html", "../a/report.html"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert not (tmp_path / "a" / "comparison.html").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.metrics.costs import MODEL_REFUSED
+from defenses.neighbours import REPLACE_ONE
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.protect import preview
@@ -29,10 +30,14 @@ from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
 from tests.simulations.report import report_split_run
-from tests.simulations.report.page import test_attributes, test_inference, test_leaks, test_outsourced, test_page
+from tests.simulations.report.analysis.test_canaries import audited_rows
+from tests.simulations.report.analysis.test_windows import counted
+from tests.simulations.report.page import test_attributes, test_epsilon_curve, test_inference, test_outsourced
 from tests.simulations.report.report_run import (
     CONFIG,
+    DRAWN,
     INVERSION,
+    PICTURES,
     PIPELINES,
     chain_rows,
     demo_rows,
@@ -46,7 +51,7 @@ from tests.simulations.report.report_run import (
 from tests.simulations.search.measured.test_page import example
 from tests.simulations.search.test_attacked import written
 
-ROUND_PICTURES = [one | {"client": int(one["client"]) + 3 * more} for more in range(2) for one in test_page.PICTURES]
+ROUND_PICTURES = [one | {"client": int(str(one["client"])) + 3 * more} for more in range(2) for one in PICTURES]
 """Of six targets, so that some are folded."""
 
 
@@ -63,7 +68,7 @@ def federated(folder: Path) -> Path:
     rows = [*demo_rows((0, 1)), row(defense=PIPELINES[1], round=2, **failed), *chain_rows(PIPELINES[1], 20.0)]
     settings = {"scenario": "federated", "rounds": 3, "seed": 7, "output-dir": "run"}
     more = {"config": settings, "progress": {"pipeline": 1, "of": 4, "round": 2, "rounds": 8}}
-    missing = test_page.PICTURES[1] | {"file": "../none.png", "client": 9}
+    missing = PICTURES[1] | {"file": "../none.png", "client": 9}
     return report(folder, rows, config=CONFIG | more, pictures=[*ROUND_PICTURES, missing])
 
 
@@ -74,7 +79,59 @@ def members_and_attributes(folder: Path) -> Path:
         rows += member_rows(defense, mean, (mean - 0.05, mean + 0.05), round=3)
         rows.append(test_attributes.inferred(defense, test_attributes.RETRAINED, mean + 0.1))
         rows.append(test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
-    return report(folder, rows, pictures=test_leaks.DRAWN)
+    return report(folder, rows, pictures=DRAWN)
+
+
+def doubts(folder: Path) -> Path:
+    """A control that fails, clients and attacks that failed, an attack that never ran without a defence, and odd numbers."""
+    rows = [dict(one) for one in FEW]
+    for one in rows:
+        if (one["defense"], one["attack"], one["round"], one["metric"]) == ("", INVERSION, 3, "psnr"):
+            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+    untried = {"defense": PIPELINES[1], "attack": "Untried()", "card": setting(1), "metric": "psnr"}
+    rows += [
+        row(**untried, reference="original", value=25.0, ci_low=24.0, ci_high=26.0),
+        row(metric="client", status="failed", client=3, round=2, message="RuntimeError: empty batch"),
+        row(metric="attack", attack="Broken()", card=setting(1), status="failed", failures=8, message="NaN update"),
+        row(metric="gpu-watts", value=312.5),
+        row(metric="aura", attack="Mystery(x=1)", card=setting(1), reference="halo", value=0.625, worst=0.75),
+        row(metric="recognition", attack=INVERSION, card=setting(1, iterations=600), value=0.75, n=4),
+        *chain_rows(PIPELINES[1], 20.0, at=3),
+    ]
+    reasons = {"attack_failures": ["diverged", "no memory"]}
+    for at, metric in ((1, "psnr"), (1, "ssim"), (3, "psnr"), (3, "ssim")):
+        shaky = {"attack": "Shaky()", "reference": "original", "value": 8.0, "failures": 2, "round": at}
+        rows.append(row(metric=metric, card=setting(at, **reasons), **shaky))
+    return report(folder, rows)
+
+
+def dp_audit(folder: Path) -> Path:
+    """Claims for examples and for clients, of which canaries tested one, and what other accountants say of it."""
+    audited = PIPELINES[2]
+    rows = [
+        *test_epsilon_curve.rows_of(),
+        *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"]),
+    ]
+    claims = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
+    rows += [row(metric=f"epsilon-by-{name}", defense=audited, value=value) for name, value in claims.items()]
+    return report(folder, rows, config=CONFIG | {"pipelines": test_epsilon_curve.PIPELINES, "defenses": {}})
+
+
+def updates(folder: Path) -> Path:
+    """Probes, real updates that another attack was tried on, and the windows of a mixer."""
+    rows = [one | ({"card": one["card"] | {"observation": "one-step probe"}} if one["card"] else {}) for one in FEW]
+    for one in FEW:
+        if one["attack"] == INVERSION and one["round"] == 1:
+            card = one["card"] | {"observation": "training update", "local_steps": 4}
+            rows.append(one | {"card": card, "attack": "SurrogateMatching()", "n": 64})
+    rows += counted({8: 10, 4: 20, 2: 80}, vfe=(66.0, 2090.0))
+    rows.append(row(defense=PIPELINES[1], metric="log10-keys", value=240 * 213.13, n=4))
+    words = "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of 224 in VisualMixer's paper"
+    known = {PIPELINES[1]: {"adaptive_attacks": ["SurrogateMatching"], "at_size": [words]}}
+    settings = {"seed": 0, "rounds": 7, "unheard-of": 1, "output-dir": "/nowhere", "scenario": "federated"}
+    run = {"started": "2026-01-02 03:04 UTC", "seconds": 250.0, "machine": "2 cores, 8 GiB"}
+    more = {"pipelines": PIPELINES[:2], "defenses": known, "config": settings, "run": run}
+    return report(folder, rows, config=CONFIG | more)
 
 
 def adversaries(folder: Path) -> Path:
@@ -91,7 +148,7 @@ def adversaries(folder: Path) -> Path:
     refused = {"attack": "ImprintLayer(bins=96)", "card": active, "metric": MODEL_REFUSED.name, "n": 4}
     rows.append(row(value=0.5, **refused))
     rows.append(row(metric=WITHHELD, message="a group of 3 clients stayed hidden", card=summed))
-    pictures = [one | {"observation": ACTIVE.title} for one in test_page.PICTURES[:9]]
+    pictures = [one | {"observation": ACTIVE.title} for one in PICTURES[:9]]
     return report(folder, rows, pictures=pictures)
 
 
@@ -139,7 +196,7 @@ def empty(folder: Path) -> Path:
 def comparison(folder: Path) -> Path:
     """Two seeds of one run, and another run that is not finished."""
     folders = [a_run(folder / name, seed, model=model) for name, seed, model in (("a", 0, ""), ("b", 1, ""))]
-    folders.append(a_run(folder / "c", model="cnn", progress={"finished": False}))
+    folders.append(a_run(folder / "c", model="cnn", finished=False))
     write_comparison(grouped(folders), folder / "comparison.html")
     return folder / "comparison.html"
 
@@ -196,7 +253,7 @@ def protected(folder: Path) -> Path:
 PAGES: dict[str, Callable[[Path], Path]] = {
     one.__name__: one
     for one in (
-        federated, members_and_attributes, adversaries, external_app, split, outsourced, inference, empty, comparison, search,
-        measured_search, protected,
+        federated, members_and_attributes, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
+        inference, empty, comparison, search, measured_search, protected,
     )
 }  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 from attacks.metrics.names import Role
+from simulations.report import Row, validate, write_report
+from simulations.report.studies.study import Study, split
 
 PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
 ATTACKED, ROUNDS = (1, 3), 3
@@ -27,6 +29,31 @@ PSNR = {
 NULLS = {"grey": 8.0, "mean": 12.25}
 SCALES = {"blurred": 30.0}
 ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88, "DPSGD(target_epsilon=2.0)": 0.8}
+
+PICTURES = [
+    {
+        "defense": defense,
+        "attack": INVERSION if kind == "reconstruction" else "",
+        "round": at,
+        "client": client,
+        "target": 0,
+        "image": 0,
+        "kind": kind,
+        "file": f"{PIPELINES.index(defense)}-{at}-{client}-{kind}.png",
+        "psnr": {0: 10.0, 1: 30.5, 2: None}[client] if kind == "reconstruction" else None,
+    }
+    for defense in PIPELINES[:2]
+    for at in (3, 1)
+    for client in (0, 1, 2)
+    for kind in ("original", "protected", "reconstruction")
+]
+"""Of three clients in two rounds, in no order."""
+DRAWN = [
+    {"defense": "", "attack": DRAWING, "round": 1, "client": 0, "target": 0, "image": image, "kind": "reconstruction"}
+    | {"file": f"drawn{image}.png", "psnr": None, "observation": "training update", "rounds_observed": 2}
+    for image in sorted(range(20), key=str)  # as a folder lists them: 0, 1, 10, 11, ...
+]
+"""What a GAN attack drew."""
 
 
 def row(**given: Any) -> dict[str, Any]:
@@ -205,11 +232,6 @@ def write_run(
     return directory
 
 
-def every_attack(directory: Path) -> Page:
-    """The page of every attack of a run whose report was written."""
-    return Page((directory / "attacks.html").read_text(encoding="utf-8"))
-
-
 VOID = {"meta", "img", "br", "wbr", "hr", "link", "input"}
 
 
@@ -279,3 +301,23 @@ class Page(HTMLParser):
         head = next(one for one in rows if len(one) == width)
         body = rows[rows.index(head) + 1 :]
         return [dict(zip([name[0] for name in head], one, strict=True)) for one in body]
+
+
+def every_attack(directory: Path) -> Page:
+    """The page of every attack of a run whose report was written."""
+    return Page((directory / "attacks.html").read_text(encoding="utf-8"))
+
+
+def build(directory: Path, rows: Iterable[Mapping[str, Any]] | None = None, **parts: Any) -> Page:
+    """The report of a run directory that is written first."""
+    return Page(write_report(write_run(directory, rows, **parts)).read_text(encoding="utf-8"))
+
+
+def words(text: str) -> str:
+    """A text as a person reads it: white space squeezed, no characters that only say where a line may end."""
+    return " ".join(text.replace("\xa0", " ").replace("\u200b", "").split())
+
+
+def study_of(rows: Iterable[Mapping[str, Any]], pipelines: Sequence[str] = PIPELINES) -> Study:
+    """The first study of rows, checked against their controls."""
+    return split(validate([Row.from_json(dict(one)) for one in rows]), pipelines)[0]

@@ -9,6 +9,7 @@ from simulations.report.page.heat import Heat, HeatRow, lead
 
 NAMES = {one: one.removesuffix("()") for one in ("A()", "B()", "C()", "Bound()")}
 FACES: dict[str, Any] = {"": SimpleNamespace(name="No defence"), "M()": SimpleNamespace(name="M")}
+ALL = (16, 16, "round 1")
 
 
 def row(attack: str, *, of: str = "images", doubt: str = "", **cells: tuple[int, int, str]) -> HeatRow:
@@ -19,35 +20,25 @@ def row(attack: str, *, of: str = "images", doubt: str = "", **cells: tuple[int,
     return HeatRow(attack, "", of, found)
 
 
-def sentence(*rows: HeatRow) -> str:
-    return lead(rows, NAMES, FACES, {"Bound()"})
-
-
-def test_one_attack_leads_alone() -> None:
-    rows = (row("A()", plain=(16, 16, "round 1")), row("B()", plain=(15, 16, "round 1")))
-    assert sentence(*rows) == "A recovered most images: 16 of 16 under No defence (round 1)."
-
-
-def test_all_attacks_with_the_same_count_are_named() -> None:
-    first, *others = (row(name, plain=(16, 16, "round 1")) for name in ("A()", "B()", "C()"))
-    assert sentence(first, others[0]) == "A and B recovered most images: 16 of 16 each under No defence (round 1)."
-    assert sentence(first, *others).startswith("A, B and C recovered most images: 16 of 16 each under")
-
-
-def test_ties_at_different_places_each_have_their_own() -> None:
-    rows = (row("A()", plain=(16, 16, "round 1"), m=(3, 16, "round 1")), row("B()", m=(4, 4, "round 3")))
-    assert (
-        sentence(*rows)
-        == "A (16 of 16 under No defence, round 1) and B (4 of 4 under M, round 3) recovered most images."
+def test_the_lead_names_every_attack_with_the_largest_share_and_no_bound_doubt_or_other_data() -> None:
+    a, b, c = (row(name, plain=ALL) for name in ("A()", "B()", "C()"))
+    bound, doubted, labels = (
+        row("Bound()", plain=ALL),
+        row("B()", doubt=" †", plain=ALL),
+        row("C()", of="labels", plain=ALL),
     )
-
-
-def test_bounds_doubted_attacks_and_other_data_do_not_tie() -> None:
-    first = row("A()", plain=(16, 16, "round 1"), m=(16, 16, "round 1"))
-    others = (
-        row("Bound()", plain=(16, 16, "round 1")),
-        row("B()", doubt=" †", plain=(16, 16, "round 1")),
-        row("C()", of="labels", plain=(16, 16, "round 1")),
-    )
-    assert sentence(first, *others) == "A recovered most images: 16 of 16 under No defence (round 1)."
-    assert sentence(*others) == sentence(row("A()", plain=(0, 16, "round 1"))) == ""
+    alone = "A recovered most images: 16 of 16 under No defence (round 1)."
+    for rows, expected in (
+        ((a, row("B()", plain=(15, 16, "round 1"))), alone),
+        ((a, bound, doubted, labels), alone),
+        ((row("A()", plain=ALL, m=ALL), bound), alone),
+        ((a, b), "A and B recovered most images: 16 of 16 each under No defence (round 1)."),
+        ((a, b, c), "A, B and C recovered most images: 16 of 16 each under No defence (round 1)."),
+        (
+            (row("A()", plain=ALL, m=(3, 16, "round 1")), row("B()", m=(4, 4, "round 3"))),
+            "A (16 of 16 under No defence, round 1) and B (4 of 4 under M, round 3) recovered most images.",
+        ),
+        ((bound, doubted, labels), ""),
+        ((row("A()", plain=(0, 16, "round 1")),), ""),
+    ):
+        assert lead(rows, NAMES, FACES, {"Bound()"}) == expected

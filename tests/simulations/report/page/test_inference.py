@@ -12,7 +12,7 @@ import pytest
 
 from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
-from simulations.report import Row, validate, write_report
+from simulations.report import Row, validate
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.inference import Conclusion, EdgeCloudInference, edge_cloud_inference
 from simulations.report.sections.inference.equation import (
@@ -32,7 +32,7 @@ from simulations.report.sections.inference.equation import (
 from simulations.report.sections.inference.fit_curves import fit_curves
 from simulations.report.studies.score import Score, merge, wilson
 from simulations.report.studies.study import Study, split
-from tests.simulations.report.report_run import CONFIG, Page, row, write_run
+from tests.simulations.report.report_run import CONFIG, build, row
 
 ADP, PCA, NOISE = "DeltaAutoencoder(variant='decreasing')", "FeaturePCA(components=5)", "FeatureNoise(std=0.1)"
 PIPELINES = ["", ADP, PCA, NOISE]
@@ -83,23 +83,12 @@ def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
         ("retrieval", "original"): 1.0,
     }  # fmt: skip
     found = [
-        row(
-            metric=metric,
-            reference=reference,
-            value=value,
-            attack=INVERSION,
-            ci_low=value - 1,
-            ci_high=value + 1,
-            **mine,
-        )
-        for (metric, reference), value in scores.items()
+        row(metric=metric, reference=of, value=v, attack=INVERSION, ci_low=v - 1, ci_high=v + 1, **mine)
+        for (metric, of), v in scores.items()
     ]
-    for (metric, reference), value in {("psnr", "original"): 12.0, ("ms-ssim", "original"): 0.3}.items():
-        found.append(
-            row(metric=metric, reference=reference, value=value, attack="mean", role=Role.NULL_BASELINE, **mine)
-        )
-    found.append(row(metric="psnr", reference="original", value=13.5, attack="class-mean", role=Role.SCALE, **mine))
-    return found
+    null = mine | {"attack": "mean", "role": Role.NULL_BASELINE, "reference": "original"}
+    found += [row(metric="psnr", value=12.0, **null), row(metric="ms-ssim", value=0.3, **null)]
+    return [*found, row(metric="psnr", value=13.5, **null | {"attack": "class-mean", "role": Role.SCALE})]
 
 
 def phase(defense: str, cut: str) -> list[dict[str, Any]]:
@@ -127,21 +116,19 @@ def sections(rows: list[dict[str, Any]]) -> list[EdgeCloudInference]:
     return [one for one in found if one is not None]
 
 
-def page(folder: Path, rows: list[dict[str, Any]], pictures: list[dict[str, Any]] | None = None) -> Page:
-    settings = CONFIG | {"pipelines": PIPELINES, "defenses": {}}
-    out = write_run(folder, rows, settings, pictures or [])
-    return Page(write_report(out).read_text(encoding="utf-8"))
+def lines(rows: list[dict[str, Any]], defense: str) -> Any:
+    """The line of a defence at the first cut."""
+    return next(line for line in sections(rows)[0].cut.lines if line.defense == defense)
 
 
 # ---- Equation 1
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_verdict_is_that_of_every_point_within_both_intervals(seed: int) -> None:
+def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
     """Slowly: on a grid with the corners, the rule holds everywhere, nowhere, or somewhere."""
-    draws = np.random.default_rng(seed)
+    draws = np.random.default_rng(0)
     seen = set()
-    for _ in range(60):
+    for _ in range(120):
         server = Difference(0.0, *sorted(draws.uniform(-0.2, 0.3, 2)))
         adversary = Difference(0.0, *sorted(draws.uniform(-0.1, 0.6, 2)))
         points = itertools.product(*(np.linspace(one.low, one.high, 21) for one in (server, adversary)))
@@ -152,6 +139,12 @@ def test_the_verdict_is_that_of_every_point_within_both_intervals(seed: int) -> 
         assert found == grid or (found, grid) == (OPEN, NOT_SATISFIED)
         seen.add(found)
     assert seen == {SATISFIED, NOT_SATISFIED, OPEN}
+    # 89 to 72 % of 2,000 is less than half of 94 to 50 %, and no accuracy that stays. Without intervals nothing is told.
+    lost, read = (difference(share(a * 2000, 2000), share(b * 2000, 2000)) for a, b in ((0.89, 0.72), (0.94, 0.5)))
+    assert equation(lost, read) == NOT_SATISFIED
+    assert difference(Score(0.9), Score(0.5, 0.4, 0.6)) is None
+    assert difference(None, Score(0.5, 0.4, 0.6)) is None
+    assert equation(None, Difference(0.4, 0.3, 0.5)) == OPEN
 
 
 def test_the_interval_of_a_difference_is_newcombes_example() -> None:
@@ -166,7 +159,7 @@ def share(hits: float, n: int, seeds: int = 1) -> Score:
     return Score(hits / n, *wilson(hits / n, n), n=n * seeds, by_seed=dict.fromkeys(range(seeds), hits / n))
 
 
-def test_answers_that_do_not_change_have_changed_by_almost_nothing() -> None:
+def test_pairs_that_do_not_change_have_almost_no_interval_and_pairs_without_correlation_that_of_two_groups() -> None:
     """380 of 400 right, and the same ones: unpaired intervals would say up to 3 points."""
     same = share(380, 400)
     found, apart = paired(same, same, share(0, 400), share(0, 400)), difference(same, same)
@@ -177,10 +170,7 @@ def test_answers_that_do_not_change_have_changed_by_almost_nothing() -> None:
     # Three seeds ask about the same 400 images.
     assert paired(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
     assert paired(same, same, None, None) == apart
-
-
-def test_pairs_without_a_correlation_are_as_if_apart() -> None:
-    """200 of 400 before and after, and half of either in common."""
+    # 200 of 400 before and after, and half of either in common.
     half = share(200, 400)
     found, apart = paired(half, half, share(100, 400), share(100, 400)), difference(half, half)
     assert found is not None
@@ -188,41 +178,26 @@ def test_pairs_without_a_correlation_are_as_if_apart() -> None:
     assert (found.low, found.high) == pytest.approx((apart.low, apart.high))
 
 
+@pytest.mark.numeric
 def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
-    """88 % right before and 85 % after, of which 6 % lost and 3 % gained."""
+    """88 % right before and 85 % after, of which 6 % lost and 3 % gained; the bounds are 4 deviations of 2,000 draws of 95 %."""
     draws, inside = np.random.default_rng(0), 0
     for both, lost, gained, _ in draws.multinomial(400, (0.82, 0.06, 0.03, 0.09), 2000):
         found = paired(share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400))
         assert found is not None
         inside += found.low <= 0.03 <= found.high
-    assert 0.935 <= inside / 2000 <= 0.975
+    assert 0.93 <= inside / 2000 <= 0.975
 
 
-def test_a_server_that_loses_more_than_the_margin_satisfies_nothing() -> None:
-    """89 to 72 % of 2,000 is less than half of the adversary's 94 to 50 %, and no accuracy that stays."""
-    server, adversary = (
-        difference(share(a * 2000, 2000), share(b * 2000, 2000)) for a, b in ((0.89, 0.72), (0.94, 0.5))
-    )
-    assert equation(server, adversary) == NOT_SATISFIED
-
-
-@pytest.mark.parametrize(("images", "null"), [(400, 0.5), (2000, 0.7), (60, 0.55)])
-def test_the_least_accuracy_before_is_where_the_verdict_turns(images: int, null: float) -> None:
-    after = Score(*binomial_interval(round(null * images), images))
-    unchanged, least = Difference(0.0, 0.0, 0.0), least_before(images, null)
-    assert least is not None
-    hits = round(least * images)
-    told = [
-        equation(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in range(hits - 1, hits + 1)
-    ]
-    assert told[0] != SATISFIED == told[1]
+def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
+    for images, null in ((400, 0.5), (2000, 0.7), (60, 0.55)):
+        after = Score(*binomial_interval(round(null * images), images))
+        unchanged, least = Difference(0.0, 0.0, 0.0), least_before(images, null)
+        assert least is not None
+        hits = round(least * images)
+        told = [equation(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in (hits - 1, hits)]
+        assert told[0] != SATISFIED == told[1], (images, null)
     assert least_before(12, 0.9) is None
-
-
-def test_the_opposite_of_a_share_has_the_opposite_interval() -> None:
-    opposite = folded(Score(0.2, 0.15, 0.26, n=400))
-    assert (opposite.mean, opposite.low, opposite.high) == pytest.approx((0.8, 0.74, 0.85))
-    assert folded(Score(0.5, 0.4, 0.6)) == Score(0.5, 0.4, 0.6)
 
 
 def test_seeds_that_ask_about_the_same_images_are_no_more_images() -> None:
@@ -238,212 +213,109 @@ def test_seeds_that_ask_about_the_same_images_are_no_more_images() -> None:
     assert (apart.low or 1) < (one.low or 0) < (one.high or 1) < (apart.high or 0)
 
 
-def test_without_intervals_nothing_can_be_told() -> None:
-    assert difference(Score(0.9), Score(0.5, 0.4, 0.6)) is None
-    assert difference(None, Score(0.5, 0.4, 0.6)) is None
-    assert equation(None, Difference(0.4, 0.3, 0.5)) == OPEN
-
-
 # ---- Rows in, section out
 
 
-def test_the_conclusion_says_what_survives_retraining() -> None:
+def test_each_cut_has_its_own_numbers_and_verdicts_and_says_what_survives_retraining() -> None:
     """At the first cut the autoencoder falls, components survive, noise is undecided; at the second nothing hides anything."""
-    first, second = (one.conclusion for one in sections(every_row()))
-    assert first == Conclusion(cases=3, satisfied=2, survive=(PCA,), fall=(ADP,), open=(), retrained=3, reads=3)
-    assert second == Conclusion(cases=3, satisfied=0, survive=(), fall=(), open=(), retrained=3, reads=3)
-
-
-def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
-    first, second = (one.cut for one in sections(every_row()))
-    assert (first.name, second.name) == CUTS
-    judged = {line.defense: (line.static, line.retrained) for line in first.lines}
+    first, second = sections(every_row())
+    assert first.conclusion == Conclusion(
+        cases=3, satisfied=2, survive=(PCA,), fall=(ADP,), open=(), retrained=3, reads=3
+    )
+    assert second.conclusion == Conclusion(cases=3, satisfied=0, survive=(), fall=(), open=(), retrained=3, reads=3)
+    assert (first.cut.name, second.cut.name) == CUTS
+    judged = {line.defense: (line.static, line.retrained) for line in first.cut.lines}
     told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
     assert told == {"": ("", ""), ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, SATISFIED), NOISE: (OPEN, OPEN)}
-    assert {one.equation for line in second.lines[1:] for one in (line.static, line.retrained) if one} == {
-        NOT_SATISFIED
-    }
-    assert [line.numbers["query-bytes"] for line in first.lines] == [2000, 500, 500, 2000]
-    assert [line.numbers["query-bytes"] for line in second.lines] == [1000, 250, 250, 1000]
-    assert [line.smaller for line in second.lines] == [1, 4, 4, 1]
+    verdicts = {one.equation for line in second.cut.lines[1:] for one in (line.static, line.retrained) if one}
+    assert verdicts == {NOT_SATISFIED}
+    assert [line.numbers["query-bytes"] for line in first.cut.lines] == [2000, 500, 500, 2000]
+    assert [line.numbers["query-bytes"] for line in second.cut.lines] == [1000, 250, 250, 1000]
+    assert [line.smaller for line in second.cut.lines] == [1, 4, 4, 1]
+
+
+def test_accuracy_at_one_cut_never_stands_beside_an_attack_at_another() -> None:
+    """Rows of the training are in the study of each cut."""
+    studies = studied([row(metric="train-loss", value=0.5, scenario="inference", round=2), *every_row()])
+    assert [(one.cut, one.words[-1]) for one in studies] == [(cut, f"cut at {cut}") for cut in CUTS]
+    for study in studies:
+        assert {row.cut for row in study.rows} == {"", study.cut}
+        assert sum(row.metric == "train-loss" for row in study.rows) == 1
+    adp = [next(line for line in summarise(study, {}) if line.defense == ADP) for study in studies]
+    assert [line.deployed.mean if line.deployed else None for line in adp] == [0.88, 0.9]
+    assert [line.round for line in adp] == [3, 4]
+    assert not any("cut" in caveat for line in adp for caveat in line.caveats)
 
 
 def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:
-    rows = [
-        one | {"value": 0.52, "ci_low": 0.47, "ci_high": 0.57} if _of(one, "", STATIC) else one for one in every_row()
-    ]
-    first = sections(rows)[0].cut
-    static = next(line.static for line in first.lines if line.defense == PCA)
-    assert static is not None
-    assert static.change.after is not None
+    weak = {"value": 0.52, "ci_low": 0.47, "ci_high": 0.57}
+    rows = [one | weak if (one["defense"], one["attack"]) == ("", STATIC) else one for one in every_row()]
+    static = lines(rows, PCA).static
     assert (static.change.after.status, static.equation) == ("not-validated", OPEN)
 
 
-def _of(one: dict[str, Any], defense: str, attack: str) -> bool:
-    return (one["defense"], one["attack"]) == (defense, attack)
-
-
-def test_before_and_after_may_be_the_strongest_of_two_adversaries() -> None:
+def test_before_and_after_are_those_of_the_strongest_adversary_unprotected_or_protected() -> None:
     """One that falls from 95 % to 60 % is no less evidence because another stays at 70 %."""
     full = "AttributeInference(architecture='full')"
-    rows = [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)]
-    line = next(line for line in sections(rows)[0].cut.lines if line.defense == PCA)
-    assert line.retrained is not None
-    assert line.retrained.attack == full
-    before, after = line.retrained.change.before, line.retrained.change.after
-    assert before is not None
-    assert after is not None
-    assert (before.mean, after.mean, line.retrained.equation) == (0.9, pytest.approx(0.605, abs=2e-3), SATISFIED)
+    found = lines(
+        [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)], PCA
+    ).retrained
+    change = found.change
+    assert (found.attack, change.before.mean, found.equation) == (full, 0.9, SATISFIED)
+    assert change.after.mean == pytest.approx(0.605, abs=2e-3)
+    found = lines(
+        [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)], ADP
+    ).retrained
+    assert (found.attack, found.change.before.mean, found.change.after.mean) == (full, 0.95, 0.88)
+    # What the card of an adversary says counts, whoever wrote it.
+    theirs = [inference(of, "conv2", "TheirInference()", value) for of, value in (("", 0.95), (ADP, 0.6))]
+    for one in theirs:
+        one["card"] = one["card"] | {"knows_defenses": False}
+    found = lines([*every_row(), *theirs], ADP).static
+    assert (found.attack, found.change.after.mean) == ("TheirInference()", 0.6)
 
 
-@pytest.mark.parametrize(("values", "read", "told"), [(2, 0.9, NOT_SATISFIED), (3, 0.1, SATISFIED)])
-def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones(values: int, read: float, told: str) -> None:
-    wrong = inference(PCA, "conv2", RETRAINED, 0.1)
-    wrong["card"] |= {"attribute_values": values}
-    rows = [one for one in every_row() if not _same(one, wrong)] + [wrong]
-    line = next(line for line in sections(rows)[0].cut.lines if line.defense == PCA)
-    assert line.retrained is not None
-    assert line.retrained.change.after is not None
-    assert (line.retrained.change.after.mean, line.retrained.equation) == (pytest.approx(read), told)
+def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
+    opposite = folded(Score(0.2, 0.15, 0.26, n=400))
+    assert (opposite.mean, opposite.low, opposite.high) == pytest.approx((0.8, 0.74, 0.85))
+    assert folded(Score(0.5, 0.4, 0.6)) == Score(0.5, 0.4, 0.6)
+    for values, read, told in ((2, 0.9, NOT_SATISFIED), (3, 0.1, SATISFIED)):
+        wrong = inference(PCA, "conv2", RETRAINED, 0.1)
+        wrong["card"] |= {"attribute_values": values}
+        keys = ("defense", "attack", "metric", "round")
+        rows = [one for one in every_row() if [one[key] for key in keys] != [wrong[key] for key in keys]]
+        found = lines([*rows, wrong], PCA).retrained
+        assert (found.change.after.mean, found.equation) == (pytest.approx(read), told)
 
 
-@pytest.mark.long
-def test_a_retrained_adversary_that_learned_too_little_is_marked(tmp_path: Path) -> None:
+def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
     """Behind noise it reads as much as the static one; behind components it is no better than the most frequent value."""
     told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
     found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
-    shown = {one["Defence"][0]: one["retrained adversary"][1] for one in page(tmp_path, rows).table("inference1", 0)}
-    assert [("learned nothing" in cell, "no better than static" in cell) for cell in shown.values()] == [
-        (False, False), (False, False), (True, False), (False, True),
-    ]  # fmt: skip
-
-
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one[name] == other[name] for name in ("defense", "attack", "metric", "round"))
-
-
-def test_of_several_adversaries_the_strongest_counts_beside_itself_unprotected() -> None:
-    full = "AttributeInference(architecture='full')"
-    rows = [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)]
-    line = next(line for line in sections(rows)[0].cut.lines if line.defense == ADP)
-    assert line.retrained is not None
-    assert line.retrained.attack == full
-    before, after = line.retrained.change.before, line.retrained.change.after
-    assert before is not None
-    assert after is not None
-    assert (before.mean, after.mean) == (0.95, 0.88)
 
 
 def test_the_strongest_reconstruction_is_the_strongest_by_ms_ssim() -> None:
     """A brighter guess may have less PSNR and more of the structure, which is what the column shows."""
     other = "InverseNetwork()"
     told = {"psnr": PSNR[ADP] - 2, "ms-ssim": 0.9}
-    rows = every_row()
     more = [
         one | {"attack": other, "value": told[one["metric"]]}
         for one in inversion(ADP, "conv2", PSNR[ADP])
         if one["attack"] == INVERSION and one["metric"] in told
     ]
-    by_measure = next(line for line in sections(rows + more)[0].cut.lines if line.defense == ADP)
-    assert by_measure.after is not None
-    assert by_measure.after.attack == other
-    plain = [one for one in rows + more if one["metric"] != "ms-ssim"]
-    by_psnr = next(line for line in sections(plain)[0].cut.lines if line.defense == ADP)
-    assert by_psnr.after is not None
-    assert by_psnr.after.attack == INVERSION
+    rows = every_row() + more
+    assert lines(rows, ADP).after.attack == other
+    assert lines([one for one in rows if one["metric"] != "ms-ssim"], ADP).after.attack == INVERSION
 
 
 def test_rows_without_attributes_have_no_verdict_and_no_study_without_queries_a_section() -> None:
-    rows = [one for one in every_row() if one["metric"] != "attribute-accuracy"]
-    for found in sections(rows):
+    for found in sections([one for one in every_row() if one["metric"] != "attribute-accuracy"]):
         assert found.conclusion is None
         assert not found.cut.infers
     (study,) = studied([row(metric="test-accuracy", value=0.5)])
     assert edge_cloud_inference(study, ()) is None
-
-
-@pytest.mark.long
-def test_the_page_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
-    shown = page(tmp_path, every_row())
-    answers, pictures = (shown.table("inference1", at) for at in (0, 1))
-    deeper = shown.table("inference2")
-    none, adp, pca, noise = answers
-    assert none["accuracy as deployed, %"][0] == "90.0"
-    assert adp["accuracy as deployed, %"] == ["90.0 → 88.0", "84.4 to 90.8"]
-    assert adp["static adversary"][0] == "90.0 → 52.0"
-    assert [one["retrained adversary"][0] for one in answers] == ["90.0", "86.0", "60.0", "80.0"]
-    assert {one["most frequent value"][0] for one in answers} == {"50.0"}
-    assert (none["static"], none["retrained"]) == ([DASH], [DASH])
-    assert (adp["static"], adp["retrained"]) == (["satisfied"], ["not satisfied"])
-    assert (pca["retrained"], noise["retrained"]) == (["satisfied"], ["undecided"])
-    assert (adp["bytes of a query"], adp["plain features over it"]) == (["500 B"], ["4"])
-    assert [one["bytes of a query"][0] for one in deeper] == ["1 kB", "250 B", "250 B", "1 kB"]
-    assert pictures[1]["PSNR, dB"] == ["25.0 → 14.0", "13.0 to 15.0"]
-    assert pictures[1]["best null"] == ["12.0", "mean; of its class 13.5"]
-    assert pictures[1]["MS-SSIM"] == ["0.50 → 0.28", "null 0.30"]
-    assert pictures[1]["above 0.35, %"][0] == "100.0 → 0.0"
-    text, other = (" ".join(shown.sections[f"inference{at}"].split()) for at in (1, 2))
-    assert "satisfied in none of 3 cases" in other
-    assert "satisfied in 2 of 3 cases against the static adversary" in text
-    assert "1 of these survives the retrained one" in text
-    assert f"Survives: {PCA}. Falls: {ADP}." in text
-    assert "at least 10 percentage points" in text
-    assert "Of 400 images 50.0 % have the most frequent value." in text
-    assert f"reads at least {100 * (least_before(400, 0.5) or 0):.1f} % before protection" in text
-    assert "reads 83.0 % of held-out" in text
-
-
-@pytest.mark.long
-def test_each_cut_has_a_headline_and_a_plane_of_its_own(tmp_path: Path) -> None:
-    """Accuracy at one cut never stands beside an attack at another; rows of the training are in the study of each."""
-    rows = [row(metric="train-loss", value=0.5, scenario="inference", round=2), *every_row()]
-    first, second = studied(rows)
-    assert [(one.cut, one.words[-1]) for one in (first, second)] == [(cut, f"cut at {cut}") for cut in CUTS]
-    for study in (first, second):
-        assert {row.cut for row in study.rows} == {"", study.cut}
-        assert sum(row.metric == "train-loss" for row in study.rows) == 1
-    adp = [next(line for line in summarise(study, {}) if line.defense == ADP) for study in (first, second)]
-    assert [line.deployed.mean if line.deployed else None for line in adp] == [0.88, 0.9]
-    assert [line.round for line in adp] == [3, 4]
-    assert not any("cut" in caveat for line in adp for caveat in line.caveats)
-    shown = page(tmp_path, rows).sections
-    assert {"headline1", "headline2", "plane1", "plane2"} <= shown.keys()
-    assert "88.0 %" in shown["headline1"]
-    assert "88.0 %" not in shown["headline2"]
-
-
-def test_the_headline_and_the_summary_tell_what_was_read_of_the_attribute(tmp_path: Path) -> None:
-    """Also where nobody attacked images: ADP's Tables 4 to 6."""
-    rows = [one for one in every_row() if one["attack"] != INVERSION]
-    shown = page(tmp_path, rows)
-    told = " ".join(shown.sections["headline1"].split())
-    assert "nothing is known" not in told
-    assert "read 86.0 % of the values of the sensitive attribute (n = 400 images), above its most" in told.replace(
-        "\xa0", " "
-    )
-    (adp,) = [one["attribute read, %"] for one in shown.table("summary1") if one["Defence"][0] == ADP]
-    assert (adp[0], adp[-1]) == ("86.0", "most frequent 50.0")
-
-
-def test_an_adversary_of_another_package_is_in_the_section() -> None:
-    """What its card says counts, whoever wrote the attack."""
-    text = "TheirInference(training='blind')"
-    theirs = [inference(of, "conv2", text, share) for of, share in (("", 0.95), (ADP, 0.6))]
-    for one in theirs:
-        one["card"] = one["card"] | {"knows_defenses": False}
-    line = next(line for line in sections([*every_row(), *theirs])[0].cut.lines if line.defense == ADP)
-    assert line.static is not None
-    assert (line.static.attack, line.static.change.after.mean if line.static.change.after else None) == (text, 0.6)
-
-
-@pytest.mark.long
-def test_the_page_warns_where_nobody_retrained(tmp_path: Path) -> None:
-    rows = [one for one in every_row() if one["attack"] != RETRAINED]
-    text = " ".join(page(tmp_path, rows).sections["inference1"].split())
-    assert "No adversary was retrained" in text
-    assert "survive" not in text
 
 
 # ---- Curves and masks
@@ -466,9 +338,10 @@ COMPONENTS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 1: (0.5, 
 EPOCHS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
 
 
-@pytest.mark.long
-def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) -> None:
+def test_curves_show_every_point_and_what_plain_features_and_masks_give() -> None:
     rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
+    for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
+        rows.append(row(metric=f"masked-{what}", value=value, n=200, **known(ADP, "conv2")))
     first, second = studied(rows)
     adp, pca = fit_curves(first)
     assert [one.defense for one in (adp, pca)] == [ADP, PCA]
@@ -477,28 +350,12 @@ def test_curves_show_every_point_and_what_plain_features_give(tmp_path: Path) ->
     for tip in ("server, 1 components: 50.0 %", "adversary, 8 components: 75.0 %"):
         assert tip in pca.drawing
     assert "adversary, 2 epochs: 65.0 %" in adp.drawing
+    assert (adp.masked, pca.masked) == ({"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}, {})
     # By doublings: 1, 2 and 8 components stand at 0, 1 and 3 thirds of the axis.
     marks = re.findall(r'<text [^>]*text-anchor: middle[^>]* x="([0-9.]+)"[^>]*>([0-9]+)</text>', pca.drawing)
-    first, second, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
-    assert (second - first) / (last - first) == pytest.approx(1 / 3, abs=0.01)
-    shown = page(tmp_path, rows).sections
-    assert ["While a defence learns" in shown[f"inference{at}"] for at in (1, 2)] == [True, False]
-
-
-@pytest.mark.long
-def test_the_limit_of_the_masks_stands_beside_the_curve(tmp_path: Path) -> None:
-    rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
-    for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
-        rows.append(row(metric=f"masked-{what}", value=value, n=200, **known(ADP, "conv2")))
-    adp, pca = fit_curves(studied(rows)[0])
-    assert adp.masked == {"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}
-    assert pca.masked == {}
-    told = " ".join(page(tmp_path, rows).sections["inference1"].split())
-    assert "masks cover 31.0 % of an image" in told
-    assert "the server half reads 84.0 %, the adversary 70.0 %" in told
-
-
-def test_curves_of_several_seeds_are_their_mean() -> None:
+    one, two, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
+    assert (two - one) / (last - one) == pytest.approx(1 / 3, abs=0.01)
+    # Of several seeds, curves are the mean.
     later: dict[int | None, tuple[float, float]] = {at: (pair[0] + 0.04, pair[1]) for at, pair in EPOCHS.items()}
     rows = every_row() + path_rows(ADP, "epochs", EPOCHS) + path_rows(ADP, "epochs", later, seed=1)
     (curve,) = fit_curves(studied(rows)[0])
@@ -506,31 +363,21 @@ def test_curves_of_several_seeds_are_their_mean() -> None:
     assert "server, 1 epochs: 82.0 %" in curve.drawing
 
 
-@pytest.mark.long
-def test_a_run_without_curves_or_masks_says_nothing_of_them(tmp_path: Path) -> None:
-    text = page(tmp_path, every_row()).sections["inference1"]
-    assert "While a defence learns" not in text
-    assert "What is masked" not in text
-
-
-@pytest.mark.long
 def test_masks_are_shown_in_the_section_in_order_and_not_among_attacked_images(tmp_path: Path) -> None:
     kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")
+    place = {"attack": "", "client": "server", "target": 0}
     pictures = [
-        known(ADP, cut) | {
-            "attack": "", "kind": kind, "client": "server", "target": 0, "image": at, "observation": "delta masks",
-            "caption": f"cut at {cut}, image {at + 1}", "file": f"{cut}-{at}-{kind}.png",
-        }
+        known(ADP, cut) | place | {"kind": kind, "image": at, "observation": "delta masks"}
+        | {"caption": f"cut at {cut}, image {at + 1}", "file": f"{cut}-{at}-{kind}.png"}
         for cut in CUTS for at in (0, 1) for kind in sorted(kinds)
     ]  # fmt: skip
-    attacked = known("", "conv2") | {
-        "attack": "", "kind": "original", "client": 0, "target": 0, "image": 0, "observation": "queries", "file": "o.png"
-    }  # fmt: skip
-    found = page(tmp_path, every_row(), [*pictures, attacked])
+    of = {"kind": "original", "client": 0, "image": 0, "observation": "queries", "file": "o.png"}
+    rows = [one for one in every_row() if one["defense"] in ("", ADP)]
+    config = CONFIG | {"pipelines": ["", ADP], "defenses": {}}
+    found = build(tmp_path, rows, config=config, pictures=[*pictures, known("", "conv2") | place | of])
     named = [known["alt"] for name, known in found.tags if name == "img"]
     masks = [alt for alt in named if alt and "image" in alt and "cut at" in alt]
     words = ("image", "server cam", "adversary cam", "mask", "masked")
     assert masks == [f"{word}, cut at {cut}, image {at}" for cut in CUTS for at in (1, 2) for word in words]
     assert "cut at" not in found.sections["pictures1"]
     assert "pictures2" not in found.sections
-    assert "What is masked" in found.sections["inference1"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulations.report import write_report
-from tests.simulations.report.page.test_page import CHROMIUM, MOST_SHEETS, pages_of
+from tests.simulations.report.page.test_page import MOST_SHEETS, pages_of, printed
 from tests.simulations.report.report_run import Page, member_rows, row, setting, write_run
 
 MOST_WORDS = 8_000
@@ -32,12 +31,8 @@ ROUNDS, ATTACKED, IMAGES = 16, (0, 16), 16
 
 def training(defense: str, at: int) -> list[dict[str, Any]]:
     known = {"defense": defense, "round": at}
-    rows = [
-        row(
-            metric="test-accuracy", reference=reference, value=0.1 + 0.04 * at, ci_low=0.05, ci_high=0.9, n=137, **known
-        )
-        for reference in ("original", "transformed")
-    ]
+    known_too = known | {"metric": "test-accuracy", "ci_low": 0.05, "ci_high": 0.9, "n": 137}
+    rows = [row(reference=of, value=0.1 + 0.04 * at, **known_too) for of in ("original", "transformed")]
     measured = {"train-seconds": 0.5, "update-bytes": 250_000, "train-loss": 1.5, "gradient-norm": 0.2}
     measured |= {"epsilon": 0.5 * at, "epsilon-with-probes": 0.6 * at, "delta": 1e-5} if "DPSGD" in defense else {}
     return rows + [row(metric=metric, value=value, **known) for metric, value in measured.items()]
@@ -105,16 +100,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_page_like_that_of_the_default_audit_is_short(run: Path) -> None:
     """Tooltips, closed folds and both drawings of each chart count as well."""
-    found = Page((run / "report.html").read_text(encoding="utf-8"))
+    found, every = (Page((run / name).read_text(encoding="utf-8")) for name in ("report.html", "attacks.html"))
     assert len(found.text.split()) <= MOST_WORDS
     assert sum(map(len, found.images.values())) <= MOST_PICTURES
-    every = Page((run / "attacks.html").read_text(encoding="utf-8"))
     assert len(every.table("attacks")) == len(ATTACKED) * (5 * (len(PLAIN) + len(LABELS)) + 2 * len(ADAPTIVE))
     assert len(found.table("attacks")) == len(PLAIN) + len(ADAPTIVE) + len(LABELS)
 
 
-@pytest.mark.skipif(not (CHROMIUM and shutil.which("pdftotext")), reason="needs Chromium and pdftotext")
+@pytest.mark.long
+@printed
 def test_it_prints_on_few_sheets(run: Path, tmp_path: Path) -> None:
     assert len(pages_of(run / "report.html", tmp_path)) <= MOST_SHEETS

@@ -1,0 +1,130 @@
+"""Each kind of page as a person approved it, and what holds of all of them."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from simulations.report import write_report
+from simulations.report.section import sections
+from tests.simulations.report.approved_text import FOLDER, assert_approved, lines_of
+from tests.simulations.report.every_page import PAGES
+from tests.simulations.report.report_run import Page
+
+KINDS = {
+    "federated": ("top", "glance", "headline", "summary", "plane", "curves", "control"),
+    "members_and_attributes": ("glance", "headline", "membership", "representatives", "attributes", "attacks"),
+    "doubts": ("top", "glance", "headline", "summary", "control", "attacks", "failures"),
+    "dp_audit": ("glance", "summary", "epsilon_curve", "audited_epsilon"),
+    "updates": ("top", "glance", "headline", "summary", "configuration"),
+    "adversaries": ("glance", "headline", "active", "aggregates", "pictures"),
+    "external_app": ("top", "glance1", "headline1", "recorded2", "audited3", "headline3"),
+    "split": ("glance", "headline", "split", "control", "pictures", "configuration"),
+    "outsourced": ("glance", "headline", "outsourced", "control"),
+    "inference": ("glance", "headline", "inference"),
+    "empty": (),
+}
+"""Page -> the sections that are approved: "top" is all before the first, nothing means all of them."""
+EVERY = {"doubts": ("attacks", "cards")}
+"""The same of pages of every attack."""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: make(folder / name) for name, make in PAGES.items()}
+
+
+def test_each_kind_of_page_reads_as_it_was_approved(pages: dict[str, Path], subtests: pytest.Subtests) -> None:
+    for kind, only in KINDS.items():
+        with subtests.test(msg=kind):
+            assert_approved(kind, pages[kind], only)
+    for kind, only in EVERY.items():
+        with subtests.test(msg=f"every attack of {kind}"):
+            assert_approved(f"{kind}_every_attack", pages[kind].with_name("attacks.html"), only)
+
+
+def test_approved_pages_show_every_section_and_are_short_enough_to_be_read(pages: dict[str, Path]) -> None:
+    lines = {kind: lines_of(pages[kind], only) for kind, only in KINDS.items()}
+    shown = {re.sub(r"## (\w+?)\d*$", r"\1", one) for found in lines.values() for one in found}
+    assert {one.name for one in sections()} <= shown
+    assert {kind: len(found) for kind, found in lines.items() if len(found) > 150} == {}
+    assert {file.stem for file in FOLDER.iterdir()} == {
+        *KINDS,
+        "comparison",
+        *(f"{kind}_every_attack" for kind in EVERY),
+    }
+
+
+def test_a_page_with_another_verdict_or_number_is_not_as_it_was_approved(
+    tmp_path: Path, pages: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("APPROVE", raising=False)
+    text = pages["outsourced"].read_text(encoding="utf-8")
+    other = tmp_path / "report.html"
+    for old, new in (("readable", "not recovered"), ("17.5", "17.6"), ("+3.5", "+3.4"), (" 80.0 %", " 80.1 %")):
+        assert old in text, old
+        other.write_text(text.replace(old, new), encoding="utf-8")
+        with pytest.raises(AssertionError, match="APPROVE=1"):
+            assert_approved("outsourced", other, KINDS["outsourced"])
+    assert_approved("outsourced", pages["outsourced"], KINDS["outsourced"])
+    # And of the rows: one more image that is recovered.
+    rows = [json.loads(one) for one in (pages["outsourced"].with_name("rows.jsonl")).read_text().splitlines()]
+    for one in rows:
+        if (one["metric"], one["reference"]) == ("psnr", "original") and one["attack"].endswith("WindowMean()"):
+            one["value"] += 0.3
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (tmp_path / "config.json").write_bytes(pages["outsourced"].with_name("config.json").read_bytes())
+    assert lines_of(write_report(tmp_path)) != lines_of(pages["outsourced"])
+
+
+def test_every_page_is_well_formed_loads_nothing_and_names_what_it_links_scrolls_and_explains(
+    pages: dict[str, Path], subtests: pytest.Subtests
+) -> None:
+    written = [*pages.values(), *(one.with_name("attacks.html") for name, one in pages.items() if name != "empty")]
+    for path in filter(Path.is_file, written):
+        with subtests.test(msg=f"{path.parent.name}/{path.name}"):
+            source = path.read_text(encoding="utf-8")
+            page = Page(source)
+            assert page.open == []
+            ids = [known["id"] for _, known in page.tags if "id" in known]
+            assert len(ids) == len(set(ids))
+            assert not re.search(r"@import|url\(|<link|<iframe|src=\"(?!data:image/png;base64,)", source)
+            assert not [key for _, known in page.tags for key in known if key.startswith("on")]
+            for link in (str(known["href"]) for tag, known in page.tags if tag == "a"):
+                file, _, place = link.partition("#")
+                target = path.parent / file if file else path
+                assert target.is_file() or path.name == "comparison.html", link
+                assert not place or f'id="{place}"' in target.read_text(encoding="utf-8"), link
+            # The only script is the one that the policy names.
+            (script,) = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
+            policy = str(re.findall(r'Content-Security-Policy"\s+content="([^"]*)"', source)[0])
+            digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            assert policy.startswith("default-src 'none'")
+            assert f"script-src 'sha256-{digest}'" in policy
+            assert source.count("<script") == 1
+            # What scrolls has a name of its own and is reached by keys; it is the parent of every table.
+            boxes = [known for _, known in page.tags if known.get("role") == "region"]
+            assert len({box["aria-label"] for box in boxes}) == len(boxes)
+            assert all(box["tabindex"] == "0" and str(box["class"]).startswith("scroll") for box in boxes)
+            assert len([tag for tag, _ in page.tags if tag == "caption"]) == len(boxes)
+            assert not re.search(r"<th[^>]*>\s*</th>", source)
+            for known in (known for tag, known in page.tags if tag == "a" and known.get("class") == "term"):
+                assert str(known["title"]) in " ".join(page.sections["glossary"].split())
+
+
+def test_numbers_of_the_rows_are_in_the_table_beside_the_page(pages: dict[str, Path]) -> None:
+    for name in ("federated", "split", "inference"):
+        folder = pages[name].parent
+        written = [json.loads(one) for one in (folder / "rows.jsonl").read_text().splitlines()]
+        table = list(csv.DictReader((folder / "rows.csv").open(newline="", encoding="utf-8")))
+        found = [(one["metric"], one["defense"].lstrip("'"), float(one["value"])) for one in table if one["value"]]
+        for one in written:
+            if one["value"] is not None:
+                assert (one["metric"], one["defense"], one["value"]) in found
