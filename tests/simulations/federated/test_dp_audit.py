@@ -1,9 +1,10 @@
-"""Canaries in a federated run: a correct DP-SGD stays below its claim, broken ones are refuted by what crossed the wire."""
+"""Canaries in a federated run: correct mechanisms stay below their claims, broken ones are refuted by what crossed the wire."""
 
 from __future__ import annotations
 
 import json
-import sys
+import math
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,48 +12,54 @@ from typing import Any
 import pytest
 
 import simulations
+from defenses.neighbours import ADD_OR_REMOVE, MEANING, REPLACE_ONE
 from defenses.registry import DEFENSES
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.spec import parse
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import as_json
 from simulations.report.analysis.shown import REFUTED
 from simulations.run.in_process import Audited
+from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.findings import print_findings
-from simulations.settings.errors import ConfigError
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
+from tests.simulations.run.test_in_process import TINY
+from tests.simulations.run_folder.test_resume import Killed
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "dp_audit"))
-from broken import BareLayer, ClearNumber, ReusedNoise, register
-
-HIDDEN = "noise_multiplier=20.0, neighbours='add-or-remove', sample_rate=1.0"
+ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {
-    "dataset": "mnist-5k", "model": "mlp", "width": 4, "train_limit": 400, "test_limit": 60, "rounds": 2, "num_clients": 16,
+    "dataset": "mnist-5k", "model": "mlp", "width": 4, "train_limit": 400, "test_limit": 60, "rounds": 2, "num_clients": 24,
     "local_epochs": 1, "batch_size": 128, "learning_rate": 0.1, "momentum": 0.0, "learning_rate_milestones": "",
-    "dp_canaries": 48, "probe_attacks": "", "update_attacks": "", "attack_rounds": "", "attack_workers": 0, "adaptive": False,
+    "dp_canaries": 20, "probe_attacks": "", "update_attacks": "", "attack_rounds": "", "attack_workers": 0, "adaptive": False,
 }  # fmt: skip
-CORRECT, BARE, REUSED = "DPSGD(target_epsilon=2.0)", "BareLayer(target_epsilon=2.0)", "ReusedNoise(target_epsilon=2.0)"
+CORRECT, BARE, REUSED = (f"{name}(target_epsilon=2.0)" for name in ("DPSGD", "BareLayer", "ReusedNoise"))
+CLIENTS, BARE_CLIENTS = (f"{name}(max_norm=1.0, target_epsilon=2.0, rounds=2)" for name in ("ClientDP", "BareTensor"))
+FLOWER = "FlowerLocalDP(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-05)"
+HIDDEN = "noise_multiplier=20.0, neighbours='add-or-remove', sample_rate=1.0"
 NUMBER, CLEAR = f"DPSGD({HIDDEN})", f"ClearNumber({HIDDEN})"
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> Audited:
-    return with_broken(
-        out=tmp_path_factory.mktemp("canaries") / "run", **SMALL, defenses="; ".join((CORRECT, BARE, REUSED))
-    )
+def broken_defenses() -> Iterator[None]:
+    """Configurations may name the broken defences of benchmarks/, which are in no catalogue."""
+    known = dict(DEFENSES._own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks" / "dp_audit"))
+        import broken
+        import broken_clients
+
+        assert not {"BareLayer", "ClearNumber", "ReusedNoise", "BareTensor"} & set(DEFENSES)
+        broken.register()
+        broken_clients.register()
+        yield
+        DEFENSES._own = known
 
 
 @pytest.fixture(scope="module")
-def shown(audited: Audited) -> dict[str, ShownEpsilon]:
-    return shown_of(audited)
-
-
-def with_broken(**settings: Any) -> Audited:
-    """A run whose configuration may name broken defences."""
-    known = dict(DEFENSES._own)
-    register()
-    try:
-        return simulations.audit(**settings)
-    finally:
-        DEFENSES._own = known
+def audited(tmp_path_factory: pytest.TempPathFactory, broken_defenses: None) -> Audited:
+    """Guarantees for examples and for clients, kept and broken, in one run."""
+    defenses = "; ".join((CORRECT, BARE, REUSED, CLIENTS, BARE_CLIENTS, FLOWER))
+    return simulations.audit(out=tmp_path_factory.mktemp("canaries") / "run", **SMALL, defenses=defenses)
 
 
 def shown_of(run: Audited) -> dict[str, ShownEpsilon]:
@@ -61,27 +68,80 @@ def shown_of(run: Audited) -> dict[str, ShownEpsilon]:
     return {defense: one for defense, one in found.items() if one is not None}
 
 
-def test_a_correct_dp_sgd_is_not_refuted_and_shows_what_its_canaries_can(shown: dict[str, ShownEpsilon]) -> None:
-    assert set(shown) == {CORRECT, BARE, REUSED}  # no defence has nothing to audit
-    found = shown[CORRECT]
-    assert found.claimed == pytest.approx(2.0, rel=2e-3)
-    assert 0 <= found.plain <= found.gaussian < found.claimed
-    assert not found.refuted
-    assert found.largest > 2
-    assert found.canaries == 16 * 48
+def spent(run: Audited, defense: str) -> dict[int, float]:
+    """Round -> epsilon."""
+    return {row.round: row.value for row in run.rows if (row.defense, row.metric) == (defense, "epsilon") and row.value}
 
 
-def test_bugs_are_refuted_by_the_view_that_shows_them(shown: dict[str, ShownEpsilon]) -> None:
-    last = next(reversed([part.part for part in shown[BARE].parts if part.part.endswith("bias")]))
+def test_accounts_grow_by_one_exact_release_a_round_whatever_the_defence_claims(audited: Audited) -> None:
+    (clients,), (flower,) = parse(CLIENTS).defenses, parse(FLOWER).defenses
+    account = spent(audited, CLIENTS)
+    assert account[2] == pytest.approx(2.0, rel=1e-6)
+    assert account[1] == pytest.approx(gaussian_epsilon(2 / clients.noise, 1e-5), rel=1e-6)  # type: ignore[attr-defined]
+    rows = [row for row in audited.rows if row.defense == CLIENTS and row.metric == "epsilon"]
+    assert {row.neighbours for row in rows} == {"replace-client"}
+    # Flower's own epsilon is 1, of one message and without neighbours.
+    account, std = spent(audited, FLOWER), math.sqrt(2 * math.log(1.25e5))
+    assert account[1] == pytest.approx(gaussian_epsilon(2 / std, 1e-5), rel=1e-6)
+    assert account[2] == pytest.approx(gaussian_epsilon(2 * math.sqrt(2) / std, 1e-5), rel=1e-6)
+    assert account[1] > flower.epsilon  # type: ignore[attr-defined]
+    # A client that hides its examples reports no loss of its training.
+    losses = {row.defense for row in audited.rows if row.metric == "train-loss"}
+    assert "" in losses
+    assert CLIENTS not in losses
+
+
+@pytest.mark.essential
+@pytest.mark.numeric
+def test_correct_mechanisms_are_not_refuted_and_bugs_are_by_the_view_that_shows_them(audited: Audited) -> None:
+    shown = shown_of(audited)
+    assert set(shown) == {CORRECT, BARE, REUSED, CLIENTS, BARE_CLIENTS, FLOWER}  # no defence has nothing to audit
+    assert {defense for defense, one in shown.items() if one.refuted} == {BARE, REUSED, BARE_CLIENTS}
+    for defense, level, canaries in ((CORRECT, "example-level", 24 * 20), (CLIENTS, "client-level", 20)):
+        found = shown[defense]
+        assert (found.level, found.canaries) == (level, canaries)
+        assert found.claimed == pytest.approx(2.0, rel=2e-3)
+        assert 0 <= found.plain <= found.gaussian < found.claimed
+        assert 1 < found.largest < math.inf
+    assert (shown[FLOWER].canaries, shown[FLOWER].neighbours) == (20, "replace-client")
+    assert shown[FLOWER].claimed == pytest.approx(spent(audited, FLOWER)[2], rel=1e-6)
+    last = next(part.part for part in reversed(shown[BARE].parts) if part.part.endswith("bias"))
     assert last in shown[BARE].refuted_by
-    assert "canaries of alternating sign" in shown[REUSED].refuted_by
+    assert any(part.endswith("bias") for part in shown[BARE_CLIENTS].refuted_by)
     assert shown[REUSED].part == "canaries of alternating sign"
+    assert "canaries of alternating sign" in shown[REUSED].refuted_by
     assert shown[REUSED].plain > shown[REUSED].claimed
 
 
-def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path) -> None:
+def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audited) -> None:
+    found, shown = {one["defense"]: one for one in as_json(audited.directory)}, shown_of(audited)
+    assert json.dumps(found)
+    assert (found[""]["epsilon_shown"], found[""]["audit"], found[""]["neighbours"]) == (None, "", "")
+    for defense, one in shown.items():
+        mine = found[defense]
+        assert (mine["level"], mine["neighbours"]) == (one.level, one.neighbours)
+        assert (mine["epsilon_shown"], mine["epsilon_shown_gaussian"]) == (one.plain, one.gaussian)
+        assert mine["epsilon_gap"] == pytest.approx(one.claimed - one.plain)
+        assert mine["epsilon_gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
+        assert ("The claim is refuted" in mine["audit"]) == one.refuted
+        assert any(text.startswith(REFUTED) for text in mine["warnings"]) == one.refuted
+        assert one.refuted or f"Gap: {one.gap:.2f} without an assumption" in mine["audit"]
+    out, one = StringIO(), shown[CORRECT]
+    print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)
+    table, page = (" ".join(text.split()) for text in (out.getvalue(), audited.report.read_text(encoding="utf-8")))
+    for text in (table, page):
+        # The bound without an assumption comes first, and the one that assumes Gaussian noise is never shown without saying so.
+        assert f"shown ≥ {one.plain:.2f}" in text
+        assert f"shown ≥ {one.gaussian:.2f}" not in text or one.gaussian == one.plain
+        assert "client-level" in text
+    assert f"ε claimed 2.00, ε shown at least {one.plain:.2f} without an assumption (gap {one.gap:.2f})" in page
+    assert "the two cannot be compared, whichever is smaller" in page
+
+
+@pytest.mark.numeric
+def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defenses: None) -> None:
     few = {"num_clients": 40, "rounds": 1, "dp_canaries": 4, "defenses": f"{NUMBER}; {CLEAR}"}
-    shown = shown_of(with_broken(out=tmp_path / "run", **SMALL | few))
+    shown = shown_of(simulations.audit(out=tmp_path / "run", **SMALL | few))
     found = shown[CLEAR]
     assert found.refuted_by == ("reported num-examples",)
     assert found.claimed == shown[NUMBER].claimed < 0.2
@@ -91,101 +151,58 @@ def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path) -> None:
     assert ("reported num-examples", 20) in [(part.part, part.canaries) for part in shown[NUMBER].parts]
 
 
-def test_the_findings_have_claim_bound_and_gap(audited: Audited, shown: dict[str, ShownEpsilon]) -> None:
-    found = {one["defense"]: one for one in as_json(audited.directory)}
-    assert json.dumps(found)
-    for defense, one in shown.items():
-        assert (found[defense]["epsilon_shown"], found[defense]["epsilon_shown_gaussian"]) == (one.plain, one.gaussian)
-        assert found[defense]["epsilon_gap"] == pytest.approx(one.claimed - one.plain)
-        assert found[defense]["epsilon_gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
-        assert ("The claim is refuted" in found[defense]["audit"]) == one.refuted
-        bound = (
-            f"Shown: at least {one.plain:.2f} without an assumption, at least {one.gaussian:.2f} if noise is Gaussian"
-        )
-        assert bound in found[defense]["audit"]
-        assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
-    gaps = (
-        f"Gap: {shown[CORRECT].gap:.2f} without an assumption, {shown[CORRECT].gap_gaussian:.2f} if noise is Gaussian."
-    )
-    assert gaps in found[CORRECT]["audit"]
-    assert found[""]["epsilon_shown"] is None
-    assert found[""]["audit"] == ""
-
-
-def test_the_terminal_has_the_bound_without_an_assumption_first(
-    audited: Audited, shown: dict[str, ShownEpsilon]
-) -> None:
-    out = StringIO()
-    print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)
-    table = " ".join(out.getvalue().split())
-    assert f"shown ≥ {shown[CORRECT].plain:.2f}" in table
-    assert f"shown ≥ {shown[CORRECT].gaussian:.2f}" not in table
-    assert f"≥ {shown[CORRECT].gaussian:.2f}" in table
-    assert table.count("if noise is Gaussian") >= 6  # in the table and below it
-
-
-def test_the_page_has_claim_and_bounds_in_the_headline_and_a_section(
-    audited: Audited, shown: dict[str, ShownEpsilon]
-) -> None:
-    page = " ".join(audited.report.read_text().split())
-    one = shown[CORRECT]
-    assert (
-        f"ε claimed 2.00, ε shown at least {one.plain:.2f} without an assumption (gap {one.gap:.2f}), at least" in page
-    )
-    for bound in (f"shown ≥ {one.plain:.2f}", f"≥ {one.gaussian:.2f} if noise is Gaussian"):
-        assert f"<small>{bound}</small>" in page
-    assert f"shown ≥ {one.gaussian:.2f}" not in page
-    assert '<section id="audited_epsilon">' in page
-    weak = [part for part in one.parts if part.largest <= one.claimed]
-    assert weak  # 16 lone canaries cannot show 2
-    assert "could not have refuted the claim" in page
-    condition = "" if shown[BARE].plain > 2.0 else " if noise is Gaussian"
-    assert f"the claimed epsilon is refuted{condition}: claimed 2.00" in page
-
-
-def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path, audited: Audited) -> None:
-    settings = SMALL | {"num_clients": 4, "defenses": CORRECT}
-    whole = simulations.audit(out=tmp_path / "whole", **settings)
-    begun = tmp_path / "begun"
-
-    class StoppedError(RuntimeError):
-        pass
-
-    from simulations.run_folder.run_directory import RunDirectory
-
+def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path) -> None:
+    settings = SMALL | {"num_clients": 4, "dp_canaries": 8, "defenses": CORRECT}
+    whole, begun = simulations.audit(out=tmp_path / "whole", **settings), tmp_path / "begun"
     complete = RunDirectory.complete_round
 
     def stop(self: Any, pipeline: Any, checkpoint: Any) -> None:
         complete(self, pipeline, checkpoint)
         if str(pipeline) == CORRECT and checkpoint.round == 1:
-            raise StoppedError
+            raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDirectory, "complete_round", stop)
-        with pytest.raises(StoppedError):
+        with pytest.raises(Killed):
             simulations.audit(out=begun, **settings)
-    resumed = simulations.audit(resume=begun)
+    runs = (whole, simulations.audit(resume=begun))
     first, second = (
-        [(row.value, row.extra[AUDIT]) for row in run.rows if row.metric.startswith("epsilon-shown")]
-        for run in (whole, resumed)
+        [(r.value, r.extra[AUDIT]) for r in run.rows if r.metric.startswith("epsilon-shown")] for run in runs
     )
     assert first == second
     assert len(first) == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"defenses": "ImageNoise(std=0.1)"}, "no pipeline has DPSGD"),
-        ({"dp_canaries": 60_000}, "more than the"),
-        ({"defenses": "DPSGD(target_quantile=0.5)"}, "a clipping norm that changes"),
-        ({"defenses": "DPSGD(clip_decay=0.9)"}, "set target_quantile=None and clip_decay=1"),
-    ],
-)
-def test_canaries_without_a_claim_or_a_place_are_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=f"dp-canaries.*{why}"):
-        simulations.audit(out=tmp_path / "run", **{**SMALL, "defenses": CORRECT, **changes})
+def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:
+    few = {
+        "num_clients": 4,
+        "dp_canaries": 3,
+        "rounds": 1,
+        "update_attacks": "LossThreshold()",
+        "attack_rounds": "first",
+    }
+    defense = "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
+    run = simulations.audit(out=tmp_path / "run", **SMALL | few, defenses=defense)
+    found = {row.defense: row.card.members for row in run.rows if row.metric == "membership-auc"}
+    assert 0 < (found[defense] or 0) < (found[""] or 0) / 3
 
 
-def test_broken_defences_are_in_no_catalogue() -> None:
-    assert not {kind.__name__ for kind in (BareLayer, ClearNumber, ReusedNoise)} & set(DEFENSES)
+@pytest.mark.long
+def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Path) -> None:
+    """Some 80 examples a client; with batches of 16 the second pipeline reports 320."""
+    replaced = "DPSGD(noise_multiplier=2.0)"
+    hidden = "DPSGD(noise_multiplier=2.0, neighbours='add-or-remove', sample_rate=0.05)"
+    audited = simulations.audit(out=tmp_path / "run", **{**TINY, "rounds": 1, "defenses": f"{replaced}; {hidden}"})
+    for defense, neighbours in ((replaced, REPLACE_ONE), (hidden, ADD_OR_REMOVE), ("", "")):
+        rows = [row for row in audited.rows if row.defense == defense]
+        private = [row for row in rows if row.metric in ("epsilon", "epsilon-with-probes", "delta")]
+        assert {row.neighbours for row in private} == ({neighbours} if neighbours else set())
+        assert {row.neighbours for row in rows if row.metric == "test-accuracy"} == {""}
+        assert {row.card.more.get("neighbours", "") for row in rows if row.is_attack} == {neighbours}
+    page = " ".join(audited.report.read_text(encoding="utf-8").split())
+    assert all(f"neighbours of ε: {MEANING[name]}" in page for name in (REPLACE_ONE, ADD_OR_REMOVE))
+    # A client that hides its number reports a public one and no times.
+    assert {row.defense for row in audited.rows if row.metric == "train-seconds"} == {"", replaced}
+    assert not audited.failures
+    assert 0 < spent(audited, hidden)[1] < spent(audited, replaced)[1]
+    assert '"neighbours"' in (audited.directory / "rows.csv").read_text().splitlines()[0].split(",")

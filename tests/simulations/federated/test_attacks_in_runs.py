@@ -1,0 +1,146 @@
+"""Attacks that learn, that match whole rounds, that are exact, and the breaks of defences, in federations in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks.metrics.names import Role
+from simulations.experiment.experiment import Experiment
+from simulations.report.analysis.failures import failed_attacks
+from simulations.report.analysis.outcome import verdict_lines
+from simulations.report.analysis.run import read_run
+from simulations.report.analysis.sentences import sentence
+from simulations.server_app import run_experiment
+from tests.attacks.wire import PatchNet
+from tests.lines import read_lines
+from tests.local_grid import LocalGrid
+
+INVERSION = "InvertingGradients(iterations=40)"
+LEARNED = "LearningToInvert(updates=32, size=32, hidden=32, iterations=20)"
+
+
+class OfDigits(PatchNet):
+    """16 patches of 7 x 7 pixels."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(side=28, patch=7, num_classes=num_classes)
+
+
+def rows_of(folder: Path, **changes: Any) -> list[dict[str, Any]]:
+    settings: dict[str, Any] = {
+        "output-dir": str(folder), "dataset": "mnist-5k", "model": "lenet", "train-limit": 200, "test-limit": 40,
+        "num-clients": 2, "rounds": 1, "local-steps": 2, "batch-size": 4, "learning-rate": 0.1, "attack-workers": 0,
+        "probe-attacks": "", "update-attacks": "", "probe-targets": 2, "probe-images": 1, "adaptive": False, "defenses": "",
+        "attack-rounds": "first", **{key.replace("_", "-"): value for key, value in changes.items()},
+    }  # fmt: skip
+    run_experiment(LocalGrid(2), Experiment.from_mapping(settings))
+    return read_lines(folder / "rows.jsonl")
+
+
+@pytest.mark.long
+def test_an_attack_that_learns_does_so_anew_for_each_round_and_defence(tmp_path: Path) -> None:
+    defenses = ("", "Pruning(fraction=0.9, per='step')", "DPSGD(target_epsilon=50.0)")
+    rows = rows_of(
+        tmp_path / "run", probe_attacks=LEARNED, defenses="; ".join(defenses[1:]), attack_rounds="first,final", rounds=2
+    )
+    mine = [row for row in rows if row["attack"] == LEARNED and row["metric"] == "holdout_psnr"]
+    assert {(row["defense"], row["status"]) for row in mine} == {(defense, "ok") for defense in defenses}
+    # Another model in each round and under each defence: another network, whose held-out score is another.
+    assert len({row["value"] for row in mine}) == len(mine) == 2 * len(defenses)
+    cards = [row["card"] for row in rows if row["attack"] == LEARNED and row["metric"] == "psnr"]
+    assert {(card["threat_class"], card.get("attack_failures")) for card in cards} == {("D", None)}
+
+
+@pytest.mark.long
+def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tells_both(tmp_path: Path) -> None:
+    probed, matched = "InvertingGradients(iterations=2)", "SurrogateMatching(iterations=2)"
+    mixer = "VisualMixer(window_lower=2, window_upper=4)"
+    rows = rows_of(
+        tmp_path / "run", defenses=mixer, train_limit=80, probe_attacks=probed,
+        update_attacks=f"{matched}; {matched} | WindowMean(); Spear()",
+    )  # fmt: skip
+    scored = {(r["defense"], r["attack"]) for r in rows if r["metric"] == "psnr" and "Matching" in r["attack"]}
+    assert scored == {(defense, one) for defense in ("", mixer) for one in (matched, f"{matched} | WindowMean()")}
+    plain = [row for row in rows if (row["attack"], row["defense"]) == (matched, "")]
+    found = {row["metric"]: row for row in plain if row["reference"] in ("", "original")}
+    assert found["psnr"]["n"] == 2 * 2 * 4  # Two clients, two steps of four images each.
+    assert 0 <= found["alpha"]["value"] <= 1
+    card = found["psnr"]["card"]
+    assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
+    # An attack of one step on whole rounds: a row that says what is for them.
+    spear = [row["card"] for row in rows if row["attack"] == "Spear()" and row["metric"] == "psnr"]
+    (told,) = {reason for card in spear for reason in card["attack_failures"]}
+    assert "does not apply: the update has 2 local steps" in told
+    run = read_run(tmp_path / "run")
+    for line in run.lines(*run.studies):
+        text = sentence(line)
+        parts = ("One-step probe: ", ". Training update of 2 steps on ", " images, searched by 2 iterations: ")
+        assert [part for part in parts if part in text] == list(parts)
+
+
+@pytest.mark.long
+def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path) -> None:
+    chain, noise = f"{INVERSION} | LearnedDenoiser(iterations=20, width=4)", "GaussianNoise(std=0.01, per='step')"
+    rows = rows_of(tmp_path / "run", probe_attacks=f"{INVERSION}; {chain}; {LEARNED}", defenses=noise)
+    of_images = [row for row in rows if (row["metric"], row["reference"]) == ("psnr", "original")]
+    psnr = {(row["defense"], row["role"], row["attack"]): row for row in of_images}
+    for defense in ("", noise):
+        by_role = {role: {a for of, as_, a in psnr if (of, as_) == (defense, role)} for role in Role}
+        assert by_role[Role.ATTACK] == {INVERSION, chain, LEARNED}
+        assert by_role[Role.NULL_CONTROL] == {chain, LEARNED}
+        assert by_role[Role.NULL_BASELINE] == {"grey", "mean"}
+        for attack in (chain, LEARNED):
+            mine, of_noise = psnr[defense, Role.ATTACK, attack], psnr[defense, Role.NULL_CONTROL, attack]
+            assert mine["n"] == of_noise["n"] == 4
+            assert mine["value"] != of_noise["value"]
+            assert mine["card"]["learns_prior"] is of_noise["card"]["learns_prior"] is True
+        assert "learns_prior" not in psnr[defense, Role.ATTACK, INVERSION]["card"]
+    # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
+    assert psnr["", Role.ATTACK, chain]["value"] > psnr["", Role.NULL_CONTROL, chain]["value"] + 1
+    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
+    assert {chain, LEARNED} == {one["attack"] for one in pictures if one.get("role") == Role.NULL_CONTROL}
+    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_rounds_and_probes_run_under_defences_with_a_published_break_and_so_do_the_breaks(tmp_path: Path) -> None:
+    quick = [f"{name}(iterations=3)" for name in ("InvertingGradients", "OmittedLayerInversion", "BottleneckInversion")]
+    defenses = ("", "Soteria(fraction=0.8)", "Precode(size=8)")
+    rows = rows_of(tmp_path / "run", defenses="; ".join(defenses[1:]), train_limit=60, probe_attacks="; ".join(quick))
+    # Of so few auxiliary digits no oracle can be trained: that costs its own column, and no attack.
+    failed = {(row["metric"], row["message"]) for row in rows if row["status"] in ("failed", "refused")}
+    assert failed == {("oracle-accuracy", "an oracle needs at least 16 auxiliary images, there are 12")}
+    assert "recognition" not in {row["metric"] for row in rows}
+    assert failed_attacks(tmp_path / "run") == []
+    tried = {(row["defense"], row["attack"]) for row in rows if row["metric"] == "psnr" and row["attack"] in quick}
+    assert tried == {(defense, attack) for defense in defenses for attack in quick}
+    masked = {r["defense"]: r["value"] for r in rows if (r["attack"], r["metric"]) == (quick[0], "masked_share")}
+    # Columns of the last layer, the only one of fully connected ones in this network.
+    assert masked["Soteria(fraction=0.8)"] > 10 * masked[""]
+
+
+@pytest.mark.long
+def test_exact_attacks_recover_whole_batches_and_say_where_they_cannot(tmp_path: Path) -> None:
+    noise = "GaussianNoise(std=0.01, per='step')"
+    exact: dict[str, Any] = {"local_steps": 1, "auxiliary_fraction": 0.0}
+    rows = rows_of(tmp_path / "mlp", model="mlp", probe_attacks="Spear()", probe_images=4, defenses=noise, **exact)
+    plain, noisy = ([r for r in rows if (r["attack"], r["defense"]) == ("Spear()", of)] for of in ("", noise))
+    found = {row["metric"]: row for row in plain if row["reference"] == "original"}
+    assert found["psnr"]["n"] == 16
+    assert found["psnr"]["value"] > 60
+    assert not any(row["card"].get("attack_failures") for row in plain)
+    reasons = {reason for row in noisy for reason in row["card"].get("attack_failures", ())}
+    assert reasons
+    assert all(reason.startswith("does not apply") for reason in reasons)
+    attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
+    rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
+    assert list(verdict_lines(tmp_path / "vit")) == [
+        "No defence, one-step probe: readable, 16 of 16 images recovered (79.4 to 100.0 %)"
+    ]
+    mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]
+    found = {row["metric"]: row["value"] for row in mine}
+    assert (found["tokens"], found["rank"]) == (16, 16)
+    assert found["psnr"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"

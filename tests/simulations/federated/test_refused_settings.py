@@ -1,0 +1,97 @@
+"""What cannot work in a federated run is refused before any work, by an error that names the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attacks.observations import AttackError
+from simulations.experiment.experiment import Experiment
+from simulations.forecast.preflight import preflight
+from simulations.server_app import run_experiment
+from simulations.settings.errors import ConfigError
+from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
+from strategies.outsourced.observations import MODEL
+from tests.local_grid import LocalGrid
+
+SMALL: dict[str, Any] = {
+    "dataset": "mnist-5k", "model": "mlp", "width": 4, "train-limit": 400, "test-limit": 60, "num-clients": 4, "rounds": 2,
+    "defenses": "", "probe-attacks": "", "update-attacks": "", "attack-workers": 0, "adaptive": False,
+}  # fmt: skip
+SUMS = {"probe-attacks": "Spear()", "aggregate-clients": "1,2,4", "aggregate-attacks": "Spear()"}
+ROUNDS = {"rounds": 3, "attack-rounds": "all", "update-attacks": "LossTrajectory(); FedMIA()"}
+GARMENTS = {"dataset": "garment-digit:06-24,0-1", "auxiliary-fraction": 0.4, "attribute-attacks": "PropertyInference()"}
+CANARIES = {"dp-canaries": 48, "defenses": "DPSGD(target_epsilon=2.0)"}
+CLIENT_LEVEL = "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=2)"
+AT_ONCE: list[tuple[dict[str, Any], str]] = [
+    ({"probe-attacks": "ImprintLayer()"}, "does not attack one-step probes but probes of manipulated models (see active-attacks)"),
+    ({"update-attacks": "ImprintLayer()"}, "but probes of manipulated models (see active-attacks)"),
+    ({"active-attacks": "InvertingGradients()"}, "active-attacks: InvertingGradients() does not attack probes of manipulated"),
+    (SUMS | {"aggregate-clients": "2,5"}, "5 is more than all clients; allowed: at most 4"),
+    (SUMS | {"aggregate-clients": "1"}, "sum of one client is its plain probe"),
+    (SUMS | {"aggregate-clients": "2, 4,2"}, "names 2 more than once"),
+    (SUMS | {"aggregate-clients": "2,0"}, "'0' is no number of clients"),
+    (SUMS | {"aggregate-clients": "2,,4"}, "'' is no number of clients"),
+    (SUMS | {"aggregate-clients": "two"}, "'two' is no number of clients"),
+    (SUMS | {"aggregate-clients": ""}, "aggregate-clients is empty"),
+    (SUMS | {"aggregate-attacks": ""}, "aggregate-attacks is empty"),
+    (SUMS | {"aggregate-attacks": "LabelInference()"}, "does not attack sums of clients' one-step probes"),
+    (ROUNDS | {"attack-rounds": "final"}, "attack-rounds is 'final', with updates of 1 round of 3, and LossTrajectory() in"),
+    (ROUNDS | {"attack-rounds": "last,final"}, "LossTrajectory() in update-attacks needs 2"),  # both have the last update
+    (ROUNDS | {"rounds": 1}, "LossTrajectory() in update-attacks needs 2"),
+    (ROUNDS | {"num-clients": 1}, "num-clients is 1, of which 1 train in a round, and FedMIA() in update-attacks needs 2"),
+    (ROUNDS | {"num-clients": 3, "fraction-train": 0.4}, "num-clients is 3, of which 1 train in a round, and FedMIA()"),
+    (ROUNDS | {"update-attacks": "LossTrajectory(most_rounds=1)"}, "most_rounds is 1; allowed: a whole number from 2"),
+    (GARMENTS | {"dataset": "mnist-5k"}, "dataset = 'mnist-5k' has no sensitive attribute"),
+    (GARMENTS | {"attribute-attacks": "LabelInference()"}, "does not attack attributes of one-step probes but one-step probes"),
+    (GARMENTS | {"probe-attacks": "PropertyInference()"}, "but attributes of one-step probes (see attribute-attacks)"),
+    (GARMENTS | {"auxiliary-fraction": 0.0}, "auxiliary-fraction is 0, raise it"),
+    (GARMENTS | {"attribute-queries": 3}, "attribute-queries is 3; it is a setting of inference and split"),
+]  # fmt: skip
+BEFORE_WORK: list[tuple[dict[str, Any], str]] = [
+    ({"update-attacks": "OnlineLiRA(num_members=400)"}, "num_members is 400; allowed: 1 to"),
+    ({"update-attacks": "OnlineRMIA(num_shadows=4)"}, "num_shadows of OnlineRMIA(num_shadows=4) is 4; allowed: "),
+    (CANARIES | {"defenses": "ImageNoise(std=0.1)"}, "no pipeline has DPSGD"),
+    (CANARIES | {"dp-canaries": 60_000}, "more than the"),
+    (CANARIES | {"defenses": "DPSGD(target_quantile=0.5)"}, "a clipping norm that changes"),
+    (CANARIES | {"defenses": "DPSGD(clip_decay=0.9)"}, "set target_quantile=None and clip_decay=1"),
+    ({"defenses": CLIENT_LEVEL, "rounds": 3}, "over 2 rounds, not 3; allowed: rounds=3"),
+]
+"""Checks that need the data or a model."""
+
+
+def test_what_cannot_work_is_refused_by_key_and_value(tmp_path: Path) -> None:
+    def begin(values: dict[str, Any], *, checked: bool) -> None:
+        settings = Experiment.from_mapping({**SMALL, "output-dir": str(tmp_path / "run"), **values})
+        if checked:
+            preflight(settings, lambda said: None)
+
+    for table in (AT_ONCE, BEFORE_WORK):
+        for changes, told in table:
+            with pytest.raises(ConfigError) as refusal:
+                begin(changes, checked=table is BEFORE_WORK)
+            assert told in str(refusal.value), f"{changes}: {refusal.value}"
+            assert "dp-canaries" not in changes or "dp-canaries" in str(refusal.value)
+
+
+def test_more_clients_in_a_sum_than_are_connected_are_refused_once_they_are_known(tmp_path: Path) -> None:
+    changes = {"num-clients": 0, "output-dir": str(tmp_path / "run"), "aggregate-clients": "2,8"}
+    with pytest.raises(ConfigError, match="8 is more than all clients; allowed: at most 4"):
+        run_experiment(LocalGrid(4), Experiment.from_mapping({**SMALL, **SUMS, **changes}))
+
+
+def test_attacks_over_rounds_are_taken_where_they_have_enough_rounds_and_clients() -> None:
+    attacks = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment(signal='difference')"
+    common = {**SMALL, **ROUNDS, "update-attacks": attacks}
+    enough = Experiment.from_mapping({**common, "attack-rounds": "first,last", "num-clients": 2})
+    assert len(enough.attacks[UPDATE]) == 4
+    Experiment.from_mapping({**common, "attack-rounds": "", "num-clients": 1})
+    alone = {"update-attacks": "GradientAlignment()", "attack-rounds": "final", "num-clients": 1}
+    Experiment.from_mapping({**common, **alone})
+    for attack in attacks.split("; "):
+        assert [repr(one) for one in UPDATE.parse(attack)] == [attack]
+        for kind in (AGGREGATE, PROBE, MODEL):
+            with pytest.raises(AttackError, match="does not attack"):
+                kind.parse(attack)
