@@ -30,12 +30,9 @@ def test_every_tensor_has_as_many_canaries_as_its_size_allows() -> None:
     assert 0.25 < found.turns.float().mean() < 0.75
 
 
-def test_places_are_the_same_for_the_same_client_and_others_for_another() -> None:
+def test_places_depend_on_the_client_who_has_one_kind_of_canary_where_the_number_is_hidden() -> None:
     assert torch.equal(placed().weights, placed().weights)
     assert not torch.equal(placed().weights, placed(partition=1).weights)
-
-
-def test_where_the_number_is_hidden_a_client_has_one_kind_of_canary() -> None:
     kinds = [(len(placed(60, ADD_OR_REMOVE, at)), placed(60, ADD_OR_REMOVE, at).lone) for at in range(4)]
     assert kinds == [(60, False), (0, True), (60, False), (0, True)]
     assert [placed(60, REPLACE_ONE, at).lone for at in range(2)] == [True, True]
@@ -58,15 +55,9 @@ def test_the_gradient_of_a_canary_is_zero_but_at_its_weight() -> None:
     numbers = torch.tensor([NO_CANARY, 5, EMPTY, 7])  # the last weight of the first tensor, the second of the next
     set_gradients(model, numbers, torch.tensor([9.0, 2.0, 9.0, -3.0]))
     flat = torch.cat([one.grad_sample.flatten(1) for one in trained], 1)  # type: ignore[attr-defined]
-    assert flat[0].tolist() == [1.0] * 12
-    assert flat[1].nonzero().tolist() == [[5]]
-    assert flat[1, 5] == 2
-    assert not flat[2].any()
-    assert flat[3].nonzero().tolist() == [[7]]
-    assert flat[3, 7] == -3
-
-
-def test_without_gradients_per_example_no_canary_can_be_set() -> None:
+    expected = torch.zeros(4, 12)
+    expected[0], expected[1, 5], expected[3, 7] = 1, 2, -3
+    assert torch.equal(flat, expected)
     with pytest.raises(AttackError, match="no gradients per example"):
         set_gradients(nn.Linear(2, 2), torch.tensor([1]), torch.ones(1))
 

@@ -1,4 +1,4 @@
-"""The backward attack against closed forms, and through and around a plug-in."""
+"""The backward attack against closed forms, through and around a plug-in, and where it starts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attacks import QueryInversion
 from attacks.image_measures import psnr, squared_total_variation
+from attacks.queries import inversion
 from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query
-from tests.attacks.queries.query_wire import MEAN, STD, Negate, pictures, query, seeded
+from attacks.sender import Sender
+from defenses.pipeline import Pipeline
+from tests.attacks.limits import assert_limits
+from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, pictures, query, seeded
 
-LOW = {"learning_rate": 0.02, "energy": 0.0, "total_variation": 0.0}
-
-
-def identity_query(features: Tensor) -> Query:
-    """The client half sends its normalised image as it is."""
-    server = nn.Sequential(nn.Flatten(), nn.Linear(features[0].numel(), 3)).to(features.dtype)
-    return Query(features, features, nn.Identity(), server, tuple(features.shape[1:]), MEAN, STD)
-
-
-def guessed(attack: BackwardReconstruction, seen: Query) -> Tensor:
-    """The guess, normalised again."""
-    guess = attack(seen, seeded(0))
-    assert not guess.failure
-    return (guess.images - MEAN[0]) / STD[0]
+SEARCHES: list[Any] = [
+    QueryInversion(iterations=100, total_variation=0.0),
+    BackwardReconstruction(iterations=100, learning_rate=0.05, total_variation=0.0),
+]
 
 
 def quadratic_form(height: int, width: int) -> Tensor:
@@ -48,29 +43,28 @@ def quadratic_form(height: int, width: int) -> Tensor:
     return form
 
 
-@pytest.mark.parametrize(("prior", "energy"), [(0.0, 0.0), (0.0, 0.7), (3.0, 0.2)])
-def test_behind_the_identity_it_is_the_solution_of_a_linear_system(prior: float, energy: float) -> None:
-    height, width = 5, 4
+def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
+    """The gradient of |x - z|^2 / n + prior x'Qx + energy |x|^2 / n vanishes."""
+    height, width, size = 5, 4, 20
     clean = torch.rand(2, 1, height, width, generator=seeded(1), dtype=torch.float64)
     target = (clean - MEAN[0]) / STD[0]
-    attack = BackwardReconstruction(iterations=600, learning_rate=0.05, total_variation=prior, energy=energy)
-    # The gradient of |x - z|^2 / n + prior x'Qx + energy |x|^2 / n vanishes.
-    size = height * width
-    system = (1 + energy) / size * torch.eye(size, dtype=torch.float64) + prior * quadratic_form(height, width)
-    expected = torch.linalg.solve(system, target.flatten(1).T / size).T.view_as(target)
-    assert (guessed(attack, identity_query(target)) - expected).abs().max() < 2e-3
-
-
-def test_variation_is_that_of_a_loop() -> None:
-    images = torch.rand(3, 2, 4, 6, generator=seeded(2), dtype=torch.float64)
-    for image, found in zip(images, squared_total_variation(images), strict=True):
-        down = [(image[c, r + 1, k] - image[c, r, k]) ** 2 for c in range(2) for r in range(3) for k in range(6)]
-        across = [(image[c, r, k + 1] - image[c, r, k]) ** 2 for c in range(2) for r in range(4) for k in range(5)]
-        assert found == pytest.approx(torch.stack(down).mean() + torch.stack(across).mean())
+    server = nn.Sequential(nn.Flatten(), nn.Linear(size, 3)).double()
+    seen = Query(target, target, nn.Identity(), server, (1, height, width), MEAN, STD)
+    form = quadratic_form(height, width)
+    flat = target.flatten(1)
+    torch.testing.assert_close(squared_total_variation(target), torch.einsum("bi,ij,bj->b", flat, form, flat))
     assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
+    for prior, energy in ((0.0, 0.0), (0.0, 0.7), (3.0, 0.2)):
+        attack = BackwardReconstruction(iterations=600, learning_rate=0.05, total_variation=prior, energy=energy)
+        guess = attack(seen, seeded(0))
+        assert not guess.failure
+        system = (1 + energy) / size * torch.eye(size, dtype=torch.float64) + prior * form
+        expected = torch.linalg.solve(system, flat.T / size).T.view_as(target)
+        assert ((guess.images - MEAN[0]) / STD[0] - expected).abs().max() < 3e-3
 
 
 @pytest.mark.long
+@pytest.mark.numeric
 def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None:
     images, _ = pictures(4, seed=3)
     scores = {}
@@ -80,35 +74,48 @@ def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None
             guess = attack(query(images, *defenses), seeded(0))
             scores[plug_in, len(defenses)] = float(psnr(guess.images, images).mean())
             if plug_in == "included" or not defenses:
-                assert guess.diagnostics["relative_loss"] < 0.1
+                assert guess.diagnostics["relative_loss"] < 0.2
     # A change of sign is undone exactly; the normalisation's mean, where the search starts, is no better than its failure.
     assert scores["included", 1] == scores["included", 0] == scores["ignored", 0]
     null = float(psnr(torch.full_like(images, MEAN[0]), images).mean())
-    assert scores["included", 1] > null + 2 > scores["ignored", 1] + 2
+    assert scores["included", 1] > null + 1.5 > scores["ignored", 1] + 1.5
 
 
-def test_a_guess_does_not_depend_on_its_company() -> None:
-    images, _ = pictures(3, seed=4)
-    seen = query(images)
-    attack = BackwardReconstruction(iterations=20)
-    together = attack(seen, seeded(0)).images
-    for row in range(3):
-        one = replace(seen, features=seen.features[row : row + 1], latent=seen.latent[row : row + 1])
-        assert torch.allclose(attack(one, seeded(0)).images[0], together[row], atol=1e-4)
+def test_a_guess_does_not_depend_on_its_company_and_repeats_with_the_generator() -> None:
+    seen = query(pictures(3, seed=4)[0])
+    one = replace(seen, features=seen.features[1:2], latent=seen.latent[1:2])
+    for search in SEARCHES:
+        attack = replace(search, iterations=20)
+        together, again, other = (attack(seen, seeded(seed)).images for seed in (0, 0, 1))
+        assert torch.allclose(attack(one, seeded(0)).images[0], together[1], atol=1e-3)
+        assert torch.equal(together, again)
+        assert not torch.equal(together, other)
 
 
-def test_it_keeps_the_best_iterate() -> None:
-    images, _ = pictures(2, seed=5)
-    # Steps of this length overshoot for ever: later iterates are worse than the first few.
-    losses = [
-        BackwardReconstruction(iterations=steps, **LOW | {"learning_rate": 5.0})(query(images), seeded(0)).diagnostics[
-            "feature_loss"
-        ]
-        for steps in (1, 5, 25)
-    ]
-    assert losses[0] >= losses[1] >= losses[2]
+def normalised_query() -> Query:
+    """A client half whose groups are single channels, and which sees no border: a constant image has a variance of 0 in each."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        half = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU()).eval().requires_grad_(False)
+        server = nn.Sequential(nn.Flatten(), nn.Linear(8 * 14 * 14, 3)).eval().requires_grad_(False)
+    features = Sender(half, Pipeline(), MEAN, STD).features(pictures(3, seed=3)[0])
+    return Query(features, features, half, server, SHAPE, MEAN, STD)
 
 
+@pytest.mark.numeric
+def test_behind_a_normalisation_the_search_moves_from_noise_and_not_from_a_constant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = [attack(normalised_query(), seeded(0)).diagnostics["relative_loss"] for attack in SEARCHES]
+    for name in ("START_STD", "SMOOTH_STD"):
+        monkeypatch.setattr(inversion, name, 0.0)
+    still = [attack(normalised_query(), seeded(0)).diagnostics["relative_loss"] for attack in SEARCHES]
+    for ours, theirs in zip(moved, still, strict=True):
+        assert ours < 0.2
+        assert theirs > 2 * ours
+
+
+@pytest.mark.numeric
 def test_on_noise_it_does_not_find_the_images() -> None:
     images, _ = pictures(4, seed=6)
     seen = query(images)
@@ -118,24 +125,12 @@ def test_on_noise_it_does_not_find_the_images() -> None:
     assert psnr(guess.images, images).mean() < psnr(torch.full_like(images, MEAN[0]), images).mean() + 1
 
 
-def test_features_that_do_not_fit_make_a_failed_guess() -> None:
-    images, _ = pictures(2, seed=8)
-    seen = query(images)
+def test_features_that_do_not_fit_make_a_failed_guess_and_settings_have_limits() -> None:
+    seen = query(pictures(2, seed=8)[0])
     guess = BackwardReconstruction(iterations=2)(replace(seen, features=seen.features[:, :2]), seeded(0))
     assert "what was sent has shape (2, 2, 16, 16), expected (2, 4, 16, 16)" in guess.failure
-    assert torch.equal(guess.images, torch.full_like(images, 0.5))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"plug_in": "both"},
-        {"iterations": 0},
-        {"learning_rate": 0.0},
-        {"total_variation": -1.0},
-        {"energy": float("inf")},
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        BackwardReconstruction(**settings)
+    assert torch.equal(guess.images, torch.full((2, *SHAPE), 0.5))
+    assert_limits(
+        BackwardReconstruction, plug_in=("both", "ignored"), iterations=(0, 1), learning_rate=(0.0, 0.01),
+        total_variation=(-1.0, 0.0), energy=(float("inf"), 0.0),
+    )  # fmt: skip
