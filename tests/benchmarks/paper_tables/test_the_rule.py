@@ -1,25 +1,29 @@
-"""The rule by which claims are confirmed, refuted or open."""
+"""The rule by which claims are confirmed, refuted or open, on made-up rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import records
+import shown
+import summary
 import verdict
 from entry import Cell, Claim, Entry, Quoted, Run
-from mixer_claims import JIGSAW, SHREDDER
-from mixer_entries import ENTRIES
+from quoting import by_seed, shares_by_seed
 from scipy import stats
 
 from attacks.metrics.names import Role
-from simulations.report.studies.score import wilson
+from simulations.report.studies.score import interval, wilson
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
 LEFT, RIGHT = Cell("psnr", "Blur()", "A()", "original"), Cell("psnr", "", "A()", "original")
 BELOW = Claim("Blur hides.", ((1.0, LEFT), (-1.0, RIGHT)), "below", 0.0, "dB")
+ACCURACY, PLAIN = Cell("test-accuracy", "Blur()", reference="deployed"), Cell("test-accuracy", reference="deployed")
+AT_MOST = Claim("At most 60 %.", ((1.0, ACCURACY),), "below", 0.6)
 
 
 def rows(seed: int, defended: float, plain: float, half: float = 1.0, status: str = "ok") -> list[Row]:
@@ -35,11 +39,23 @@ def judged(*seeds: Sequence[Row]) -> verdict.Judged:
     return verdict.judge(BELOW, {"r": dict(enumerate(seeds))}, "r")
 
 
+def accuracies(seed: int, *values: float) -> list[Row]:
+    """Of one seed: the accuracy under the defence and without one, on 400 images."""
+    return [
+        Row(metric="test-accuracy", seed=seed, defense=cell.defense, reference="original", value=value, n=400)
+        for cell, value in zip((ACCURACY, PLAIN), values, strict=False)
+    ]
+
+
+def words(*verdicts: str, **kind: object) -> list[verdict.Judged]:
+    """Judged claims with these verdicts, of one kind."""
+    return [verdict.Judged(replace(BELOW, **kind), one, 1.0) for one in verdicts]  # type: ignore[arg-type]
+
+
 def test_seeds_decide_by_students_t_of_paired_differences() -> None:
     clear = judged(rows(0, 10.0, 20.0), rows(1, 15.0, 25.5), rows(2, 5.0, 14.5))
-    assert clear.verdict == verdict.CONFIRMED
-    assert clear.value == pytest.approx(-10.0)
     half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
+    assert (clear.verdict, clear.value) == (verdict.CONFIRMED, pytest.approx(-10.0))
     assert (clear.low, clear.high) == (pytest.approx(-10 - half), pytest.approx(-10 + half))
     assert (clear.n, clear.seeds) == (48, (0, 1, 2))
     assert judged(rows(0, 20.0, 10.0), rows(1, 25.5, 15.0), rows(2, 14.5, 5.0)).verdict == verdict.REFUTED
@@ -47,23 +63,21 @@ def test_seeds_decide_by_students_t_of_paired_differences() -> None:
 
 
 def test_of_one_seed_the_rows_intervals_decide() -> None:
-    assert judged(rows(0, 10.0, 13.0)).verdict == verdict.CONFIRMED
     assert judged(rows(0, 10.0, 13.0)).low == pytest.approx(-5.0)
-    assert judged(rows(0, 10.0, 11.5)).verdict == verdict.OPEN
-    assert judged(rows(0, 13.0, 10.0)).verdict == verdict.REFUTED
+    for plain, expected in ((13.0, verdict.CONFIRMED), (11.5, verdict.OPEN), (7.0, verdict.REFUTED)):
+        assert judged(rows(0, 10.0, plain)).verdict == expected, plain
 
 
-@pytest.mark.parametrize("status", ["not-validated", "under-powered"])
-def test_an_attack_that_is_not_validated_leaves_a_claim_open(status: str) -> None:
-    found = judged(rows(0, 10.0, 30.0, status=status))
-    assert (found.verdict, found.note) == (verdict.OPEN, status)
-    mixed = judged(rows(0, 10.0, 20.0), rows(1, 10.0, 20.0, status=status), rows(2, 10.0, 20.1))
-    assert mixed.verdict == verdict.OPEN
-
-
-def test_without_rows_a_claim_is_open() -> None:
+def test_missing_or_unvalidated_numbers_leave_a_claim_open_with_a_reason() -> None:
+    for status in ("not-validated", "under-powered"):
+        found = judged(rows(0, 10.0, 30.0, status=status))
+        assert (found.verdict, found.note) == (verdict.OPEN, status)
+        mixed = judged(rows(0, 10.0, 20.0), rows(1, 10.0, 20.0, status=status), rows(2, 10.0, 20.1))
+        assert mixed.verdict == verdict.OPEN
     assert judged().note == "not run yet"
     assert judged(rows(0, 1.0, 2.0)[:1]).note == "the runs have no such number"
+    failed = judged(rows(0, 10.0, 20.0), rows(1, 10.0, 20.1), rows(2, 10.0, 20.0)[1:])
+    assert (failed.verdict, failed.note, failed.seeds) == (verdict.OPEN, "no number in seed 2", (0, 1))
 
 
 def test_counts_need_no_interval_and_other_numbers_do() -> None:
@@ -75,33 +89,16 @@ def test_counts_need_no_interval_and_other_numbers_do() -> None:
     assert (of("test-loss").verdict, of("test-loss").note) == (verdict.OPEN, "no interval")
 
 
-ACCURACY, PLAIN = Cell("test-accuracy", "Blur()", reference="deployed"), Cell("test-accuracy", reference="deployed")
-AT_MOST = Claim("At most 60 %.", ((1.0, ACCURACY),), "below", 0.6)
-
-
-def accuracies(seed: int, *values: float) -> list[Row]:
-    """Of one seed: the accuracy under the defence and without one, on 400 images."""
-    cells = (ACCURACY, PLAIN)
-    return [
-        Row(metric="test-accuracy", seed=seed, defense=cell.defense, reference="original", value=value, n=400)
-        for cell, value in zip(cells, values, strict=False)
-    ]
-
-
-@pytest.mark.parametrize("values", [(0.59, 0.5925, 0.5875), (0.59, 0.59, 0.59)])
-def test_seeds_that_agree_on_the_same_images_say_nothing_of_other_images(values: Sequence[float]) -> None:
-    found = {"r": {seed: accuracies(seed, value) for seed, value in enumerate(values)}}
-    one = verdict.judge(AT_MOST, found, "r")
-    assert (one.verdict, one.value) == (verdict.OPEN, pytest.approx(0.59))
-    assert one.low is not None
-    assert one.high is not None
-    low, high = wilson(0.59, 400)
-    assert one.low <= low + 0.001
-    assert one.high >= high - 0.001
-    line = records.score([row for rows in found["r"].values() for row in rows], ACCURACY)
-    assert line is not None
-    assert line.low is not None
-    assert one.low <= line.low
+def test_seeds_that_agree_on_the_same_images_say_nothing_of_other_images() -> None:
+    for values in ((0.59, 0.5925, 0.5875), (0.59, 0.59, 0.59)):
+        found = {"r": {seed: accuracies(seed, value) for seed, value in enumerate(values)}}
+        one = verdict.judge(AT_MOST, found, "r")
+        low, high = wilson(0.59, 400)
+        assert (one.verdict, one.value) == (verdict.OPEN, pytest.approx(0.59))
+        assert one.low <= low + 0.001  # type: ignore[operator]
+        assert one.high >= high - 0.001  # type: ignore[operator]
+        line = records.score([row for of in found["r"].values() for row in of], ACCURACY)
+        assert one.low <= line.low  # type: ignore[union-attr, operator]
 
 
 def test_differences_on_the_same_images_are_never_narrower_than_one_seeds() -> None:
@@ -113,93 +110,125 @@ def test_differences_on_the_same_images_are_never_narrower_than_one_seeds() -> N
     assert one.verdict == verdict.OPEN
     # Newcombe 1998, method 10: the two distances to the ends of Wilson's intervals add up as the sides of a right angle.
     assert one.low == pytest.approx(-0.01 - ((0.593 - low) ** 2 + (high - 0.603) ** 2) ** 0.5, abs=0.002)
+    apart = shares_by_seed("s", ((20.0, 60.0), (30.0, 60.0)), 100000, "above", 0.0, "t")
+    assert (apart.low, apart.high) == interval([-40.0, -30.0])
 
 
 def test_attacked_images_of_every_seed_are_others_unless_they_are_queries() -> None:
-    def ends(card: ThreatCard) -> tuple[float | None, float | None]:
-        found = [rows(0, 10.0, 20.0), rows(1, 10.0, 20.1), rows(2, 10.0, 20.2)]
-        carded = [[replace(row, card=card) for row in of] for of in found]
-        one = judged(*carded)
-        return one.low, one.high
-
     half = stats.t.ppf(0.975, 2) * 0.1 / 3**0.5
-    assert ends(ThreatCard(observation="one-step probe")) == (pytest.approx(-10.1 - half), pytest.approx(-10.1 + half))
-    assert ends(ThreatCard(observation="queries")) == (pytest.approx(-12.1), pytest.approx(-8.1))
-
-
-def test_a_seed_without_a_number_leaves_a_claim_open() -> None:
-    whole = [rows(0, 10.0, 20.0), rows(1, 10.0, 20.1), rows(2, 10.0, 20.2)]
-    assert judged(*whole).verdict == verdict.CONFIRMED
-    failed = judged(*whole[:2], rows(2, 10.0, 20.0)[1:])
-    assert (failed.verdict, failed.note, failed.seeds) == (verdict.OPEN, "no number in seed 2", (0, 1))
+    for observation, low, high in (("one-step probe", -10.1 - half, -10.1 + half), ("queries", -12.1, -8.1)):
+        found = [rows(0, 10.0, 20.0), rows(1, 10.0, 20.1), rows(2, 10.0, 20.2)]
+        one = judged(*([replace(row, card=ThreatCard(observation=observation)) for row in of] for of in found))
+        assert (one.low, one.high) == (pytest.approx(low), pytest.approx(high)), observation
 
 
 def test_an_attack_that_fails_without_a_defence_refutes_that_it_works() -> None:
-    def works(value: float, status: str, control: bool = True) -> verdict.Judged:
+    for value, status, control, expected in (
+        (-7.0, "not-validated", True, verdict.REFUTED), (7.0, "not-validated", True, verdict.CONFIRMED),
+        (-7.0, "not-validated", False, verdict.OPEN), (-7.0, "under-powered", True, verdict.OPEN),
+    ):  # fmt: skip
         claim = Claim("It works.", ((1.0, RIGHT),), "above", 0.0, "dB", control=control)
-        return verdict.judge(claim, {"r": {0: rows(0, 0.0, value, status=status)}}, "r")
-
-    assert works(-7.0, "not-validated").verdict == verdict.REFUTED
-    assert works(7.0, "not-validated").verdict == verdict.CONFIRMED
-    assert works(-7.0, "not-validated", control=False).verdict == verdict.OPEN
-    assert works(-7.0, "under-powered").verdict == verdict.OPEN
+        found = verdict.judge(claim, {"r": {0: rows(0, 0.0, value, status=status)}}, "r")
+        assert found.verdict == expected, (value, status, control)
 
 
-@pytest.mark.parametrize(("words", "seeds"), [("0, 1, 2", 3), ("0", 1), ("three", 3), ("one", 1), ("none", 1), ("", 1)])
-def test_seeds_are_counted_in_words(words: str, seeds: int) -> None:
-    assert verdict.count(words) == seeds
+def test_one_claim_refutes_a_table_and_all_confirm_it() -> None:
+    """Controls, variants and comparisons of ours decide nothing, and an attack that fails anyway confirms nothing."""
+    failed, ours = words("refuted", control=True), words("refuted", ours="a bound of ours")
+    for claims, expected in (
+        (words("confirmed", "refuted", "open"), "refuted"), (words("confirmed", "confirmed"), "confirmed"),
+        (words("confirmed", "open"), "open"), ([], "open"),
+        ([*failed, *words("confirmed")], "open"), ([*failed, *words("refuted")], "refuted"), (failed, "refuted"),
+        ([*words("refuted", variant=True), *words("confirmed")], "confirmed"),
+        ([*words("confirmed", variant=True), *words("open")], "open"),
+        *(([*ours, *words(word)], word) for word in ("confirmed", "open", "refuted")),
+    ):  # fmt: skip
+        assert verdict.overall(claims) == expected, claims
+    assert verdict.counting([*failed, *ours, *words("open", "confirmed")]) == words("open", "confirmed")
+    better = words("refuted", favours="ADP")
+    assert verdict.favoured([*better, *words("open")]) == "ADP"
+    assert verdict.favoured([*better, *words("refuted")]) == ""
+    assert (shown.word(better[0]), shown.word(ours[0])) == ("refuted (in favour of ADP)", "refuted (a bound of ours)")
 
 
-def page_of(seeds: str, says: str = BELOW.says) -> Entry:
-    """An entry of one claim, which a page refutes."""
-    return Entry("P", "Table 1", "s", (Run("r"),), (BELOW,), "page.md", quoted=(
-        Quoted(says, 5.0, 4.0, 6.0, "below", 0.0, "5.0", seeds=seeds),
-    ))  # fmt: skip
+def test_intervals_end_where_the_quantity_does() -> None:
+    for metric, (low, high) in (
+        ("membership-auc", (0.0, 1.0)), ("test-accuracy", (0.0, 1.0)), ("ms-ssim", (-1.0, 1.0)), ("psnr", (-math.inf, math.inf)),
+    ):  # fmt: skip
+        cell = Cell(metric)
+        assert verdict.possible(Claim("s", ((1.0, cell),), "above")) == (low, high)
+        assert verdict.possible(Claim("s", ((1.0, cell), (-1.0, cell)), "above")) == (low - high, high - low)
+    one = verdict.quote(replace(by_seed("s", [0.73, 0.78], "above", 0.6, "t"), possible=(0.0, 1.0)))
+    half = stats.t.ppf(0.975, 1) * 0.025
+    assert (one.low, one.high, one.verdict) == (pytest.approx(0.755 - half), 1.0, "open")
+    costs = verdict.quote(by_seed("s", [-45.2, -32.8], "above", -7.2, "t", "points"))
+    assert (costs.low, costs.verdict) == (-100.0, "open")
 
 
 def test_a_page_decides_until_as_many_seeds_measured_the_same_claim() -> None:
-    entry = page_of("0, 1, 2")
+    page = Quoted(BELOW.says, 5.0, 4.0, 6.0, "below", 0.0, "5.0", seeds="0, 1, 2")
+    entry = Entry("P", "Table 1", "s", (Run("r"),), (BELOW,), "page.md", quoted=(page,))
     clear = {seed: rows(seed, 10.0, 20.0 + seed / 10) for seed in range(3)}
     for seeds in range(3):
-        found = verdict.judged(entry, {"r": {seed: clear[seed] for seed in range(seeds)}})
-        assert [(one.claim, one.verdict) for one in found] == [(entry.quoted[0], verdict.REFUTED)]
-    found = verdict.judged(entry, {"r": clear})
-    assert [(one.claim, one.verdict) for one in found] == [(BELOW, verdict.CONFIRMED)]
-
-
-def test_another_claim_of_a_page_stays_whatever_ran() -> None:
-    entry = page_of("0", "Another claim.")
-    found = verdict.judged(entry, {"r": {0: rows(0, 1.0, 9.0)}})
+        (one,) = verdict.judged(entry, {"r": {seed: clear[seed] for seed in range(seeds)}})
+        assert (one.claim, one.verdict) == (page, verdict.REFUTED)
+    (one,) = verdict.judged(entry, {"r": clear})
+    assert (one.claim, one.verdict) == (BELOW, verdict.CONFIRMED)
+    other = replace(entry, quoted=(replace(page, says="Another claim.", seeds="0"),))
+    found = verdict.judged(other, {"r": {0: rows(0, 1.0, 9.0)}})
     assert [one.verdict for one in found] == [verdict.CONFIRMED, verdict.REFUTED]
-    assert verdict.verdict_on(entry, found) == verdict.REFUTED
+    assert verdict.verdict_on(other, found) == verdict.REFUTED
+    for text, seeds in (("0, 1, 2", 3), ("0", 1), ("three", 3), ("one", 1), ("none", 1), ("", 1)):
+        assert verdict.count(text) == seeds, text
 
 
-def test_the_shredder_is_compared_with_the_upload_as_it_is() -> None:
-    entry = next(one for one in ENTRIES if one.name == "Figure 8")
-    cells = verdict.cells_of((entry,), "outsourced")
-    attacked = [
-        Row(
-            metric=cell.metric, seed=seed, defense=cell.defense, attack=cell.attack, reference="original",
-            role=Role.ATTACK, n=16, ci_low=value - 1, ci_high=value + 1,
-            value=value, card=ThreatCard(observation=cell.observation),
-        )
-        for seed in range(3)
-        for cell in cells
-        for value in [{"AsUploaded()": 24.0 + seed / 10, SHREDDER: 28.0 + seed / 9}.get(cell.attack, 20.0)]
-    ]  # fmt: skip
-    found = {"outsourced": {seed: [row for row in attacked if row.seed == seed] for seed in range(3)}}
-    assert {cell.attack for cell in cells} == {"AsUploaded()", SHREDDER, JIGSAW}
-    of = verdict.judged(entry, found)
-    assert [one.verdict for one in of] == [verdict.REFUTED, verdict.CONFIRMED, verdict.OPEN]
-    assert verdict.verdict_on(entry, verdict.judged(entry, {})) == verdict.OPEN
-
-
-def test_a_note_holds_a_quoted_claim_open() -> None:
-    held = Quoted("From a page.", 5.0, 4.0, 6.0, "above", 0.0, "5.0", note="another measure")
-    one = verdict.quote(held)
-    assert (one.verdict, one.note) == (verdict.OPEN, "another measure")
-
-
-def test_drawings_and_what_needs_other_data_have_words_of_their_own() -> None:
+def test_a_note_holds_a_claim_open_whether_a_run_or_a_page_measured_it() -> None:
+    high = {"r": {0: [Row(metric="test-accuracy", value=0.9, n=400, ci_low=0.8, ci_high=1.0)]}}
+    claim = Claim("It costs nothing.", ((1.0, Cell("test-accuracy")),), "above", 0.5)
+    held = replace(claim, note="an under-trained baseline", ours="a bound of ours")
+    page = Quoted("It costs nothing.", 0.9, 0.8, 1.0, "above", 0.5, "0.9", seeds="0, 1")
+    assert verdict.judge(claim, high, "r").verdict == "confirmed"
+    noted = verdict.judge(held, high, "r")
+    assert (noted.verdict, noted.note, noted.value) == ("open", "an under-trained baseline", 0.9)
+    for own, quoted, expected in (
+        (held, page, ("open", "an under-trained baseline", "a bound of ours")),
+        (claim, page, ("confirmed", "", "")),
+        (claim, replace(page, note="another measure"), ("open", "another measure", "")),
+    ):
+        (one,) = verdict.judged(Entry("P", "Table 1", "s", (Run("r"),), (own,), "p.md", quoted=(quoted,)), {})
+        assert (one.verdict, one.note, one.claim.ours) == expected
     assert verdict.verdict_on(Entry("P", "Figure 1", "s", why="A drawing."), []) == "nothing to check"
     assert verdict.verdict_on(Entry("P", "Figure 2", "s", why="Needs data.", absent=True), []) == "cannot be run here"
+
+
+def test_the_example_is_a_refuted_claim_then_an_open_one_with_a_number() -> None:
+    for verdicts, chosen in (
+        (["confirmed", "open", "refuted"], 2), (["confirmed", "open", "open"], 1), (["confirmed", "confirmed"], 0),
+        (["missing", "open", "confirmed"], 1), (["missing", "confirmed"], 0),
+    ):  # fmt: skip
+        of = [
+            verdict.Judged(BELOW, "open") if word == "missing" else verdict.Judged(BELOW, word, float(at))
+            for at, word in enumerate(verdicts)
+        ]
+        assert summary.example(of) is of[chosen], verdicts
+
+
+def test_rounds_references_and_null_baselines_are_told_apart() -> None:
+    def row(value: float, reference: str = "original", **other: object) -> Row:
+        return Row(metric="psnr", reference=reference, value=value, n=4, **other)  # type: ignore[arg-type]
+
+    found = [row(at, attack="A()", role=Role.ATTACK, round=at) for at in (1, 3, 9)]
+    found += [
+        row(50.0, attack="mean", role=Role.NULL_BASELINE, round=1),
+        row(60.0, attack="A()", role=Role.NULL_CONTROL, round=9),
+    ]
+    for at, value in (("first", 1.0), ("last", 9.0), (3, 3.0)):
+        assert [one.value for one in records.chosen(found, Cell("psnr", "", "A()", "original", at))] == [value]
+    assert [one.value for one in records.chosen(found, Cell("psnr", "", "mean", "original"))] == [50.0]
+    assert records.chosen(found, Cell("psnr", "", "A()", "deployed"))[0].value == 9.0
+    both = [*found, row(7.0, "transformed", attack="A()", role=Role.ATTACK, round=9)]
+    assert [one.value for one in records.chosen(both, Cell("psnr", "", "A()", "deployed"))] == [7.0]
+    uploads = row(8.0, attack="mean", role=Role.NULL_BASELINE, round=1, card=ThreatCard(observation="uploaded images"))
+    assert len(records.chosen([*found, uploads], Cell("psnr", "", "mean", "original"))) == 2
+    seen = Cell("psnr", "", "mean", "original", observation="uploaded images")
+    assert records.chosen([*found, uploads], seen) == [uploads]
