@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGPROF", "SIGTERM", "SIGUSR1", "SIGUSR2")
-UNCOUNTED = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK")
+UNCOUNTED = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "GRPC_VERBOSITY")
 """Variables that pytest sets for each test, and that libraries set when they are first imported."""
 PATIENCE = 10.0
 """Seconds for which a thread that was asked to stop may still be there."""

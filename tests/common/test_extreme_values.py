@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from tests.bounded import bounded
+from tests.common.any_attack import registered
 from tests.common.test_every_defense import a_training, outcome, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
@@ -25,64 +26,52 @@ EXTREMES: list[Any] = [
     *(0, -1, 1e-300, 1e-160, 5e-324, -5e-324, 1e300, 10**10, 2**63, 2**70, 10**400),
     *(math.nan, math.inf, -math.inf, True, "1", None, [1], 1j),
 ]
-CLASSES: dict[str, Callable[..., Any]] = {**DEFENSES, **ATTACKS}
+CLASSES: dict[str, Callable[..., Any]] = registered({**DEFENSES, **ATTACKS})
 
 
-def numbers() -> Iterator[tuple[str, str]]:
-    """(class, field) of each field that may hold a number, or a tuple of some."""
-    for name, cls in CLASSES.items():
-        for spec in fields(cls):  # type: ignore[arg-type]
-            if spec.name in settings_of(cls) and re.search(r"\b(int|float)\b", str(spec.type)):
-                yield name, spec.name
+def numbers(cls: Callable[..., Any]) -> Iterator[Field[Any]]:
+    """The fields that may hold a number, or a tuple of some."""
+    settings = settings_of(cls)
+    yield from (spec for spec in fields(cls) if spec.name in settings and re.search(r"\b(int|float)\b", str(spec.type)))  # type: ignore[arg-type]
 
 
-NUMBERS = list(numbers())
-
-
-def allowed(name: str, field: str) -> str:
+def allowed(cls: Callable[..., Any], field: str) -> str:
     """What a refusal of the field says it may be."""
     with pytest.raises(ValueError, match="; allowed: ") as refusal:
-        CLASSES[name](**{field: b"1"})
+        cls(**{field: b"1"})
     return str(refusal.value).partition("; allowed: ")[2]
 
 
-def made(name: str, field: str, value: Any) -> Any:
+def made(cls: Callable[..., Any], spec: Field[Any], value: Any) -> Any:
     """An instance with one extreme value, or None where it is refused: naming the field, the value and what is allowed."""
-    cls = CLASSES[name]
-    kind = next(str(spec.type) for spec in fields(cls) if spec.name == field)  # type: ignore[arg-type]
-    given = (value,) if kind.startswith("tuple") else value
+    given = (value,) if str(spec.type).startswith("tuple") else value
     try:
-        with bounded(5):
-            return cls(**{field: given})
+        return cls(**{spec.name: given})
     except ValueError as error:
-        told = str(error)
-    assert re.match(r"\w+ is .*; allowed: .", told, re.DOTALL), told
-    assert len(told) < 1000
+        message = str(error)
+    assert re.match(r"\w+ is .*; allowed: .", message, re.DOTALL), message
+    assert len(message) < 1000
     # Of two fields that must fit each other, the error may name the other first.
-    assert told.startswith(f"{field} is {given!r:.100}") or f"{field} = " in told, told
+    assert message.startswith(f"{spec.name} is {given!r:.100}") or f"{spec.name} = " in message, message
     return None
 
 
-def test_there_are_such_fields() -> None:
-    assert len(NUMBERS) > 200
-    assert {name for name, _ in NUMBERS} > {"DPSGD", "InstaHide", "Blur", "ClassGAN", "InvertingGradients"}
-
-
-@pytest.mark.parametrize(("name", "field"), NUMBERS)
-def test_a_number_is_refused_by_name_or_is_of_a_size_that_acts(name: str, field: str) -> None:
-    spec = next(one for one in fields(CLASSES[name]) if one.name == field)  # type: ignore[arg-type]
-    most = 1e12 if "float" in str(spec.type) else 10**9
-    told = allowed(name, field)
-    endless = told.endswith("or inf")  # infinity is a meaning of its own
-    # Probabilities are computed with as Python's floats, in which 1e-300 is a number.
-    positive = made(name, field, 0) is None and "in (0, 1)" not in told
-    for value in EXTREMES:
-        if made(name, field, value) is None or value is None is spec.default:
-            continue
-        assert type(value) in (int, float), f"{value!r} is no number"
-        assert not math.isnan(value)
-        assert abs(value) <= most or endless, f"{value!r} has no end"
-        assert not positive or value > 1e-38, f"{value!r} is 0 in float32, which is refused"
+def test_a_number_is_refused_by_name_or_is_of_a_size_that_acts(subtests: pytest.Subtests) -> None:
+    assert sum(1 for cls in CLASSES.values() for _ in numbers(cls)) > 200 or len(CLASSES) == 1
+    for name, cls in CLASSES.items():
+        for spec in numbers(cls):
+            with subtests.test(f"{name} {spec.name}"), bounded(60):
+                most = 1e12 if "float" in str(spec.type) else 10**9
+                text = allowed(cls, spec.name)
+                # Probabilities are computed with as Python's floats, in which 1e-300 is a number.
+                positive = made(cls, spec, 0) is None and "in (0, 1)" not in text
+                for value in EXTREMES:
+                    if made(cls, spec, value) is None or value is None is spec.default:
+                        continue
+                    assert type(value) in (int, float), f"{value!r} is no number"
+                    assert not math.isnan(value)
+                    assert abs(value) <= most or text.endswith("or inf"), f"{value!r} has no end"
+                    assert not positive or value > 1e-38, f"{value!r} is 0 in float32, which is refused"
 
 
 def spent(defense: Defense) -> float:
@@ -96,22 +85,24 @@ def spent(defense: Defense) -> float:
     return float(defense.privacy(training.state)["epsilon"])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("name", "field"), [pair for pair in NUMBERS if pair[0] in DEFENSES])
-def test_an_extreme_number_protects_something_small(name: str, field: str) -> None:
-    for value in EXTREMES:
-        defense: Defense | None = made(name, field, value)
-        if defense is None:
-            continue
-        if quick := type(defense).quick:
-            defense = replace(defense, **{key: one for key, one in quick.items() if key != field})  # type: ignore[type-var]
-        with bounded():
-            assert spent(defense) > 0
-            if isinstance(defense, SmashedDefense):
-                try:
-                    defense.check_batch(4, 16)
-                except DefenseError:  # told before anything starts
-                    continue
-            result = outcome(defense, generator_for(0))
-        # Training by extreme numbers may diverge, which a run tells; what is protected must be numbers.
-        finite = all(torch.isfinite(tensor).all() for tensor in result.values())
-        assert finite or isinstance(defense, TrainingDefense | EdgeTrainingDefense), f"{defense!r}"
+def test_an_extreme_number_protects_something_small(subtests: pytest.Subtests) -> None:
+    for name, cls in registered(DEFENSES).items():
+        for spec in numbers(cls):
+            with subtests.test(f"{name} {spec.name}"), bounded(60):
+                for value in EXTREMES:
+                    defense: Defense | None = made(cls, spec, value)
+                    if defense is None:
+                        continue
+                    if cls.quick:
+                        kept = {key: one for key, one in cls.quick.items() if key != spec.name}
+                        defense = replace(defense, **kept)  # type: ignore[type-var]
+                    assert spent(defense) > 0
+                    if isinstance(defense, SmashedDefense):
+                        try:
+                            defense.check_batch(4, 16)
+                        except DefenseError:  # a run says so before anything starts
+                            continue
+                    found = outcome(defense, generator_for(0)).values()
+                    # Training by extreme numbers may diverge, which a run reports; what is protected must be numbers.
+                    finite = all(torch.isfinite(tensor).all() for tensor in found)
+                    assert finite or isinstance(defense, TrainingDefense | EdgeTrainingDefense), f"{defense!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -41,58 +42,56 @@ def plain(images: Tensor) -> FitContext:
 # ---- chains
 
 
-def test_a_chain_is_fitted_by_text_and_keeps_its_text():
+def test_a_chain_is_fitted_by_text_and_keeps_its_text() -> None:
     pipeline = parse(CHAIN)
-    assert not pipeline.fitted
-    fitted = pipeline.fit(a_context(), ("secret",))
-    assert fitted.fitted
+    fitted, again, other = (pipeline.fit(a_context(), (key,)) for key in ("secret", "secret", "other"))
+    assert (pipeline.fitted, fitted.fitted) == (False, True)
     assert (str(fitted), fitted, hash(fitted)) == (str(pipeline), parse(str(fitted)), hash(pipeline))
-    assert not pipeline.fitted
-    again, other = pipeline.fit(a_context(), ("secret",)), pipeline.fit(a_context(), ("other",))
-    assert version_of(fitted.state()) == version_of(again.state()) != version_of(other.state())
-    assert len(version_of(fitted.state())) == 16
-
-
-def test_tensors_travel_under_the_number_of_their_stage():
-    fitted = parse(CHAIN).fit(a_context(), ("secret",))
-    state = fitted.state()
+    state, features = fitted.state(), random(5, 4, 8, 8)
+    assert version_of(state) == version_of(again.state()) != version_of(other.state())
+    assert len(version_of(state)) == 16
+    # Tensors travel under the number of their stage.
     assert {name.partition(".")[0] for name in state} == {"0", "2"}
     assert {"0.encoder.0.weight", "0.shape", "2.mean", "2.basis", "2.shape"} <= set(state)
-    features = random(5, 4, 8, 8)
     wanted = fitted.protect_features(features, ("use",))
     for copied in (parse(CHAIN).with_state(state), pickle.loads(pickle.dumps(fitted))):
-        assert version_of(copied.state()) == version_of(fitted.state())
+        assert version_of(copied.state()) == version_of(state)
         assert torch.equal(copied.protect_features(features, ("use",)), wanted)
+    moved = features.requires_grad_()
+    fitted.protect_features(moved, ("use",)).square().sum().backward()
+    assert moved.grad is not None
+    assert moved.grad.abs().sum() > 0
 
 
-def test_tensors_of_another_chain_are_refused():
-    state = parse(CHAIN).fit(a_context(), ("secret",)).state()
-    with pytest.raises(DefenseError, match=r"tensors \['2.basis', '2.mean', '2.shape'\] belong to no stage"):
-        parse("DeltaAutoencoder(delta='max') | FeatureNoise()").with_state(state)
-    partly = parse(CHAIN).with_state({name: tensor for name, tensor in state.items() if name.startswith("0.")})
-    assert not partly.fitted
-    with pytest.raises(DefenseError, match=r"FeaturePCA\(components=4\) is not fitted"):
-        partly.protect_features(random(1, 4, 8, 8), ("use",))
+def test_decoders_run_in_reverse() -> None:
+    fitted = parse(CHAIN).fit(a_context(), ("secret",))
+    autoencoder, _, pca = fitted.smashed_defenses
+    assert isinstance(autoencoder, DeltaAutoencoder)
+    assert isinstance(pca, FeaturePCA)
+    latent = fitted.encode_features(random(5, 4, 8, 8), ("use",))
+    assert latent.shape[1:] == fitted.latent_shape(4, 8, 8) == (4,)
+    assert torch.equal(fitted.decode_features(latent), autoencoder.decode(pca.decode(latent)))
+    assert pca.state()["mean"].shape == autoencoder.latent_shape(4, 8, 8) == (2, 8, 8)
+    learned = [tensor for name, tensor in fitted.state().items() if not name.endswith(SHAPE)]
+    assert parse(CHAIN).learned_numbers(4, 8, 8) == sum(tensor.numel() for tensor in learned)
 
 
-def test_a_chain_without_them_needs_no_fit():
-    pipeline = parse("FeatureNoise(std=0.5)")
+def test_a_chain_without_them_needs_no_fit_and_one_on_images_and_updates_is_left_to_its_places() -> None:
+    pipeline, features = parse("FeatureNoise(std=0.5)"), random(5, 4, 8, 8)
     assert pipeline.fit(a_context(), ("secret",)) == pipeline
     assert (pipeline.fitted, pipeline.version, pipeline.state()) == (True, "", {})
-    features = random(5, 4, 8, 8)
     assert torch.equal(pipeline.encode_features(features, ("use",)), pipeline.protect_features(features, ("use",)))
     assert torch.equal(pipeline.decode_features(features), features)
+    text, rows = "Blur(std=1) | FeaturePCA(components=3) | Clip(max_norm=1)", plain(random(12, 4, 8, 8))
+    fitted, alone = (parse(one).fit(rows, ("fit",)) for one in (text, "FeaturePCA(components=3)"))
+    assert str(fitted) == str(parse(text))
+    assert torch.equal(fitted.state()["1.basis"], alone.state()["0.basis"])
 
 
-def test_unfitted_a_chain_says_so():
-    with pytest.raises(DefenseError, match=r"is not fitted: call Pipeline.fit\(context, key\)"):
-        parse(CHAIN).protect_features(random(1, 4, 8, 8), ("use",))
+# ---- what travels, and what a stage learns from
 
 
-# ---- what travels
-
-
-def test_stages_behind_act_on_what_travels():
+def test_stages_behind_act_on_what_travels() -> None:
     """Noise behind PCA is noise on k numbers: what it changes lies in the space of the components."""
     rows = random(12, 4, 8, 8)
     pipeline = parse("FeaturePCA(components=3) | FeatureNoise(std=0.5)").fit(plain(rows), ("fit",))
@@ -100,43 +99,16 @@ def test_stages_behind_act_on_what_travels():
     assert pipeline.latent_shape(4, 8, 8) == (3,)
     noise = pipeline.encode_features(rows, ("use",)) - pca.encode_features(rows, ("use",))
     assert noise.shape == (12, 3)
-    assert float(noise.std()) == pytest.approx(0.5, rel=0.35)
     changed = pipeline.protect_features(rows, ("use",)) - pca.protect_features(rows, ("use",))
     torch.testing.assert_close(changed, torch.einsum("bk,kchw->bchw", noise, pca.state()["0.basis"]))
-
-
-def test_a_bound_behind_holds_of_what_travels():
-    pipeline = parse("FeaturePCA(components=3) | FeatureDP(clip=0.5, noise_multiplier=0)")
-    fitted = pipeline.fit(plain(10 * random(12, 4, 8, 8)), ("fit",))
-    latent = fitted.encode_features(10 * random(12, 4, 8, 8), ("use",))
+    bounded = parse("FeaturePCA(components=3) | FeatureDP(clip=0.5, noise_multiplier=0)").fit(
+        plain(10 * rows), ("fit",)
+    )
+    latent = bounded.encode_features(10 * rows, ("use",))
     torch.testing.assert_close(latent.norm(dim=1), torch.full((12,), 0.5))
 
 
-def test_decoders_run_in_reverse():
-    fitted = parse(CHAIN).fit(a_context(), ("secret",))
-    autoencoder, pca = (stage for stage in fitted.smashed_defenses if not str(stage).startswith("FeatureNoise"))
-    assert isinstance(autoencoder, DeltaAutoencoder)
-    assert isinstance(pca, FeaturePCA)
-    latent = fitted.encode_features(random(5, 4, 8, 8), ("use",))
-    assert latent.shape == (5, 4)
-    assert fitted.latent_shape(4, 8, 8) == (4,)
-    assert torch.equal(fitted.decode_features(latent), autoencoder.decode(pca.decode(latent)))
-    assert pca.state()["mean"].shape == autoencoder.latent_shape(4, 8, 8) == (2, 8, 8)
-    learned = [tensor for name, tensor in fitted.state().items() if not name.endswith(SHAPE)]
-    assert parse(CHAIN).learned_numbers(4, 8, 8) == sum(tensor.numel() for tensor in learned)
-
-
-def test_autograd_passes_the_whole_chain():
-    features = random(3, 4, 8, 8).requires_grad_()
-    parse(CHAIN).fit(a_context(), ("secret",)).protect_features(features, ("use",)).square().sum().backward()
-    assert features.grad is not None
-    assert features.grad.abs().sum() > 0
-
-
-# ---- what a stage learns from
-
-
-def test_a_stage_learns_from_what_the_earlier_ones_let_through():
+def test_a_stage_learns_from_what_the_earlier_ones_let_through() -> None:
     rows = random(12, 4, 8, 8)
     chain = parse("FeaturePCA(components=3) | FeatureDP(clip=1, noise_multiplier=0)").fit(plain(rows), ("fit",))
     behind = parse("FeatureDP(clip=1, noise_multiplier=0) | FeaturePCA(components=3)").fit(plain(rows), ("fit",))
@@ -145,73 +117,58 @@ def test_a_stage_learns_from_what_the_earlier_ones_let_through():
     torch.testing.assert_close(behind.state()["1.mean"], expected.state()["mean"])
     torch.testing.assert_close(behind.state()["1.basis"], expected.state()["basis"], rtol=1e-3, atol=1e-4)
     assert not torch.allclose(behind.state()["1.mean"], chain.state()["0.mean"])
-
-
-def test_noise_in_front_is_fresh_in_every_batch():
-    """One image 64 times: with the same noise in both batches of 32 there would be 31 directions, so there are 63."""
+    # One image 64 times: with the same noise in both batches of 32 there would be 31 directions, so there are 63.
     images = random(1, 4, 4, 8).expand(64, -1, -1, -1)
     fitted = parse("FeatureNoise(std=1) | FeaturePCA(components=63)").fit(plain(images), ("fit",))
     assert fitted.state()["1.basis"].shape == (63, 4, 4, 8)
 
 
-def test_stages_on_images_and_updates_are_left_to_their_places():
-    text = "Blur(std=1) | FeaturePCA(components=3) | Clip(max_norm=1)"
-    fitted = parse(text).fit(plain(random(12, 4, 8, 8)), ("fit",))
-    assert str(fitted) == str(parse(text))
-    alone = parse("FeaturePCA(components=3)").fit(plain(random(12, 4, 8, 8)), ("fit",))
-    assert torch.equal(fitted.state()["1.basis"], alone.state()["0.basis"])
-
-
 # ---- refusals
 
 
-def test_tokens_and_maps_do_not_mix():
-    with pytest.raises(DefenseError, match=r"PatchShuffle\(\) works on a transformer's tokens .* on maps"):
-        parse("PatchShuffle() | FeaturePCA(components=3)")
-
-
-def test_a_stage_that_needs_maps_does_not_follow_components():
-    pipeline = parse("FeaturePCA(components=4) | DeltaAutoencoder(delta='max', epochs=1)")
-    with pytest.raises(
-        DefenseError, match=r"needs features \(C, H, W\), and gets \(4,\) from the stage before; write it first"
+def test_what_does_not_fit_together_is_refused() -> None:
+    features, state = random(1, 4, 8, 8), parse(CHAIN).fit(a_context(), ("secret",)).state()
+    partly = parse(CHAIN).with_state({name: tensor for name, tensor in state.items() if name.startswith("0.")})
+    other = parse("DeltaAutoencoder(delta='max') | FeatureNoise()")
+    behind = parse("FeaturePCA(components=4) | DeltaAutoencoder(delta='max', epochs=1)")
+    assert not partly.fitted
+    for use, message in (
+        (
+            lambda: parse(CHAIN).protect_features(features, ("use",)),
+            r"is not fitted: call Pipeline.fit\(context, key\)",
+        ),
+        (lambda: other.with_state(state), r"tensors \['2.basis', '2.mean', '2.shape'\] belong to no stage"),
+        (lambda: partly.protect_features(features, ("use",)), r"FeaturePCA\(components=4\) is not fitted"),
+        (
+            lambda: behind.latent_shape(4, 8, 8),
+            r"needs features \(C, H, W\), and gets \(4,\) .* before; write it first",
+        ),
+        (lambda: behind.fit(a_context(), ("secret",)), r"returns features \(1, 4\); allowed: maps"),
+        (
+            lambda: a_context(images=torch.zeros(0, 3, 8, 8)),
+            r"images are \(0, 3, 8, 8\); allowed: \(N, C, H, W\) with N >= 1",
+        ),
+        (lambda: a_context(images=torch.zeros(20, 24)), r"images are \(20, 24\); allowed"),
+        (lambda: a_context(labels=torch.zeros(19)), r"labels are \(19,\); allowed: \(20,\)"),
+        (lambda: a_context(black=torch.zeros(1)), r"black is \(1,\); allowed: \(3,\)"),
     ):
-        pipeline.latent_shape(4, 8, 8)
-    with pytest.raises(DefenseError, match=r"returns features \(1, 4\); allowed: maps"):
-        pipeline.fit(a_context(), ("secret",))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"images": torch.zeros(0, 3, 8, 8)}, r"images are \(0, 3, 8, 8\); allowed: \(N, C, H, W\) with N >= 1"),
-        ({"images": torch.zeros(20, 24)}, r"images are \(20, 24\); allowed"),
-        ({"labels": torch.zeros(19)}, r"labels are \(19,\); allowed: \(20,\)"),
-        ({"black": torch.zeros(1)}, r"black is \(1,\); allowed: \(3,\)"),
-    ],
-)
-def test_a_context_that_does_not_fit_together_is_refused(given: dict[str, Tensor], message: str):
-    with pytest.raises(DefenseError, match=message):
-        a_context(**given)
+        with pytest.raises(DefenseError, match=message):
+            use()
 
 
 # ---- parts
 
 
-def test_modes_come_back_even_after_an_error():
+def test_modes_come_back_even_after_an_error() -> None:
     net = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm2d(2).eval(), nn.Dropout()))
     modes = [layer.training for layer in net.modules()]
-
-    def fails() -> None:
-        with in_eval_mode(net):
-            assert not any(layer.training for layer in net.modules())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
+    with contextlib.suppress(KeyError), in_eval_mode(net):
+        assert not any(layer.training for layer in net.modules())
+        raise KeyError
     assert [layer.training for layer in net.modules()] == modes == [True, True, True, False, True]
 
 
-def test_a_version_is_that_of_names_shapes_types_and_values():
+def test_a_version_is_that_of_names_shapes_types_and_values() -> None:
     tensors = {"a": torch.zeros(2, 3), "b": torch.tensor(data=True), "c": torch.ones(2, dtype=torch.bfloat16)}
     version = version_of(tensors)
     assert (
@@ -222,9 +179,8 @@ def test_a_version_is_that_of_names_shapes_types_and_values():
         {"b": torch.tensor(data=False)}, {"d": torch.zeros(1)},
     ):  # fmt: skip
         assert version_of(tensors | changed) != version
-    assert version_of({"a": torch.arange(6).view(2, 3).T}) == version_of(
-        {"a": torch.arange(6).view(2, 3).T.contiguous()}
-    )
+    turned = torch.arange(6).view(2, 3).T
+    assert version_of({"a": turned}) == version_of({"a": turned.contiguous()})
 
 
 # ---- devices
@@ -272,17 +228,53 @@ class Counted(nn.Module):
         return 2 * images + self.noise * torch.rand(images.shape, generator=torch.Generator().manual_seed(self.images))
 
 
-@pytest.mark.parametrize(("noise", "most", "passes"), [(0.0, 2**30, 22), (0.0, 100, 31), (1.0, 2**30, 32)])
-def test_features_are_kept_where_they_are_few_and_always_the_same(
-    noise: float, most: int, passes: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(fitting, "MOST_KEPT", most)
-    client, images = Counted(noise), random(20, 1, 4, 4)
-    features = features_by_row(client, images)
-    rows = torch.tensor([3, 3, 17, 0, 5])
-    found = [features(rows) for _ in range(6)]
-    assert client.images == passes
-    for one in found:
-        assert one.shape == (5, 1, 4, 4)
+def test_features_are_kept_where_they_are_few_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for noise, most, passes in ((0.0, 2**30, 22), (0.0, 100, 31), (1.0, 2**30, 32)):
+        monkeypatch.setattr(fitting, "MOST_KEPT", most)
+        client, images = Counted(noise), random(20, 1, 4, 4)
+        features, rows = features_by_row(client, images), torch.tensor([3, 3, 17, 0, 5])
+        found = [features(rows) for _ in range(6)]
+        assert client.images == passes
+        assert all(one.shape == (5, 1, 4, 4) for one in found)
         if not noise:
-            torch.testing.assert_close(one, 2 * images[rows])
+            torch.testing.assert_close(found[-1], 2 * images[rows])
+
+
+# ---- the path of a fit
+
+
+def test_each_state_of_a_path_is_a_shorter_fit_and_lies_where_it_was_said_to() -> None:
+    """A shorter fit draws the same initial weights and orders; the initial weights are the fit of no epoch."""
+    context = a_context()
+    for defense, field, positions in (
+        (DeltaAutoencoder(delta="max", epochs=3, batch_size=8), "epochs", (0, 1, 2, 3)),
+        (FeaturePCA(components=6), "components", (1, 2, 4, 6)),
+    ):
+        assert (defense.path_axis, defense.path_positions) == (field, positions)
+        states = list(defense.path(context, generator_for(5)))
+        assert tuple(at for at, _ in states) == positions
+        assert len({version_of(state.state()) for _, state in states}) == len(positions)
+        for at, state in states:
+            shorter = replace(defense, **{field: at}).fit(context, generator_for(5))
+            assert version_of(state.state()) == version_of(shorter.state()), (field, at)
+    for components, expected in ((1, (1,)), (3, (1, 2, 3)), (8, (1, 2, 4, 8)), (9, (1, 2, 4, 8, 9))):
+        assert FeaturePCA(components=components).path_positions == expected
+    with pytest.raises(DefenseError, match="at most 19, the rank"):
+        next(iter(FeaturePCA(components=20).path(context, generator_for(0))))
+
+
+def test_a_chains_path_ends_in_its_fit_whatever_is_drawn_on_the_way() -> None:
+    """Looking draws from streams of its own. The stage that learns last is followed, behind the fitted first one."""
+    autoencoder, features = "DeltaAutoencoder(delta='max', epochs=3, batch_size=8)", random(2, 4, 8, 8)
+    for text in (f"{autoencoder} | FeatureNoise(std=0.1)", f"{autoencoder} | FeaturePCA(components=4)"):
+        chain, fitted = parse(text), parse(text).fit(a_context(), ("fit", 0))
+        for at, state in chain.path(a_context(), ("fit", 0)):
+            assert state.fitted
+            assert state.protect_features(features, ("look", at)).shape == features.shape
+            first = {name: tensor for name, tensor in state.state().items() if name.startswith("0.")}
+            if chain.path_axis == "components":
+                assert all(torch.equal(tensor, fitted.state()[name]) for name, tensor in first.items())
+        assert at == chain.path_positions[-1]
+        assert state.version == fitted.version
+    noise = parse("FeatureNoise(std=0.1)")
+    assert (noise.path_axis, noise.path_positions, list(noise.path(a_context(), ("fit", 0)))) == ("", (), [])

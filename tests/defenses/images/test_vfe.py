@@ -22,12 +22,11 @@ from defenses.images.vfe import (
 )
 
 WINDOW = torch.tensor([[0.0, 1.0], [2.0, 4.0]])
-SHAPES = [(28, 28, 8), (31, 45, 7), (5, 5, 3), (1, 1, 4), (1, 9, 2), (16, 16, 16), (6, 6, 1)]
+SHAPES = [(16, 16, 8), (17, 24, 7), (5, 5, 3), (1, 1, 4), (1, 9, 2), (16, 16, 16), (6, 6, 1)]
 
 
-@pytest.fixture
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+def random(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def whole(measure: Callable[[Tensor, int], Tensor], region: Tensor) -> Tensor:
@@ -54,108 +53,79 @@ def windows_of(image: Tensor, window: int) -> list[list[Tensor]]:
     return [[image[y : y + window, x : x + window] for x in range(0, width, window)] for y in range(0, height, window)]
 
 
-def test_worked_example():
-    assert whole(vfe_map, WINDOW) == 18  # Across 1 + 4, down 4 + 9.
-    assert whole(vfe_map, F.pad(WINDOW, (0, 1, 0, 1))) == 55  # What zero padding would add: 1 + 16 + 4 + 16.
+def test_worked_example_and_the_mean_over_all_permutations() -> None:
+    assert whole(vfe_map, WINDOW) == 18  # across 1 + 4, down 4 + 9
+    assert whole(vfe_map, F.pad(WINDOW, (0, 1, 0, 1))) == 55  # what zero padding would add: 1 + 16 + 4 + 16
     assert whole(vfe_normalised, WINDOW) == pytest.approx(18 / (2 * 35 / 12))
-
-
-def test_permutation_mean_is_exact_by_enumeration():
     for region in (WINDOW, torch.tensor([[0.0, 0.3, 0.3], [1.0, 5.0, 2.0]])):
-        shuffled = torch.stack(
-            [torch.tensor(p).view_as(region) for p in itertools.permutations(region.flatten().tolist())]
-        )
+        shuffled = torch.tensor(list(itertools.permutations(region.flatten().tolist()))).view(-1, *region.shape)
         assert whole(vfe_normalised, shuffled).mean() == pytest.approx(pair_count(*region.shape), rel=1e-5)
     shuffled = torch.tensor(list(itertools.permutations(WINDOW.flatten().tolist()))).view(-1, 2, 2)
     assert whole(vfe_map, shuffled).mean() == pytest.approx(4 * 35 / 12 * 2)  # 4 sigma^2 WS (WS - 1) = 23.33
 
 
-def test_region_equals_the_loop_over_pairs_in_any_leading_shape(generator: torch.Generator):
-    regions = torch.rand(2, 3, 4, 5, 7, generator=generator, dtype=torch.float64)
-    expected = [slow_vfe(region) for region in regions.flatten(0, 2)]
-    assert torch.allclose(whole(vfe_map, regions).flatten(), torch.tensor(expected, dtype=torch.float64))
-
-
-def test_invariances(generator: torch.Generator):
-    region = torch.rand(9, 9, generator=generator, dtype=torch.float64)
+def test_invariances_and_limits() -> None:
+    region = random(9, 9)
     assert torch.allclose(whole(vfe_map, -3 * region + 7), 9 * whole(vfe_map, region))
     assert torch.allclose(whole(vfe_normalised, -3 * region + 7), whole(vfe_normalised, region))
     for same in (region.T, region.flip(0), region.flip(1)):
         assert torch.allclose(whole(vfe_map, same), whole(vfe_map, region))
+    for size in (1, 2, 8):
+        assert whole(vfe_map, torch.full((size, size), 0.3)) == 0
+        assert whole(vfe_normalised, torch.full((size, size), 0.3)) == 0
+        board = (torch.arange(size)[:, None] + torch.arange(size)) % 2
+        assert whole(vfe_map, board) == 2 * size * (size - 1)
+        assert (whole(vfe_map, random(100, size, size)) <= 2 * size * (size - 1)).all()
+    board = ((torch.arange(224)[:, None] + torch.arange(224)) % 2).float().expand(3, -1, -1)
+    assert (vfe_map(board, 8) == 112).all()  # the mean of equation 12
 
 
-@pytest.mark.parametrize("size", [1, 2, 8])
-def test_constant_is_zero_and_checkerboard_is_the_maximum(size: int, generator: torch.Generator):
-    assert whole(vfe_map, torch.full((size, size), 0.3)) == 0
-    assert whole(vfe_normalised, torch.full((size, size), 0.3)) == 0
-    board = (torch.arange(size)[:, None] + torch.arange(size)) % 2
-    assert whole(vfe_map, board) == 2 * size * (size - 1)
-    assert (whole(vfe_map, torch.rand(100, size, size, generator=generator)) <= 2 * size * (size - 1)).all()
-
-
-def test_independent_noise_adds_2_variances_per_pair(generator: torch.Generator):
+@pytest.mark.numeric
+def test_independent_noise_adds_2_variances_per_pair() -> None:
     size, std, repeats = 8, 0.5, 4000
-    clean = torch.rand(size, size, generator=generator, dtype=torch.float64)
+    clean, generator = random(size, size), torch.Generator().manual_seed(1)
     noise = std * torch.randn(repeats, size, size, generator=generator, dtype=torch.float64)
     added = whole(vfe_map, clean + noise) - whole(vfe_map, clean)
-    assert abs(added.mean() - 4 * std**2 * size * (size - 1)) < 4 * added.std() / repeats**0.5
+    assert abs(added.mean() - 4 * std**2 * size * (size - 1)) < 4.5 * added.std() / repeats**0.5
+    # The released dataset: 448 pixels, windows of 28, noise of 0.5 on a flat image: 756 = 4 * 0.25 * 28 * 27.
+    noisy = 0.5 * torch.randn(4, 1, 448, 448, generator=generator, dtype=torch.float64)
+    assert float(vfe_image(noisy, 28).mean()) == pytest.approx(756, rel=0.01)
 
 
-def test_low_precision_is_widened():
-    region = torch.tensor([[0.0, 300.0], [0.0, 300.0]], dtype=torch.float16)  # 300^2 overflows float16.
+def test_low_precision_is_widened() -> None:
+    region = torch.tensor([[0.0, 300.0], [0.0, 300.0]], dtype=torch.float16)  # 300^2 overflows float16
     assert whole(vfe_map, region) == 180_000
-    assert vfe_map(region, 2).item() == 180_000
     assert whole(vfe_map, WINDOW.double()).dtype == torch.float64
-    assert whole(vfe_map, WINDOW.to(torch.uint8)) == 18  # An unsigned difference would wrap around.
-
-
-@pytest.mark.parametrize(("height", "width", "window"), SHAPES)
-def test_map_equals_the_loop_over_windows(height: int, width: int, window: int, generator: torch.Generator):
-    images = torch.rand(2, 3, height, width, generator=generator, dtype=torch.float64)
-    computed = vfe_map(images, window), window_sum(images, window), window_variance(images, window)
-    normalised = vfe_normalised(images, window)
-    pairs = window_pairs(height, width, window)
-    filled = window_fill(computed[1], window, height, width)
-    for i, image in enumerate(images.flatten(0, 1)):
-        for row, windows in enumerate(windows_of(image, window)):
-            for column, region in enumerate(windows):
-                vfe, total, variance = (values.flatten(0, 1)[i, row, column] for values in computed)
-                assert vfe == pytest.approx(slow_vfe(region))
-                spread = 2 * float(region.var()) if region.numel() > 1 else 1.0
-                assert normalised.flatten(0, 1)[i, row, column] == pytest.approx(slow_vfe(region) / spread)
-                assert total == pytest.approx(float(region.sum()))
-                assert variance == pytest.approx(float(region.var()) if region.numel() > 1 else 0)
-                assert pairs[row, column] == slow_vfe(
-                    (torch.arange(region.shape[0])[:, None] + torch.arange(region.shape[1])) % 2
-                )
-                assert (windows_of(filled.flatten(0, 1)[i], window)[row][column] == total).all()
-    assert pairs.shape == computed[0].shape[-2:]
-
-
-def test_window_variance_keeps_precision_far_from_zero(generator: torch.Generator):
-    images = 1000 + torch.rand(4, 4, generator=generator)
+    assert whole(vfe_map, WINDOW.to(torch.uint8)) == 18  # an unsigned difference would wrap around
+    images = 1000 + random(4, 4).float()
     assert window_variance(images, 4).item() == pytest.approx(float(images.double().var()), rel=1e-3)
 
 
-def test_the_checkerboard_has_the_mean_of_equation_12():
-    board = ((torch.arange(224)[:, None] + torch.arange(224)) % 2).float().expand(3, -1, -1)
-    assert (vfe_map(board, 8) == 112).all()
-
-
-@pytest.mark.parametrize(("height", "width", "window"), SHAPES)
-def test_an_image_s_vfe_is_the_mean_over_its_windows_or_the_sum_over_its_pixels(
-    generator: torch.Generator, height: int, width: int, window: int
-) -> None:
-    images = torch.rand(2, 3, height, width, generator=generator, dtype=torch.float64)
-    for image, mean, eq3 in zip(images, vfe_image(images, window), vfe_image(images, window, "eq3"), strict=True):
-        sums = [[slow_vfe(region) for row in windows_of(channel, window) for region in row] for channel in image]
-        assert float(mean) == pytest.approx(sum(sum(each) / len(each) for each in sums) / 3)
-        assert float(eq3) == pytest.approx(sum(map(sum, sums)) / 3 / (height * width))
+def test_maps_and_images_equal_the_loop_over_windows() -> None:
+    for height, width, window in SHAPES:
+        images = random(2, 2, height, width)
+        computed = vfe_map(images, window), window_sum(images, window), window_variance(images, window)
+        normalised, pairs = vfe_normalised(images, window), window_pairs(height, width, window)
+        filled = window_fill(computed[1], window, height, width)
+        sums: list[list[float]] = []
+        for i, image in enumerate(images.flatten(0, 1)):
+            sums.append([])
+            for row, windows in enumerate(windows_of(image, window)):
+                for column, region in enumerate(windows):
+                    vfe, total, variance = (values.flatten(0, 1)[i, row, column] for values in computed)
+                    slow, spread = slow_vfe(region), float(region.var()) if region.numel() > 1 else 0.0
+                    assert (vfe, total, variance) == pytest.approx((slow, float(region.sum()), spread)), SHAPES
+                    assert normalised.flatten(0, 1)[i, row, column] == pytest.approx(slow / (2 * spread or 1))
+                    assert (windows_of(filled.flatten(0, 1)[i], window)[row][column] == total).all()
+                    board = (torch.arange(region.shape[0])[:, None] + torch.arange(region.shape[1])) % 2
+                    assert i or pairs[row, column] == slow_vfe(board)
+                    sums[-1].append(slow)
+        assert pairs.shape == computed[0].shape[-2:]
+        # An image's VFE is the mean over its windows, or the sum over its pixels.
+        of_images = zip(vfe_image(images, window), vfe_image(images, window, "eq3"), strict=True)
+        for at, (mean, eq3) in enumerate(of_images):
+            channels = sums[2 * at : 2 * at + 2]
+            assert float(mean) == pytest.approx(sum(sum(each) / len(each) for each in channels) / 2)
+            assert float(eq3) == pytest.approx(sum(map(sum, channels)) / 2 / (height * width))
     with pytest.raises(ValueError, match="norm is 'sum'; allowed: window, eq3"):
         vfe_image(images, window, "sum")
-
-
-def test_noise_adds_four_times_its_variance_for_every_pair(generator: torch.Generator) -> None:
-    """The released dataset: 448 pixels, windows of 28, noise of 0.5 on a flat image: 756 = 4 * 0.25 * 28 * 27."""
-    noisy = 0.5 * torch.randn(4, 1, 448, 448, generator=generator, dtype=torch.float64)
-    assert float(vfe_image(noisy, 28).mean()) == pytest.approx(756, rel=0.01)

@@ -13,17 +13,16 @@ from torch import Tensor, nn
 
 from attacks.dp_audit.gradient_canaries import audit_dp_sgd
 from defenses.base import Training
-from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
+from defenses.neighbours import REPLACE_ONE
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.training.accounting import epsilon_by_accountant
 from defenses.training.adaptive_clipping import FARTHEST, AdaptiveNorm, raised_noise
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.training.step_settings import NORM
-from tests.defenses.training.test_dp_sgd import DELTA, no_gradient, protect, run, set_up, weights
+from tests.defenses.training.test_dp_sgd import DELTA, PUBLIC, moves, no_gradient, protect, run, set_up
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
-PUBLIC = {"neighbours": ADD_OR_REMOVE, "sample_rate": 0.25}
 
 
 def norm_of(count: float = 10.0, **given: Any) -> AdaptiveNorm:
@@ -36,172 +35,153 @@ def linear(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
     return model(images.flatten(1)).mean()  # type: ignore[no-any-return]
 
 
-def scaled_examples(lengths: Tensor, batch_size: int, model: nn.Module, epochs: int = 1) -> Training:
+def scaled_examples(lengths: Tensor, batch_size: int, epochs: int = 1) -> Training:
     """A training in which the gradient of each example has one of these lengths."""
+    model = nn.Sequential(nn.Linear(36, 1, bias=False)).train()
     training = set_up(len(lengths), batch_size, model=model, epochs=epochs)
     images, _ = training.loader.dataset.tensors  # type: ignore[attr-defined]
     images *= (lengths / images.flatten(1).norm(dim=1)).view(-1, 1, 1, 1)
     return replace(training, loss=linear)
 
 
-def one_layer() -> nn.Module:
-    return nn.Sequential(nn.Linear(36, 1, bias=False)).train()
-
-
 # ---- privacy
 
 
-@pytest.mark.parametrize("count_noise", [0.6, 1.0, 2.0, 50.0])
-@pytest.mark.parametrize("noise", [0.3, 1.0, 7.0])
-def test_gradients_and_count_together_have_the_account_of_the_noise_multiplier(
-    noise: float, count_noise: float
-) -> None:
-    gradients, count = raised_noise(noise, count_noise), noise * count_noise
-    # How far apart the means of both releases are at most, each in its own noise: mu of a Gaussian mechanism.
-    added = math.hypot(1 / gradients, 0.5 / count)
-    replaced = math.hypot(2 / gradients, 1 / count)
-    assert added == pytest.approx(1 / noise, rel=1e-12)
-    assert replaced == pytest.approx(2 / noise, rel=1e-12)
-    # Theorem 1 of the paper, with its sigma_b.
-    assert gradients == pytest.approx((noise**-2 - (2 * count) ** -2) ** -0.5, rel=1e-12)
+def test_gradients_and_count_together_have_the_account_of_the_noise_multiplier() -> None:
+    for noise in (0.3, 1.0, 7.0):
+        for count_noise in (0.6, 1.0, 2.0, 50.0):
+            gradients, count = raised_noise(noise, count_noise), noise * count_noise
+            # How far apart the means of both releases are at most, each in its own noise: mu of a Gaussian mechanism.
+            assert math.hypot(1 / gradients, 0.5 / count) == pytest.approx(1 / noise, rel=1e-12)  # one added
+            assert math.hypot(2 / gradients, 1 / count) == pytest.approx(2 / noise, rel=1e-12)  # one replaced
+            # Theorem 1 of the paper, with its sigma_b.
+            assert gradients == pytest.approx((noise**-2 - (2 * count) ** -2) ** -0.5, rel=1e-12)
 
 
-@pytest.mark.parametrize("clipping", [PER_EXAMPLE, GHOST])
-@pytest.mark.parametrize("count_noise", [0.6, 2.0])
-def test_gradients_have_the_raised_noise_at_the_norm_of_the_step(clipping: str, count_noise: float) -> None:
-    defense = DPSGD(
-        noise_multiplier=2.0, max_grad_norm=3.0, target_quantile=0.5, count_noise=count_noise, clipping=clipping
-    )
-    training = replace(set_up(count=4, batch_size=4, epochs=60), loss=no_gradient)
-    seen, norms = [], [3.0]
-    protected, before = protect(defense, training), weights(training.model)
-    for _ in run(protected):
-        after = weights(training.model)
-        moved = torch.cat([(before[name] - after[name]).flatten() for name in before])
-        seen.append(moved * 4 / 0.5 / norms[-1])  # times the divisor over the learning rate
-        norms.append(protected.state[NORM])
-        before = after
-    noise = torch.cat(seen)
-    expected = raised_noise(2.0, count_noise)
-    assert len(noise) > 20_000
-    assert float(noise.std()) == pytest.approx(expected, rel=0.02)
-    assert norms[-1] < 0.3  # as gradients of length 0 are all within it
-    assert protected.state["accountant"]["steps"] == [[1.0, 1.0, 60]]
+@pytest.mark.numeric
+def test_gradients_have_the_raised_noise_at_the_norm_of_the_step() -> None:
+    for clipping, count_noise in ((PER_EXAMPLE, 0.6), (GHOST, 2.0)):
+        defense = DPSGD(
+            noise_multiplier=2.0, max_grad_norm=3.0, target_quantile=0.5, count_noise=count_noise, clipping=clipping
+        )
+        training = replace(set_up(count=4, batch_size=4, epochs=60), loss=no_gradient)
+        protected, seen, norms = protect(defense, training), [], [3.0]
+        for moved in moves(protected):
+            seen.append(moved * 4 / norms[-1])  # times the divisor
+            norms.append(protected.state[NORM])
+        noise = torch.cat(seen)
+        assert len(noise) > 20_000  # a standard error of 0.5 %
+        assert float(noise.std()) == pytest.approx(raised_noise(2.0, count_noise), rel=0.025)
+        assert norms[-1] < 0.3  # as gradients of length 0 are all within it
+        assert protected.state["accountant"]["steps"] == [[1.0, 1.0, 60]]
 
 
+@pytest.mark.numeric
 def test_the_count_has_the_promised_noise() -> None:
-    norm, moves = norm_of(learning_rate=1e-3), []
+    norm, found = norm_of(learning_rate=1e-3), []
     for _ in range(4000):
         before = math.log(norm.norm)
-        moves.append((before - math.log(norm.move(3.0))) / 1e-3 * 10.0)
-    assert torch.tensor(moves).std() == pytest.approx(6.0, rel=0.05)
-    assert torch.tensor(moves).mean() == pytest.approx(0.0, abs=0.4)
+        found.append((before - math.log(norm.move(3.0))) / 1e-3 * 10.0)
+    assert torch.tensor(found).std() == pytest.approx(6.0, rel=5 / 8000**0.5)
+    assert torch.tensor(found).mean() == pytest.approx(0.0, abs=5 * 6 / 4000**0.5)
 
 
-@pytest.mark.parametrize("steps", [1, 9])
-def test_epsilon_of_full_batches_is_the_closed_form(steps: int) -> None:
-    defense = DPSGD(noise_multiplier=6.0, target_quantile=0.5)
-    protected = protect(defense, set_up(count=6, batch_size=6, epochs=steps))
-    assert len(list(run(protected))) == steps
-    found = epsilon_by_accountant(protected.state, DELTA, REPLACE_ONE)
-    gradients, count = raised_noise(6.0, 2.0), 12.0
-    together = math.sqrt(steps * ((2 / gradients) ** 2 + (1 / count) ** 2))
-    assert found["exact"] == pytest.approx(gaussian_epsilon(together, DELTA), rel=1e-9)
+def test_epsilon_of_full_batches_is_the_closed_form() -> None:
+    for steps in (1, 9):
+        protected = protect(
+            DPSGD(noise_multiplier=6.0, target_quantile=0.5), set_up(count=6, batch_size=6, epochs=steps)
+        )
+        assert len(list(run(protected))) == steps
+        found = epsilon_by_accountant(protected.state, DELTA, REPLACE_ONE)
+        together = math.sqrt(steps * ((2 / raised_noise(6.0, 2.0)) ** 2 + (1 / 12.0) ** 2))
+        assert found["exact"] == pytest.approx(gaussian_epsilon(together, DELTA), rel=1e-9)
 
 
-@pytest.mark.parametrize("more", [{}, PUBLIC])
-def test_a_target_epsilon_needs_the_noise_that_it_needs_without(more: dict[str, Any]) -> None:
-    states = []
-    for quantile in (None, 0.5):
-        protected = protect(DPSGD(target_epsilon=3.0, target_quantile=quantile, **more), set_up(epochs=3))
-        list(run(protected))
-        states.append(protected.state)
-    assert states[0]["accountant"] == states[1]["accountant"]
+def test_a_target_epsilon_and_the_samples_are_those_without_it() -> None:
+    for more in ({}, PUBLIC | {"sample_rate": 1}):
+        states, sizes = [], []
+        for quantile in (None, 0.5):
+            defense = DPSGD(target_epsilon=3.0, target_quantile=quantile, **more)
+            protected = protect(defense, set_up(count=5, batch_size=5, epochs=3))
+            sizes.append(list(run(protected)))
+            states.append(protected.state["accountant"])
+        assert states[0] == states[1]
+        assert sizes[0] == sizes[1]
 
 
 def test_the_divisor_of_the_count_is_public() -> None:
     """A batch twice as large, all within the norm, moves the norm by twice as much: no division by the true number."""
-    moves = []
+    found = []
     for drawn in (0, 5, 10):
         norm = norm_of(count_noise=1.0)
         norm.measure(torch.zeros(drawn))
-        moves.append(math.log(norm.move(0.0)))
-    assert moves == pytest.approx([0.0, -0.2 * 0.25, -0.2 * 0.5])
+        found.append(math.log(norm.move(0.0)))
+    assert found == pytest.approx([0.0, -0.2 * 0.25, -0.2 * 0.5])
 
 
 # ---- the norm
 
 
-@pytest.mark.parametrize("clipping", [PER_EXAMPLE, GHOST])
-@pytest.mark.parametrize(("quantile", "start"), [(0.5, 0.01), (0.5, 40.0), (0.2, 1.0), (0.9, 1.0)])
-def test_without_noise_the_norm_reaches_the_quantile(clipping: str, quantile: float, start: float) -> None:
+def test_without_noise_the_norm_reaches_the_quantile() -> None:
     lengths = torch.logspace(-1, 1, 40)
-    model = one_layer()
-    training = scaled_examples(lengths, 40, model, epochs=150)
-    defense = DPSGD(noise_multiplier=0.0, max_grad_norm=start, target_quantile=quantile, clipping=clipping)
-    protected = protect(defense, training)
-    assert len(list(run(protected))) == 150
-    within = float((lengths <= protected.state[NORM]).double().mean())
-    assert within == pytest.approx(quantile, abs=1.5 / 40)
+    cases = ((PER_EXAMPLE, 0.5, 0.01), (GHOST, 0.5, 40.0), (PER_EXAMPLE, 0.2, 1.0), (GHOST, 0.9, 1.0))
+    for clipping, quantile, start in cases:
+        training = scaled_examples(lengths, 40, epochs=150)
+        defense = DPSGD(noise_multiplier=0.0, max_grad_norm=start, target_quantile=quantile, clipping=clipping)
+        protected = protect(defense, training)
+        assert len(list(run(protected))) == 150
+        within = float((lengths <= protected.state[NORM]).double().mean())
+        assert within == pytest.approx(quantile, abs=1.5 / 40), (clipping, quantile, start)
 
 
+@pytest.mark.numeric
 def test_poisson_samples_with_noise_reach_the_quantile_on_average() -> None:
-    lengths = torch.logspace(-1, 1, 40)
-    training = scaled_examples(lengths, 10, one_layer(), epochs=100)
+    training = scaled_examples(torch.logspace(-1, 1, 40), 10, epochs=100)
     defense = DPSGD(noise_multiplier=1.0, target_quantile=0.5, norm_learning_rate=0.05, max_grad_norm=5.0)
     protected, found = protect(defense, training), []
     for _ in run(protected):
         found.append(protected.state[NORM])
-    assert torch.tensor(found[200:]).log().mean() == pytest.approx(0.0, abs=0.5)  # the median of the lengths is 1
+    assert torch.tensor(found[200:]).log().mean() == pytest.approx(0.0, abs=0.6)  # the median of the lengths is 1
 
 
-@pytest.mark.parametrize("clipping", [PER_EXAMPLE, GHOST])
-def test_empty_batches_move_the_norm_by_noise_alone(clipping: str) -> None:
-    protected = protect(DPSGD(noise_multiplier=0.0, target_quantile=0.25, clipping=clipping), set_up())
-    empty = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
-    for number in range(1, 4):
-        protected.optimizer.zero_grad()
-        protected.loss(protected.model, *empty).backward()  # type: ignore[no-untyped-call]
-        protected.optimizer.step()
-        # Half of no gradients is within the norm, as far as a count of none says.
-        assert protected.state[NORM] == pytest.approx(math.exp(-0.2 * (0.5 - 0.25) * number))
-    assert sum(count for *_, count in protected.state["accountant"]["steps"]) == 3
+def test_empty_batches_move_the_norm_by_noise_alone() -> None:
+    for clipping in (PER_EXAMPLE, GHOST):
+        protected = protect(DPSGD(noise_multiplier=0.0, target_quantile=0.25, clipping=clipping), set_up())
+        empty = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
+        for number in range(1, 4):
+            protected.optimizer.zero_grad()
+            protected.loss(protected.model, *empty).backward()  # type: ignore[no-untyped-call]
+            protected.optimizer.step()
+            # Half of no gradients is within the norm, as far as a count of none says.
+            assert protected.state[NORM] == pytest.approx(math.exp(-0.2 * (0.5 - 0.25) * number))
+        assert sum(count for *_, count in protected.state["accountant"]["steps"]) == 3
 
 
 def test_the_norm_stays_within_its_limits() -> None:
     norm = norm_of(learning_rate=10.0)
     for _ in range(10):
         norm.measure(torch.full((10,), math.nan))  # a training that diverged
-        assert norm.move(0.0) <= FARTHEST * 1.001
+        highest = norm.move(0.0)
     for _ in range(10):
         norm.measure(torch.zeros(10**6))
-        assert norm.move(0.0) >= 0.999 / FARTHEST
+        lowest = norm.move(0.0)
+    assert (highest, lowest) == (pytest.approx(FARTHEST), pytest.approx(1 / FARTHEST))
 
 
-def test_both_ways_of_clipping_have_the_same_norms() -> None:
-    found = []
+def test_both_ways_of_clipping_have_the_same_norms_which_later_rounds_go_on_from() -> None:
+    found = {}
     for clipping in (PER_EXAMPLE, GHOST):
-        protected = protect(
-            DPSGD(noise_multiplier=0.5, max_grad_norm=0.2, target_quantile=0.7, clipping=clipping), set_up(epochs=3)
-        )
-        list(run(protected))
-        found.append(protected.state)
-    assert found[0] == found[1]
-    assert found[0][NORM] != 0.2
-
-
-# ---- over rounds
-
-
-def test_the_norm_is_kept_over_rounds_and_as_text() -> None:
-    defense, state, norms = DPSGD(noise_multiplier=1.0, max_grad_norm=2.0, target_quantile=0.5), {}, [2.0]
-    for number in range(3):
-        protected = protect(defense, set_up(state=state, epochs=1), number)
-        assert protected.optimizer.max_grad_norm == norms[-1]  # type: ignore[attr-defined]
-        list(run(protected))
-        state = json.loads(json.dumps(protected.state))
-        norms.append(state[NORM])
-    assert len(set(norms)) == 4
+        defense = DPSGD(noise_multiplier=0.5, max_grad_norm=2.0, target_quantile=0.7, clipping=clipping)
+        state, norms = {}, [2.0]
+        for number in range(3):
+            protected = protect(defense, set_up(state=state, epochs=1), number)
+            assert protected.optimizer.max_grad_norm == norms[-1]  # type: ignore[attr-defined]
+            list(run(protected))
+            state = json.loads(json.dumps(protected.state))
+            norms.append(state[NORM])
+        found[clipping] = state
+        assert len(set(norms)) == 4
+    assert found[PER_EXAMPLE] == found[GHOST]
 
 
 def test_a_probe_has_the_norm_of_the_training_and_leaves_it() -> None:
@@ -213,34 +193,7 @@ def test_a_probe_has_the_norm_of_the_training_and_leaves_it() -> None:
     assert protected.state == {NORM: 0.125, "accountant": {"steps": [[1.0, 1.0, 1]]}}
 
 
-def test_draws_without_it_are_as_before() -> None:
-    sizes = []
-    for quantile in (None, 0.5):
-        protected = protect(DPSGD(noise_multiplier=1.0, target_quantile=quantile), set_up(epochs=3))
-        sizes.append(list(run(protected)))
-    assert sizes[0] == sizes[1]
-
-
-# ---- settings
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"target_quantile": 1.0}, r"target_quantile is 1.0; allowed: None for a fixed norm, or a number from 0.01"),
-        ({"target_quantile": True}, "target_quantile is True; allowed"),
-        ({"target_quantile": 0.5, "count_noise": 0.5}, "count_noise is 0.5; allowed: a number from 0.6 to"),
-        ({"target_quantile": 0.5, "norm_learning_rate": 0.0}, "norm_learning_rate is 0.0; allowed: a number from"),
-        ({"count_noise": 3.0}, "count_noise is 3.0; allowed: 2 without a target_quantile"),
-        ({"norm_learning_rate": 0.1}, "norm_learning_rate is 0.1; allowed: 0.2 without a target_quantile"),
-        ({"target_quantile": 0.5, "clip_decay": 0.9}, "clip_decay is 0.9; allowed: 1 with a target_quantile"),
-    ],
-)
-def test_bad_settings_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DPSGD(**given)
-
-
-def test_canaries_refuse_it_before_they_train() -> None:
-    with pytest.raises(ValueError, match="clipping norm that changes"):
-        audit_dp_sgd(DPSGD(noise_multiplier=1.0, target_quantile=0.5), runs=1, rounds=1)
+def test_canaries_refuse_a_norm_that_changes_before_they_train() -> None:
+    for changing in ({"target_quantile": 0.5}, {"clip_decay": 0.9}):
+        with pytest.raises(ValueError, match="clipping norm that changes"):
+            audit_dp_sgd(DPSGD(noise_multiplier=1.0, **changing), runs=1, rounds=1)  # type: ignore[arg-type]

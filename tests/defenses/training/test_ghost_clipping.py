@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.dp_audit.gradient_canaries import audit_dp_sgd
 from attacks.observations import AttackError
-from defenses.base import DefenseError, Training
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
@@ -21,6 +21,7 @@ from defenses.training.precode import Precode
 from tests.defenses.training.test_dp_sgd import Scaled, data, no_gradient, protect, run, set_up, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
+NOISY = DPSGD(noise_multiplier=1.0, clipping=GHOST)
 
 
 def convolutional() -> nn.Module:
@@ -42,100 +43,6 @@ class Tokens(nn.Module):
         return self.head(self.mix(self.norm(self.embed(images[:, 0]))).tanh().mean(1))  # type: ignore[no-any-return]
 
 
-def trained(build: Callable[[], nn.Module], clipping: str, **more: Any) -> tuple[list[int], dict[str, Tensor], Any]:
-    torch.manual_seed(0)
-    training = set_up(count=12, batch_size=3, epochs=2, model=build().train())
-    protected = protect(DPSGD(clipping=clipping, **more), training)
-    return list(run(protected)), weights(training.model), protected.state
-
-
-@pytest.mark.parametrize("build", [Scaled, convolutional, Tokens])
-@pytest.mark.parametrize(("max_grad_norm", "noise"), [(0.05, 1.0), (1.0, 0.5), (0.3, 0.0), (1e6, 0.0)])
-def test_both_ways_of_clipping_make_the_same_steps(
-    build: Callable[[], nn.Module], max_grad_norm: float, noise: float
-) -> None:
-    more = {"noise_multiplier": noise, "max_grad_norm": max_grad_norm}
-    sizes, kept, state = trained(build, PER_EXAMPLE, **more)
-    ghost_sizes, ghost, ghost_state = trained(build, GHOST, **more)
-    assert (ghost_sizes, ghost_state) == (sizes, state)
-    start = build()  # a step that changes nothing would agree, too
-    assert any(not torch.equal(kept[name], one) for name, one in weights(start).items())
-    for name, tensor in kept.items():
-        torch.testing.assert_close(ghost[name], tensor, rtol=1e-4, atol=1e-5)
-
-
-def test_a_clipping_norm_acts() -> None:
-    _, tight, _ = trained(convolutional, GHOST, noise_multiplier=0.0, max_grad_norm=0.05)
-    _, wide, _ = trained(convolutional, GHOST, noise_multiplier=0.0, max_grad_norm=1e6)
-    assert max(float((tight[name] - wide[name]).abs().max()) for name in tight) > 0.01
-
-
-@pytest.mark.parametrize("zero_grad_first", [True, False])
-def test_an_empty_batch_is_a_step_of_noise(zero_grad_first: bool) -> None:
-    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up())
-    before = weights(training.model)
-    images, targets = torch.zeros(0, 1, 6, 6), torch.zeros(0, 3)
-    if zero_grad_first:
-        training.optimizer.zero_grad()
-    loss = training.loss(training.model, images, targets)
-    if not zero_grad_first:
-        training.optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    training.optimizer.step()
-    assert all(not torch.equal(weights(training.model)[name], tensor) for name, tensor in before.items())
-    assert sum(count for *_, count in training.state["accountant"]["steps"]) == 1
-
-
-def test_no_gradients_per_example_are_left() -> None:
-    training = protect(
-        DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(count=8, batch_size=8, model=convolutional().train())
-    )
-    images, targets = data(8).tensors
-    training.loss(training.model, images, targets).backward()  # type: ignore[no-untyped-call]
-    assert all(getattr(weight, "grad_sample", None) is None for weight in training.model.parameters())
-
-
-def test_the_loss_is_that_of_the_model() -> None:
-    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up())
-    images, targets = data(5).tensors
-    plain = F.cross_entropy(training.model(images), targets)
-    assert float(training.loss(training.model, images, targets).detach()) == pytest.approx(
-        float(plain.detach()), rel=1e-6
-    )
-
-
-def with_penalty(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    penalty = sum(weight.square().sum() for weight in model.parameters())
-    return F.cross_entropy(model(images), targets) + penalty  # type: ignore[return-value]
-
-
-def in_two_calls(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(images), targets) + F.cross_entropy(model(1 - images), targets)
-
-
-def constant(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    return no_gradient(model, images, targets).detach().requires_grad_()
-
-
-@pytest.mark.parametrize("loss", [with_penalty, in_two_calls, constant])
-def test_a_loss_that_a_factor_for_each_output_would_not_clip_is_refused(loss: Any) -> None:
-    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), replace(set_up(), loss=loss))
-    with pytest.raises(DefenseError, match="depends on the weights through one output of the model alone"):
-        training.loss(training.model, *data(4).tensors)
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_a_bottleneck_before_it_is_refused_where_it_adds_to_the_loss(beta: float) -> None:
-    pipeline = Pipeline((Precode(size=4, beta=beta), DPSGD(noise_multiplier=1.0, clipping=GHOST)))
-    model = pipeline.extended(convolutional(), 0).train()
-    training = pipeline.protect_training(set_up(model=model), ("test",))
-    if beta:
-        with pytest.raises(DefenseError, match="one output of the model alone"):
-            training.loss(model, *data(4).tensors)
-    else:
-        assert len(list(run(training))) == 4
-
-
 class Tied(nn.Module):
     """A linear layer that is used twice."""
 
@@ -145,36 +52,6 @@ class Tied(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.mix(self.mix(images.flatten(1)).relu()))  # type: ignore[no-any-return]
-
-
-def test_a_layer_that_is_used_twice_is_refused() -> None:
-    training = protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(model=Tied().train()))
-    with pytest.raises(DefenseError, match=r"no ghost clipping: .*; use clipping='per-example'"):
-        training.loss(training.model, *data(4).tensors)
-    assert len(list(run(protect(DPSGD(noise_multiplier=1.0), set_up(model=Tied().train()))))) == 4
-
-
-def test_batch_norm_is_refused() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3)).train()
-    with pytest.raises(DefenseError, match=r"BatchNorm \(1\) mixes examples.*use GroupNorm"):
-        protect(DPSGD(noise_multiplier=1.0, clipping=GHOST), set_up(model=model))
-
-
-def test_a_model_can_change_between_both_ways() -> None:
-    model = convolutional().train()
-    for clipping in (GHOST, PER_EXAMPLE, GHOST):
-        protected: Training = protect(DPSGD(noise_multiplier=1.0, clipping=clipping), set_up(model=model), clipping)
-        assert len(list(run(protected))) == 4
-
-
-def test_canaries_have_no_place_in_it() -> None:
-    with pytest.raises(AttackError, match="keeps no gradients per example"):
-        audit_dp_sgd(DPSGD(noise_multiplier=1.0, clipping=GHOST), runs=1, rounds=1)
-
-
-def test_another_way_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"clipping is 'fast'; allowed: per-example \| ghost"):
-        DPSGD(clipping="fast")
 
 
 class Skipping(nn.Module):
@@ -201,25 +78,110 @@ class Grid(nn.Module):
         return self.head(self.mix(images).mean((1, 2)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("build", "named"), [(Skipping, "second.weight"), (Grid, "mix.weight")])
-def test_a_layer_without_norms_of_this_batch_is_refused(build: Callable[[], nn.Module], named: str) -> None:
+def trained(build: Callable[[], nn.Module], clipping: str, **more: Any) -> tuple[list[int], dict[str, Tensor], Any]:
+    torch.manual_seed(0)
+    training = set_up(count=12, batch_size=3, epochs=2, model=build().train())
+    protected = protect(DPSGD(clipping=clipping, **more), training)
+    return list(run(protected)), weights(training.model), protected.state
+
+
+def test_both_ways_of_clipping_make_the_same_steps() -> None:
+    by_norm: dict[float, dict[str, Tensor]] = {}
+    for build in (Scaled, convolutional, Tokens):
+        for max_grad_norm, noise in ((0.05, 1.0), (1.0, 0.5), (0.05, 0.0), (1e6, 0.0)):
+            more = {"noise_multiplier": noise, "max_grad_norm": max_grad_norm}
+            sizes, kept, state = trained(build, PER_EXAMPLE, **more)
+            ghost_sizes, ghost, ghost_state = trained(build, GHOST, **more)
+            assert (ghost_sizes, ghost_state) == (sizes, state)
+            start = build()  # a step that changes nothing would agree, too
+            assert any(not torch.equal(kept[name], one) for name, one in weights(start).items())
+            for name, tensor in kept.items():
+                torch.testing.assert_close(ghost[name], tensor, rtol=1e-4, atol=1e-5, msg=f"{build} {more} {name}")
+            by_norm[max_grad_norm] = ghost
+        assert any(not torch.allclose(by_norm[0.05][name], by_norm[1e6][name], atol=0.01) for name in kept)
+
+
+def test_an_empty_batch_is_a_step_of_noise() -> None:
+    for early in (True, False):
+        training = protect(NOISY, set_up())
+        before = weights(training.model)
+        _ = early and training.optimizer.zero_grad()
+        loss = training.loss(training.model, torch.zeros(0, 1, 6, 6), torch.zeros(0, 3))
+        _ = early or training.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        training.optimizer.step()
+        assert all(not torch.equal(weights(training.model)[name], tensor) for name, tensor in before.items())
+        assert sum(count for *_, count in training.state["accountant"]["steps"]) == 1
+
+
+def test_the_loss_is_that_of_the_model_and_no_gradients_per_example_are_left() -> None:
+    model, (images, targets) = convolutional().train(), data(8).tensors
+    plain = F.cross_entropy(model(images), targets)
+    training = protect(NOISY, set_up(count=8, batch_size=8, model=model))
+    loss = training.loss(model, images, targets)
+    assert float(loss.detach()) == pytest.approx(float(plain.detach()), rel=1e-6)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(getattr(weight, "grad_sample", None) is None for weight in model.parameters())
+
+
+def with_penalty(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    penalty = sum(weight.square().sum() for weight in model.parameters())
+    return F.cross_entropy(model(images), targets) + penalty  # type: ignore[return-value]
+
+
+def in_two_calls(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), targets) + F.cross_entropy(model(1 - images), targets)
+
+
+def constant(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    return no_gradient(model, images, targets).detach().requires_grad_()
+
+
+def test_a_loss_that_a_factor_for_each_output_would_not_clip_is_refused() -> None:
+    for loss in (with_penalty, in_two_calls, constant):
+        training = protect(NOISY, replace(set_up(), loss=loss))
+        with pytest.raises(DefenseError, match="depends on the weights through one output of the model alone"):
+            training.loss(training.model, *data(4).tensors)
+    for beta in (0.0, 0.1):  # a bottleneck before it adds to the loss
+        pipeline = Pipeline((Precode(size=4, beta=beta), NOISY))
+        model = pipeline.extended(convolutional(), 0).train()
+        training = pipeline.protect_training(set_up(model=model), ("test",))
+        if beta:
+            with pytest.raises(DefenseError, match="one output of the model alone"):
+                training.loss(model, *data(4).tensors)
+        else:
+            assert len(list(run(training))) == 4
+
+
+def test_a_layer_without_norms_of_this_batch_is_refused_and_where_possible_before_a_run() -> None:
     """Norms of an earlier batch would clip by examples that are not in this one, which no account counts."""
-    with pytest.raises(DefenseError, match=f"no gradient norm of .*{named}"):
-        trained(build, GHOST, noise_multiplier=0.0)
+    for build, named in ((Skipping, "second.weight"), (Grid, "mix.weight")):
+        with pytest.raises(DefenseError, match=f"no gradient norm of .*{named}"):
+            trained(build, GHOST, noise_multiplier=0.0)
+    training = protect(NOISY, set_up(model=Tied().train()))
+    with pytest.raises(DefenseError, match=r"no ghost clipping: .*; use clipping='per-example'"):
+        training.loss(training.model, *data(4).tensors)
+    assert len(list(run(protect(DPSGD(noise_multiplier=1.0), set_up(model=Tied().train()))))) == 4
+    for build in (Tied, Grid):
+        model = build()
+        before = weights(model)
+        with pytest.raises(DefenseError, match="ghost clipping"):
+            NOISY.check_model(model, (1, 6, 6))
+        assert weights(model).keys() == before.keys()
+        assert not any(hasattr(weight, "_norm_sample") for weight in model.parameters())
+        NOISY.check_model(model)
+        DPSGD().check_model(model, (1, 6, 6))
+    for build in (convolutional, Tokens):
+        NOISY.check_model(build(), (1, 6, 6))
 
 
-@pytest.mark.parametrize("build", [Tied, Grid])
-def test_a_model_for_which_there_is_no_ghost_clipping_is_refused_before_a_run(build: Callable[[], nn.Module]) -> None:
-    model = build()
-    before = weights(model)
-    with pytest.raises(DefenseError, match="ghost clipping"):
-        DPSGD(clipping=GHOST).check_model(model, (1, 6, 6))
-    assert weights(model).keys() == before.keys()
-    assert not any(hasattr(weight, "_norm_sample") for weight in model.parameters())
-    DPSGD(clipping=GHOST).check_model(model)
-    DPSGD().check_model(model, (1, 6, 6))
+def test_a_model_can_change_between_both_ways() -> None:
+    model = convolutional().train()
+    for clipping in (GHOST, PER_EXAMPLE, GHOST):
+        protected = protect(DPSGD(noise_multiplier=1.0, clipping=clipping), set_up(model=model), clipping)
+        assert len(list(run(protected))) == 4
 
 
-@pytest.mark.parametrize("build", [convolutional, Tokens])
-def test_models_with_ghost_clipping_pass_the_check(build: Callable[[], nn.Module]) -> None:
-    DPSGD(clipping=GHOST).check_model(build(), (1, 6, 6))
+def test_canaries_have_no_place_in_it() -> None:
+    with pytest.raises(AttackError, match="keeps no gradients per example"):
+        audit_dp_sgd(NOISY, runs=1, rounds=1)
