@@ -47,7 +47,7 @@ class Hungry(Attack[Any, Labels]):
         return found
 
 
-def test_models_that_observations_share_are_shared_after_a_move() -> None:
+def test_models_that_observations_share_are_shared_after_a_move_and_nothing_is_copied_in_vain() -> None:
     seen = probes(2)
     history = UpdateHistory(tuple(seen))
     moved, (other,) = META.moved((seen, [history]))
@@ -57,10 +57,7 @@ def test_models_that_observations_share_are_shared_after_a_move() -> None:
     assert next(seen[0].model.parameters()).device == HOST
     assert moved[0].labels.device.type == "meta"
     assert moved[0].input_shape == seen[0].input_shape
-
-
-def test_what_is_there_already_is_not_copied() -> None:
-    seen, pipeline = probes(2), parse("VisualMixer()")
+    pipeline = parse("VisualMixer()")
     assert Placement(HOST).moved(seen) is seen
     assert META.moved(pipeline) is pipeline
     assert META.moved({"a": 1, "b": "text"}) == {"a": 1, "b": "text"}
@@ -89,21 +86,15 @@ def test_guesses_are_those_of_the_attack_itself_and_streams_go_on() -> None:
     assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_fewer_observations_at_once_draw_the_same(most: int) -> None:
-    ours, theirs = streams(5), streams(5)
-    found = Placement(HOST).attack_many(Hungry(most), range(5), ours)
-    wanted = Hungry(5).attack_many(range(5), theirs)
-    assert [guess.classes.tolist() for guess in found] == [guess.classes.tolist() for guess in wanted]
-    assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_one_observation_that_does_not_fit_is_an_error_of_the_attack() -> None:
+def test_fewer_observations_at_once_draw_the_same_and_compared_clients_are_never_parted() -> None:
+    for most in (1, 2, 3, 5):
+        ours, theirs = streams(5), streams(5)
+        found = Placement(HOST).attack_many(Hungry(most), range(5), ours)
+        wanted = Hungry(5).attack_many(range(5), theirs)
+        assert [guess.classes.tolist() for guess in found] == [guess.classes.tolist() for guess in wanted]
+        assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
     with pytest.raises(AttackError, match="out of memory with a single"):
         Placement(HOST).attack_many(Hungry(0), range(2), streams(2))
-
-
-def test_clients_that_are_compared_with_each_other_are_never_parted() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         Placement(HOST).attack_many(Hungry(2, together=True), range(5), streams(5))
     assert Placement(HOST).attack_many(Hungry(2), [], []) == []

@@ -1,4 +1,4 @@
-"""Attribute inference: it reads what can be read, is at chance on noise, and only a retrained adversary sees through a defence."""
+"""Attribute inference from maps and tokens: it reads what can be read, and only a retrained adversary sees through a defence."""
 
 from __future__ import annotations
 
@@ -11,53 +11,104 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
-from attacks import AttackError, AttributeInference, Attributes, Reconstruction, score
+from attacks import AttackError, AttributeInference, Attributes, Knowledge, score
 from attacks.attributes.inference import ARCHITECTURES
+from attacks.queries.base import Query
 from attacks.scoring.metrics import attribute_hits
-from defenses.base import SmashedDefense
-from defenses.smashed.feature_noise import FeatureNoise
-from tests.attacks.queries.query_wire import Negate, knowledge, pictures, query, seeded
+from attacks.sender import Sender, smash
+from clients.models.split.halves import EdgeHalf, ServerHalf
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.split_models import SplitShape, build_split_model
+from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
+from defenses.base import Batch, SmashedDefense
+from defenses.pipeline import Pipeline
+from tests.attacks.limits import assert_limits
+from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, knowledge, pictures, query, seeded
 
 STEPS = {"iterations": 60, "batch_size": 16}
+SIZES = SplitShape(patch_size=4, width=16, depth=2, heads=2, edge_blocks=1)
 
 
 @cache
-def fitted(architecture: str, training: str, *defenses: SmashedDefense) -> AttributeInference:
-    attack = AttributeInference(architecture, training, **STEPS)
-    return attack.fit(knowledge(*defenses), seeded(2))
+def halves() -> tuple[EdgeHalf, ServerHalf]:
+    edge, server = build_split_model("vit", num_classes=3, input_shape=SHAPE, shape=SIZES, seed=1)
+    return edge.eval().requires_grad_(False), server.eval().requires_grad_(False)
 
 
-def accuracy(attack: AttributeInference, *defenses: SmashedDefense) -> float:
-    images, right = pictures(100, seed=6)
-    return mean(attribute_hits(attack(query(images, *defenses), seeded(0)), right))
+def sender(*defenses: SmashedDefense) -> Sender:
+    """Of tokens."""
+    return Sender(halves()[0], Pipeline(defenses), MEAN, STD)
 
 
-@pytest.mark.parametrize("training", ["static", "retrained"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_it_reads_an_attribute_that_a_glance_tells(architecture: str, training: str) -> None:
-    attack = fitted(architecture, training)
-    assert accuracy(attack) > 0.9
-    assert attack.learned.diagnostics["holdout_accuracy"] > 0.9
+def bright(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Pictures without a square, bright (1) or dark (0) all over: told by any token, wherever a shuffle puts it."""
+    images, value = pictures(count, seed)
+    return (images * 0.3 + 0.4 * value.view(-1, 1, 1, 1).float()).clamp(0, 1), value
 
 
-def test_only_the_retrained_adversary_sees_through_what_can_be_undone() -> None:
-    assert accuracy(fitted("split", "static", Negate()), Negate()) < 0.7
-    assert accuracy(fitted("split", "retrained", Negate()), Negate()) > 0.9
+def known_of_tokens(*defenses: SmashedDefense) -> Knowledge:
+    images, value = bright(160, seed=5)
+    builder = SplitAdversaryBuilder("vit", SHAPE, SIZES, halves()[1].state_dict())
+    return Knowledge(
+        Batch(images, torch.zeros(160, 3)), Pipeline(defenses), MEAN, STD, lambda *_: halves()[1],
+        sender=sender(*defenses), sensitive=value, adversary=builder,
+    )  # fmt: skip
 
 
-def test_static_training_never_meets_the_defence() -> None:
+def query_of_tokens(images: Tensor, *defenses: SmashedDefense) -> Query:
+    features, latent = sender(*defenses).query(images, seeded(3))
+    return Query(features, latent, *halves(), SHAPE, MEAN, STD, Pipeline(defenses))
+
+
+KINDS: dict[str, Any] = {"maps": (knowledge, pictures, query), "tokens": (known_of_tokens, bright, query_of_tokens)}
+
+
+@cache
+def fitted(kind: str, architecture: str, training: str, *defenses: SmashedDefense) -> AttributeInference:
+    return AttributeInference(architecture, training, **STEPS).fit(KINDS[kind][0](*defenses), seeded(2))
+
+
+def accuracy(kind: str, attack: AttributeInference, *defenses: SmashedDefense) -> float:
+    _, draw, sent = KINDS[kind]
+    images, value = draw(100, seed=6)
+    return mean(attribute_hits(attack(sent(images, *defenses), seeded(0)), value))
+
+
+@pytest.mark.numeric
+def test_it_reads_an_attribute_that_a_glance_tells() -> None:
+    cases = [("maps", architecture, "retrained") for architecture in ARCHITECTURES]
+    for case in (*cases, ("maps", "split", "static"), ("tokens", "split", "retrained"), ("tokens", "split", "static")):
+        attack = fitted(*case)
+        assert accuracy(case[0], attack) > 0.85, case
+        assert attack.learned.diagnostics["holdout_accuracy"] > 0.8, case
+
+
+@pytest.mark.numeric
+def test_only_the_retrained_adversary_sees_through_what_can_be_undone_and_none_through_noise() -> None:
+    for kind in KINDS:
+        assert accuracy(kind, fitted(kind, "split", "static", Negate()), Negate()) < 0.75, kind
+        assert accuracy(kind, fitted(kind, "split", "retrained", Negate()), Negate()) > 0.85, kind
+    # A shuffle changes no token, and nobody needs their order.
+    assert accuracy("tokens", fitted("tokens", "split", "static"), PatchShuffle()) > 0.85
     plain, defended = (
-        fitted("split", "static", *defenses).learned.network.state_dict() for defenses in ((), (Negate(),))
+        fitted("maps", "split", "static", *defenses).learned.network.state_dict() for defenses in ((), (Negate(),))
     )
-    assert all(torch.equal(plain[name], defended[name]) for name in plain)
+    assert all(torch.equal(plain[name], defended[name]) for name in plain), "static training never meets the defence"
+    for kind, (_, draw, sent) in KINDS.items():
+        images, value = draw(400, seed=7)
+        seen = sent(images)
+        noise = torch.randn(seen.features.shape, generator=seeded(8)) * seen.features.std() + seen.features.mean()
+        guess = fitted(kind, "split", "retrained")(replace(seen, features=noise), seeded(0))
+        assert stats.binomtest(round(sum(attribute_hits(guess, value))), 400, 0.5).pvalue > 1e-4, f"{kind}: noise"
 
 
 def test_noise_is_drawn_afresh_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
     original = FeatureNoise.protect_features
 
-    def noted(self: FeatureNoise, features: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def noted(self: FeatureNoise, features: Tensor, generator: torch.Generator) -> Tensor:
         protected = original(self, features, generator)
         seen.append(float((protected - features)[0, 0, 0, 0]))
         return protected
@@ -67,17 +118,23 @@ def test_noise_is_drawn_afresh_at_every_step(monkeypatch: pytest.MonkeyPatch) ->
     assert len(set(seen)) == len(seen) > 12
 
 
-def test_it_is_at_chance_on_noise() -> None:
-    images, right = pictures(400, seed=7)
-    seen = query(images)
-    noise = torch.randn(seen.features.shape, generator=seeded(8)) * seen.features.std() + seen.features.mean()
-    hits = sum(attribute_hits(fitted("split", "retrained")(replace(seen, features=noise), seeded(0)), right))
-    assert stats.binomtest(round(hits), 400, 0.5).pvalue > 0.001
+def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
+    """Through every stage: tokens before the blocks and behind them, and images only where test images are protected."""
+    images, _ = bright(6, seed=2)
+    for defenses in ((), (PatchShuffle(),), (FeatureNoise(std=0.5),), (VisualMixer(),), (ImageNoise(std=0.5),)):
+        pipeline = Pipeline(defenses)
+        key = ("attacker", int(torch.randint(1 << 62, (), generator=seeded(3))))
+        shown = pipeline.protect_test(Batch(images, torch.zeros(6, 1)), key).images
+        expected = smash(halves()[0], pipeline, shown, sender(), key)
+        assert torch.equal(Sender(halves()[0], pipeline, MEAN, STD).query(images, seeded(3))[0], expected)
+        assert torch.equal(shown, images) == (defenses not in ((VisualMixer(),), (ImageNoise(std=0.5),)))
+    assert torch.equal(sender(PatchShuffle()).features(images), sender().features(images)), "unprotected ones"
 
 
 def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_model_alone() -> None:
     known = knowledge(count=32)
-    before = {name: value.clone() for name, value in known.sender.edge.state_dict().items()}
+    client = known.sender.edge
+    before = {name: value.clone() for name, value in client.state_dict().items()}
     learned = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -85,81 +142,45 @@ def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_mod
         learned.append(AttributeInference(iterations=5).fit(known, seeded(4)).learned.network.state_dict())
         assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
-    client = known.sender.edge
     assert all(torch.equal(value, before[name]) for name, value in client.state_dict().items())
     assert not any(layer.training for layer in client.modules())
-
-
-def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:
+    # The majority is that of the examples it learned from.
     mostly = (torch.arange(64) % 8 == 0).long()
-    learned = AttributeInference(iterations=1).fit(knowledge(count=64, sensitive=mostly), seeded(4)).learned
+    found = AttributeInference(iterations=1).fit(knowledge(count=64, sensitive=mostly), seeded(4)).learned
     held = torch.randperm(64, generator=seeded(4))[:8]
-    assert learned.diagnostics["holdout_majority"] == pytest.approx(1 - mostly[held].float().mean().item())
+    assert found.diagnostics["holdout_majority"] == pytest.approx(1 - mostly[held].float().mean().item())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sensitive": None}, "no sensitive attribute"),
-        ({"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
-        ({"adversary": None}, "no adversary can be built"),
-        ({"sender": None}, "allowed: edge-cloud inference"),
-        ({"count": 15}, "15 auxiliary examples are too few .* at least 16"),
-    ],
-)
-def test_knowledge_that_is_not_enough_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(AttackError, match=message):
-        AttributeInference(**STEPS).fit(knowledge(**changes), seeded(0))
-
-
-def test_training_that_diverges_is_refused() -> None:
-    with pytest.raises(AttackError, match="diverged; lower the learning rate"):
-        AttributeInference(iterations=20, learning_rate=1e12).fit(knowledge(count=16), seeded(0))
-
-
-def test_it_must_be_fitted() -> None:
+def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused() -> None:
     with pytest.raises(AttackError, match="call fit first"):
         AttributeInference()(query(pictures(1, seed=1)[0]), seeded(0))
+    for settings, changes, message in (
+        (STEPS, {"sensitive": None}, "no sensitive attribute"),
+        (STEPS, {"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
+        (STEPS, {"adversary": None}, "no adversary can be built"),
+        (STEPS, {"sender": None}, "allowed: edge-cloud inference"),
+        (STEPS, {"count": 15}, "15 auxiliary examples are too few .* at least 16"),
+        ({"iterations": 20, "learning_rate": 1e12}, {"count": 16}, "diverged; lower the learning rate"),
+    ):
+        with pytest.raises(AttackError, match=message):
+            AttributeInference(**settings).fit(knowledge(**changes), seeded(0))
+    assert_limits(
+        AttributeInference, architecture=("half", "split"), training=("never", "static"), batch_size=(1, 2),
+        iterations=(0, 1), learning_rate=(0.0, 0.1),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", ["another shape", "NaN"])
-def test_a_guess_that_failed_says_why_and_is_never_right(broken: str) -> None:
-    images, right = pictures(4, seed=1)
-    attack, seen = fitted("split", "retrained"), query(images)
-    if broken == "another shape":
-        seen = replace(seen, features=seen.features[:, :2])
-    else:
-        seen = replace(seen, features=seen.features * math.nan)
-    guess = attack(seen, seeded(0))
-    assert {"another shape": "allowed: (4, 16, 16)", "NaN": "NaN"}[broken] in guess.failure
-    assert score(guess, right) == {"attribute-accuracy": [0.0] * 4}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"architecture": "half"}, "architecture .*split . tuned . full"),
-        ({"training": "never"}, "training .*static . retrained"),
-        ({"batch_size": 1}, "batch_size"),
-        ({"iterations": 0}, "iterations"),
-        ({"learning_rate": 0.0}, "learning_rate"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AttributeInference(**settings)
-
-
-# --- the score
-
-
-def test_guesses_of_another_number_of_images_have_no_score() -> None:
+def test_a_guess_that_failed_says_why_and_is_never_right() -> None:
+    images, value = pictures(4, seed=1)
+    maps, tokens = query(images), query_of_tokens(images)
+    for kind, seen, why in (
+        ("maps", replace(maps, features=maps.features[:, :2]), "allowed: (4, 16, 16)"),
+        ("maps", replace(maps, features=maps.features * math.nan), "NaN"),
+        ("tokens", replace(tokens, features=tokens.features[..., :8]), "allowed: (16, 16)"),
+    ):
+        guess = fitted(kind, "split", "retrained")(seen, seeded(0))
+        assert why in guess.failure
+        assert score(guess, value) == {"attribute-accuracy": [0.0] * 4}
     with pytest.raises(ValueError, match="2 guessed attributes of 3 images"):
         score(Attributes(torch.zeros(2, 2)), torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(AttributeError):
-        attribute_hits(Reconstruction(torch.zeros(1, 1, 2, 2), torch.zeros(1)), torch.zeros(1))  # type: ignore[arg-type]
-
-
-def test_one_value_that_is_nan_makes_an_answer_none() -> None:
-    logits = torch.tensor([[0.0, 1.0], [math.nan, 1.0], [2.0, 1.0]])
-    assert Attributes(logits).values.tolist() == [1, -1, 0]
+    assert Attributes(torch.tensor([[0.0, 1.0], [math.nan, 1.0], [2.0, 1.0]])).values.tolist() == [1, -1, 0]

@@ -39,24 +39,14 @@ def seen(model: nn.Module) -> dict[str, tuple[bool, bool]]:
 def test_layers_are_told_apart_by_what_they_do() -> None:
     assert seen(mlp(nn.ReLU())) == {"1": (True, True), "3": (False, True), "5": (False, False)}
     assert seen(Written()) == {"body": (True, True), "head": (False, False)}
-
-
-@pytest.mark.parametrize("activation", [nn.Sigmoid(), nn.LeakyReLU(), nn.GELU(), nn.Identity(), nn.Tanh()])
-def test_other_activations_are_no_relu(activation: nn.Module) -> None:
-    assert seen(mlp(activation))["1"] == (True, False)
-
-
-def test_what_changes_the_pixels_is_seen() -> None:
-    scaled = nn.Sequential(nn.AvgPool2d(1), nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 4))
-    assert seen(scaled)["2"] == (True, True)
-    pooled = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(9, 24), nn.ReLU(), nn.Linear(24, 4))
-    assert seen(pooled)["2"] == (False, True)
+    for activation in (nn.Sigmoid(), nn.LeakyReLU(), nn.GELU(), nn.Identity(), nn.Tanh()):
+        assert seen(mlp(activation))["1"] == (True, False), activation
+    for pool, size, sees in ((1, 36, True), (2, 9, False)):
+        pooled = nn.Sequential(nn.AvgPool2d(pool), nn.Flatten(), nn.Linear(size, 24), nn.ReLU(), nn.Linear(24, 4))
+        assert seen(pooled)["2"] == (sees, True)
     assert not any(pixels for pixels, _ in seen(build_model("lenet", num_classes=4, input_shape=SHAPE)).values())
-
-
-def test_layers_on_tokens_are_left_out() -> None:
     tokens = nn.Sequential(nn.Flatten(2), nn.Linear(36, 36), nn.Flatten(), nn.Linear(36, 4))
-    assert set(seen(tokens)) == {"3"}
+    assert set(seen(tokens)) == {"3"}, "layers on tokens are left out"
 
 
 def product(rank: int, noise: float = 0.0) -> LayerGradient:
@@ -65,24 +55,18 @@ def product(rank: int, noise: float = 0.0) -> LayerGradient:
     return LayerGradient((left @ right + noise * torch.randn(30, 50, generator=stream)).double(), left.sum(1).double())
 
 
-def test_the_rank_is_that_of_the_examples() -> None:
+def test_the_rank_is_that_of_the_examples_and_one_that_tells_nothing_is_refused() -> None:
     parts = low_rank(product(5), 5)
     assert parts.rank == 5
     assert torch.allclose(parts.left @ parts.right, product(5).weight, atol=1e-5)
     assert torch.allclose(parts.left.T @ parts.left, torch.eye(5, dtype=torch.float64))
     assert low_rank(product(5), 8).rank == 5  # three examples equal others
     assert low_rank(product(5, 1e-3), 5).gap > 100 * parts.gap
-
-
-@pytest.mark.parametrize(
-    ("gradient", "examples", "why"),
-    [
+    for gradient, examples, why in (
         (product(5, 1.0), 5, "without a gap there, noise"),
         (product(9), 5, "without a gap there, noise"),
         (product(5), 30, "fills the rank of a layer of 50 inputs and 30 outputs"),
         (LayerGradient(torch.zeros(3, 4).double(), None), 1, "is zero"),
-    ],
-)
-def test_a_rank_that_tells_nothing_is_refused(gradient: LayerGradient, examples: int, why: str) -> None:
-    with pytest.raises(AttackError, match=f"does not apply.*{why}"):
-        low_rank(gradient, examples)
+    ):
+        with pytest.raises(AttackError, match=f"does not apply.*{why}"):
+            low_rank(gradient, examples)

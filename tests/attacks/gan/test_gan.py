@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from functools import cache
+from statistics import mean
 
 import pytest
 import torch
@@ -20,16 +21,22 @@ from attacks.scoring.representatives import score_representatives
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from tests.attacks.wire import classes, generators, observe, pictures, sigmoid_net
+from tests.attacks.limits import assert_limits
+from tests.attacks.wire import classes, observe, pictures, sigmoid_net
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
 
 TINY = {"iterations": 4, "batch_size": 6, "latent": 8, "width": 4, "images_per_class": 2}
 
 
 @cache
 def digits():
-    """Every second pixel of some digits, (2000, 1, 14, 14): what is tested here does not need all of them."""
+    """Every second pixel of some digits, (1400, 1, 14, 14): what is tested here does not need all of them."""
     train = load_dataset("mnist-5k").train
-    order = torch.randperm(len(train.images), generator=torch.Generator().manual_seed(0))[:2000]
+    order = torch.randperm(len(train.images), generator=seeded())[:1400]
     return F.avg_pool2d(to_float(train.images)[order], 2), train.labels[order]
 
 
@@ -42,7 +49,7 @@ def auxiliary():
 def history():
     """Two rounds of a client that trains a small network on 800 digits."""
     images, labels = (part[600:1400] for part in digits())
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = nn.Sequential(
@@ -63,9 +70,9 @@ def history():
     return UpdateHistory(tuple(updates))
 
 
-def small(seed=0, **changes):
+def small(seed=0):
     """One round of one step on four synthetic pictures, five classes."""
-    return UpdateHistory((observe(sigmoid_net(seed=5), pictures(4, seed=seed), classes(4, seed=seed), **changes),))
+    return UpdateHistory((observe(sigmoid_net(seed=5), pictures(4, seed=seed), classes(4, seed=seed)),))
 
 
 def knowing(images):
@@ -74,7 +81,7 @@ def knowing(images):
 
 
 def attacks():
-    multitask = MultitaskGAN(**TINY, representative_iterations=3).fit(knowing(pictures(20, seed=9)), generators(1)[0])
+    multitask = MultitaskGAN(**TINY, representative_iterations=3).fit(knowing(pictures(20, seed=9)), seeded())
     return [ClassGAN(**TINY), multitask]
 
 
@@ -88,101 +95,65 @@ def scored(guess):
     return score_representatives(guess, images[600:1400], labels[600:1400], judge().classify(guess.images))
 
 
-def mean(values):
-    return sum(values) / len(values)
-
-
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 13, 10), (1, 3, 3)])
-def test_generator_draws_images_of_the_asked_shape(shape):
+def test_generator_draws_images_of_the_asked_shape_and_a_shift_repeats_the_border():
     torch.manual_seed(1)
-    state = torch.get_rng_state()
-    first, again = (ImageGenerator(7, 3, shape, 4, torch.Generator().manual_seed(2)) for _ in range(2))
+    state, classes = torch.get_rng_state(), torch.tensor([0, 1, 2, 0])
+    for shape in ((1, 28, 28), (3, 13, 10), (1, 3, 3)):
+        first, again = (ImageGenerator(7, 3, shape, 4, seeded(2)) for _ in range(2))
+        images = first.draw(classes, seeded(3))
+        assert images.shape == (4, *shape)
+        assert 0 <= images.min() <= images.max() <= 1
+        assert torch.equal(images, again.draw(classes, seeded(3)))
     assert torch.equal(torch.get_rng_state(), state)
-    images = first.draw(torch.tensor([0, 1, 2, 0]), torch.Generator().manual_seed(3))
-    assert images.shape == (4, *shape)
-    assert images.min() >= 0
-    assert images.max() <= 1
-    assert torch.equal(images, again.draw(torch.tensor([0, 1, 2, 0]), torch.Generator().manual_seed(3)))
-
-
-def test_shift_moves_and_repeats_the_border():
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    moved = {tuple(random_shift(image, 1, torch.Generator().manual_seed(i)).flatten().tolist()) for i in range(200)}
+    moved = {tuple(random_shift(image, 1, seeded(i)).flatten().tolist()) for i in range(200)}
     assert len(moved) == 9
     assert tuple(image.flatten().tolist()) in moved
     assert random_shift(image, 0, torch.Generator()) is image
 
 
 @pytest.mark.long
-def test_the_received_model_recognises_what_was_drawn_for_it():
-    guess = ClassGAN(iterations=150, width=8, latent=16, learning_rate=5e-3)(history(), generators(1)[0])
+@pytest.mark.numeric
+def test_the_received_model_recognises_what_was_drawn_for_it_and_auxiliary_images_bring_it_closer():
+    shared = {"iterations": 120, "width": 8, "latent": 16, "learning_rate": 4e-3}
+    guess = ClassGAN(**shared)(history(), seeded())
     assert not guess.failure
     assert guess.images.shape == (80, 1, 14, 14)
     assert torch.equal(guess.classes, torch.arange(10).repeat_interleave(8))
     with torch.no_grad():
         answers = local_model(history().updates[-1])((guess.images - 0.13) / 0.31).argmax(1)
     agreement = (answers == guess.classes).float().mean().item()
-    assert agreement >= 0.9
+    assert agreement >= 0.8
     assert guess.diagnostics["agreement"] == pytest.approx(agreement)
-
-
-def test_an_update_of_noise_draws_nothing_that_can_be_recognised():
-    """One class counts once: the images of a class look alike. Three updates, 30 classes, chance is 3."""
-    hits = 0.0
+    known = replace(knowing(pictures(4)), auxiliary=auxiliary())
+    multitask = MultitaskGAN(**shared, representative_iterations=3).fit(known, seeded())(history(), seeded())
+    with_data, without = (mean(scored(one)["class-mean-psnr"]) for one in (multitask, guess))
+    assert with_data > without + 0.5
+    # One class counts once: the images of a class look alike. Three updates of noise, 30 classes, chance is 3.
+    hits, last = 0.0, history().updates[-1]
     for seed in range(3):
-        noise = torch.Generator().manual_seed(seed)
-        last = history().updates[-1]
+        noise = seeded(seed)
         update = {name: torch.randn(value.shape, generator=noise) for name, value in last.update.items()}
-        guess = ClassGAN(iterations=40, width=8, latent=16, learning_rate=5e-3)(
-            UpdateHistory((replace(last, update=update),)), noise
-        )
-        hits += sum(scored(guess)["recognition"]) / 8
+        blind = replace(ClassGAN(**shared), iterations=40)(UpdateHistory((replace(last, update=update),)), noise)
+        hits += sum(scored(blind)["recognition"]) / 8
     assert hits < 3 + 3 * (30 * 0.1 * 0.9) ** 0.5
 
 
-@pytest.mark.long
-def test_auxiliary_images_bring_the_guess_closer_to_the_class_means():
-    shared = {"iterations": 100, "width": 8, "latent": 16, "learning_rate": 3e-3}
-    knowledge = replace(knowing(pictures(4)), auxiliary=auxiliary())
-    multitask = MultitaskGAN(**shared, representative_iterations=3).fit(knowledge, generators(1)[0])
-    with_data = scored(multitask(history(), generators(1)[0]))
-    without = scored(ClassGAN(**shared)(history(), generators(1)[0]))
-    assert mean(with_data["class-mean-psnr"]) > mean(without["class-mean-psnr"]) + 1
-
-
-@pytest.mark.parametrize("attack", attacks(), ids=repr)
-def test_repeats_itself_and_leaves_the_observation_alone(attack):
-    seen = [small(1), small(2)]
-    before = [value.clone() for value in seen[0].updates[0].model.state_dict().values()]
-    state = torch.get_rng_state()
-    first = attack.attack_many(seen, generators(2))
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(3)
-    again = attack.attack_many(seen, generators(2))
-    for a, b in zip(first, again, strict=True):
-        assert not a.failure
-        assert torch.equal(a.images, b.images)
-    assert not torch.equal(first[0].images, first[1].images)
-    model = seen[0].updates[0].model
-    assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-
-
-@pytest.mark.parametrize("attack", attacks(), ids=repr)
-def test_a_broken_client_gets_grey_images_and_the_others_go_on(attack):
-    broken = UpdateHistory((replace(small().updates[0], update={}),))
-    guesses = attack.attack_many([small(1), broken, UpdateHistory(()), small(2)], generators(4))
-    assert [bool(guess.failure) for guess in guesses] == [False, True, True, False]
-    assert torch.equal(guesses[1].images, torch.full((10, 1, 12, 12), 0.5))
-    assert torch.equal(guesses[1].classes, torch.arange(5).repeat_interleave(2))
-    assert len(guesses[2].images) == 0
-
-
-@pytest.mark.parametrize("attack", attacks(), ids=repr)
-def test_a_broken_round_is_left_out(attack):
+def test_broken_clients_and_rounds_are_left_out_and_classes_can_be_named():
+    """That guesses repeat and leave what was seen alone holds for every attack: tests/common."""
     good = small(1).updates[0]
-    both = UpdateHistory((replace(good, update={}), good))
-    assert torch.equal(attack(both, generators(1)[0]).images, attack(UpdateHistory((good,)), generators(1)[0]).images)
+    bad = replace(good, update={})
+    for attack in attacks():
+        seen = [small(1), UpdateHistory((bad,)), UpdateHistory(()), small(2)]
+        guesses = attack.attack_many(seen, [seeded(at) for at in range(4)])
+        assert [bool(guess.failure) for guess in guesses] == [False, True, True, False]
+        assert torch.equal(guesses[1].images, torch.full((10, 1, 12, 12), 0.5))
+        assert torch.equal(guesses[1].classes, torch.arange(5).repeat_interleave(2))
+        assert len(guesses[2].images) == 0
+        assert not torch.equal(guesses[0].images, guesses[3].images)
+        assert torch.equal(attack(UpdateHistory((bad, good)), seeded()).images, attack(small(1), seeded()).images)
+        assert replace(attack, classes=(3, 1))(small(), seeded()).classes.tolist() == [3, 3, 1, 1]
+        assert "class 7" in replace(attack, classes=(7,))(small(), seeded()).failure
 
 
 def batch_norm_history():
@@ -198,58 +169,34 @@ def batch_norm_history():
     return UpdateHistory((replace(seen, model=start, update=seen.update | sent),))
 
 
-@pytest.mark.parametrize("attack", attacks(), ids=repr)
-def test_batch_norm_statistics_in_the_update_are_part_of_the_model(attack):
+def test_batch_norm_statistics_in_the_update_are_part_of_the_model():
     seen = batch_norm_history()
-    guess = attack(seen, generators(1)[0])
-    assert not guess.failure
-    assert guess.images.shape == (10, 1, 12, 12)
     last = seen.updates[-1]
     parameters = {name: last.update[name] for name, _ in last.model.named_parameters()}
-    without = attack(UpdateHistory((replace(last, update=parameters),)), generators(1)[0])
-    assert not torch.equal(guess.images, without.images)
+    for attack in attacks():
+        guess = attack(seen, seeded())
+        assert not guess.failure
+        without = attack(UpdateHistory((replace(last, update=parameters),)), seeded())
+        assert not torch.equal(guess.images, without.images)
 
 
-@pytest.mark.parametrize("attack", attacks(), ids=repr)
-def test_named_classes_only(attack):
-    guess = replace(attack, classes=(3, 1))(small(), generators(1)[0])
-    assert guess.classes.tolist() == [3, 3, 1, 1]
-    assert "class 7" in replace(attack, classes=(7,))(small(), generators(1)[0]).failure
-
-
-def test_multitask_needs_auxiliary_images_of_the_right_shape():
+def test_multitask_needs_auxiliary_images_of_the_right_shape_and_uses_representatives_of_every_client():
     attack = MultitaskGAN(**TINY)
     with pytest.raises(AttackError, match="auxiliary"):
-        attack(small(), generators(1)[0])
+        attack(small(), seeded())
     with pytest.raises(AttackError, match="at least 2"):
-        attack.fit(knowing(pictures(1)), generators(1)[0])
-    fitted = attack.fit(knowing(pictures(4, side=8)), generators(1)[0])
-    assert "auxiliary images are" in fitted(small(), generators(1)[0]).failure
+        attack.fit(knowing(pictures(1)), seeded())
+    fitted = attack.fit(knowing(pictures(4, side=8)), seeded())
+    assert "auxiliary images are" in fitted(small(), seeded()).failure
     assert fitted == attack
-
-
-def test_identity_uses_representatives_of_every_client():
-    attack = attacks()[1]
-    seen = [small(1), small(2)]
-    guess = attack.attack_many(seen, generators(2))[0]
-    assert guess.diagnostics["representatives"] == 4
-    without = replace(attack, identity=0.0).attack_many(seen, generators(2))[0]
-    assert without.diagnostics["representatives"] == 0
+    multitask = attacks()[1]
+    guess, without = (
+        one.attack_many([small(1), small(2)], [seeded(1), seeded(2)])[0]
+        for one in (multitask, replace(multitask, identity=0.0))
+    )
+    assert (guess.diagnostics["representatives"], without.diagnostics["representatives"]) == (4, 0)
     assert not torch.equal(guess.images, without.images)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"iterations": 0},
-        {"batch_size": 1},
-        {"learning_rate": 0.0},
-        {"classes": (1, 1)},
-        {"classes": (-1,)},
-        {"images_per_class": 1.5},
-    ],
-)
-@pytest.mark.parametrize("cls", [ClassGAN, MultitaskGAN])
-def test_refuses_bad_values(cls, wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        cls(**wrong)
+    for cls in (ClassGAN, MultitaskGAN):
+        assert_limits(cls, iterations=(0, 1), batch_size=(1, 2), learning_rate=(0.0, 0.1), images_per_class=(1.5, 1))
+        assert_limits(cls, classes=((1, 1), (1, 2)))
+        assert_limits(cls, classes=((-1,), (0,)))

@@ -6,14 +6,13 @@ import copy
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.observations import ClientUpdate, UpdateHistory
 from attacks.scoring.roc import auc_interval
-from tests.attacks.membership.remembering import Trainer, digits, network, normalise, observe, overfit
+from tests.attacks.membership.remembering import Records, digits, network, normalise, observe, overfit, seeded
 
 CLIENTS, EACH, ROUNDS = 5, 40, 3
-Records = tuple[Tensor, Tensor]
 
 
 def records(start: int, count: int) -> Records:
@@ -36,23 +35,18 @@ def fresh() -> Records:
     return records(2000, CLIENTS * EACH)
 
 
-def histories(train: Trainer = overfit) -> list[UpdateHistory]:
-    """The rounds as seen of each client."""
+@cache
+def seen() -> list[UpdateHistory]:
+    """The rounds as seen of each client; all clients remember their digits."""
     start, rounds = network(0), list[list[ClientUpdate]]()
     for _ in range(ROUNDS):
-        sent = [observe(start, train, *share) for share in shares()]
+        sent = [observe(start, overfit, *share) for share in shares()]
         rounds.append(sent)
         start = moved(start, sent)
     return [
         UpdateHistory(tuple(sent[at] for sent in rounds), tuple(tuple(sent[:at] + sent[at + 1 :]) for sent in rounds))
         for at in range(CLIENTS)
     ]
-
-
-@cache
-def seen() -> list[UpdateHistory]:
-    """``histories`` of clients that remember their digits."""
-    return histories()
 
 
 def moved(model: nn.Module, sent: list[ClientUpdate]) -> nn.Module:
@@ -64,16 +58,13 @@ def moved(model: nn.Module, sent: list[ClientUpdate]) -> nn.Module:
     return model
 
 
-def scored(attack, of: list[UpdateHistory], inside: list[Records]) -> tuple[Tensor, Tensor]:
-    """Scores of what passes for members, and of ``others``, over all clients."""
-    tests = [attack(one, torch.Generator()) for one in of]
+def interval(attack, inside: list[Records]) -> tuple[float, float]:
+    """95 % interval of the AUC of what passes for members of each client against ``others``."""
+    tests = [attack(one, seeded()) for one in seen()]
     assert not any(test.failure for test in tests)
-    members = torch.cat([test.scores(normalise(i), c) for test, (i, c) in zip(tests, inside, strict=True)])
-    images, classes = others()
-    parts = zip(tests, images.chunk(CLIENTS), classes.chunk(CLIENTS), strict=True)
-    return members, torch.cat([test.scores(normalise(i), c) for test, i, c in parts])
-
-
-def interval(attack, of: list[UpdateHistory], inside: list[Records]) -> tuple[float, float]:
-    """95 % interval of the AUC."""
-    return auc_interval(*scored(attack, of, inside))
+    outside = zip(*(part.chunk(CLIENTS) for part in others()), strict=True)
+    members, strangers = (
+        torch.cat([test.scores(normalise(i), c) for test, (i, c) in zip(tests, each, strict=True)])
+        for each in (inside, outside)
+    )
+    return auc_interval(members, strangers)

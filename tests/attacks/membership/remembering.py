@@ -12,9 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from attacks.base import Knowledge
-from attacks.membership.loss_threshold import Membership
 from attacks.observations import ClientUpdate
-from attacks.scoring.roc import auc
 from clients.data.datasets import load_dataset
 from defenses.base import Batch, InputDefense
 from defenses.pipeline import Pipeline
@@ -24,6 +22,11 @@ MEMBERS, OTHERS, AUXILIARY = 100, 400, 400
 STEPS, RATE = 60, 0.1
 
 Trainer = Callable[[nn.Module, Tensor, Tensor], nn.Module]
+Records = tuple[Tensor, Tensor]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def normalise(images: Tensor) -> Tensor:
@@ -31,9 +34,9 @@ def normalise(images: Tensor) -> Tensor:
 
 
 @cache
-def digits() -> tuple[Tensor, Tensor]:
+def digits() -> Records:
     """All of mnist-5k, shuffled; one label in five is drawn at random, so that a model can only remember it."""
-    data, generator = load_dataset("mnist-5k").train, torch.Generator().manual_seed(0)
+    data, generator = load_dataset("mnist-5k").train, seeded()
     order = torch.randperm(len(data.labels), generator=generator)
     labels = data.labels[order]
     wrong = torch.rand(len(labels), generator=generator) < 0.2
@@ -41,13 +44,12 @@ def digits() -> tuple[Tensor, Tensor]:
     return data.images[order].float() / 255, labels
 
 
-def split(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Batch]:
+def split() -> tuple[Records, Records, Records, Batch]:
     """Members, non-members, more non-members, and auxiliary data; (images, classes) each but the last."""
-    images, labels = digits()
-    start = seed * (MEMBERS + OTHERS + AUXILIARY + MEMBERS)
-    sizes = [start, MEMBERS, OTHERS, MEMBERS, AUXILIARY, len(labels) - start - 2 * MEMBERS - OTHERS - AUXILIARY]
-    _, members, others, fresh, auxiliary, _ = zip(images.split(sizes), labels.split(sizes), strict=True)
-    return members, others, fresh, Batch(auxiliary[0], F.one_hot(auxiliary[1], 10).float())
+    sizes = [MEMBERS, OTHERS, MEMBERS, AUXILIARY]
+    parts = zip(*(part[: sum(sizes)].split(sizes) for part in digits()), strict=True)
+    members, others, fresh, (images, classes) = parts
+    return members, others, fresh, Batch(images, F.one_hot(classes, 10).float())
 
 
 def network(seed: int) -> nn.Module:
@@ -74,7 +76,7 @@ def clip_and_noise(model: nn.Module, images: Tensor, classes: Tensor) -> nn.Modu
     Phi(2 mu / sqrt 2) = 0.544 (Dong, Roth, Su 2022, "Gaussian Differential Privacy").
     """
     # From the records, so that the attacker's shadow models draw other noise than the client.
-    weights, generator = dict(model.named_parameters()), torch.Generator().manual_seed(int(images.double().sum() * 255))
+    weights, generator = dict(model.named_parameters()), seeded(int(images.double().sum() * 255))
 
     def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, values, (image[None],)), label[None])
@@ -103,11 +105,6 @@ def knowledge(auxiliary: Batch, train: Trainer, pipeline: Pipeline | None = None
         return train(network(seed), batch.images, batch.targets.argmax(1))
 
     return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, trained)
-
-
-def area(guess: Membership, members: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor]) -> float:
-    scores = [guess.scores(normalise(images), classes) for images, classes in (members, others)]
-    return auc(*scores)
 
 
 class Inverted(InputDefense):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks.metrics.guesses import COLUMN
@@ -13,24 +13,21 @@ from attacks.metrics.names import GuessName, Role, ScoreName, names_of, scores_t
 from attacks.metrics.registry import MEASURED, METRICS, known_metric, metric_of
 
 
-@pytest.mark.parametrize("name", METRICS)
-def test_a_declaration_does_not_contradict_itself(name: str) -> None:
-    one = METRICS[name]
-    exact = one.interval is Interval.EXACT or one.over_seeds is OverSeeds.EXACT
-    assert not exact or one.values is Values.HIT, "an exact interval is of trials that are 1 or 0"
-    within = one.interval in (Interval.BATCHES, Interval.CELLS) or one.over_seeds in (
-        OverSeeds.CLUSTERED,
-        OverSeeds.AREA,
-    )
-    assert not within or one.values.in_unit, "these intervals lie within 0 and 1"
-    assert not (one.family and one.of_training)
-    assert one.values is not Values.BOUND or one.of_training
-
-
-def test_each_family_is_decided_by_one_of_its_metrics() -> None:
+def test_declarations_do_not_contradict_themselves() -> None:
+    for name, one in METRICS.items():
+        exact = one.interval is Interval.EXACT or one.over_seeds is OverSeeds.EXACT
+        assert not exact or one.values is Values.HIT, f"{name}: an exact interval is of trials that are 1 or 0"
+        within = one.interval in (Interval.BATCHES, Interval.CELLS)
+        within |= one.over_seeds in (OverSeeds.CLUSTERED, OverSeeds.AREA)
+        assert not within or one.values.in_unit, f"{name}: these intervals lie within 0 and 1"
+        assert not (one.family and one.of_training), name
+        assert one.values is not Values.BOUND or one.of_training, name
     for family in FAMILIES:
         assert METRICS[family.decides[0]].family is not None
         assert any(one.family is family for one in METRICS.values())
+    assert known_metric("column age") is known_metric("column ") is COLUMN
+    assert known_metric("unheard-of") is None
+    assert metric_of("unheard-of").shown == ()
 
 
 def test_every_measure_gives_one_number_for_each_image() -> None:
@@ -42,17 +39,11 @@ def test_every_measure_gives_one_number_for_each_image() -> None:
         assert (exact > found).all() == one.higher_leaks
 
 
-def test_the_beginning_of_a_name_finds_the_metric_of_a_column() -> None:
-    assert known_metric("column age") is COLUMN
-    assert known_metric("column ") is COLUMN
-    assert known_metric("unheard-of") is None
-    assert metric_of("unheard-of").shown == ()
-
-
 texts = st.text(max_size=20)
 
 
 @given(st.sampled_from(Role), texts, texts, texts)
+@settings(max_examples=50, deadline=None)
 def test_names_of_scores_survive_a_message(role: Role, guess: str, metric: str, reference: str) -> None:
     """Names of columns are a person's own: they may hold what stands between the parts."""
     names = GuessName(role, guess), ScoreName(metric, reference)
@@ -60,9 +51,7 @@ def test_names_of_scores_survive_a_message(role: Role, guess: str, metric: str, 
     assert names_of(text) == names
 
 
-@pytest.mark.parametrize(
-    "text", ["", "psnr", "attack/psnr/original", "somebody//psnr/original", "attack//psnr/original/"]
-)
-def test_other_texts_name_no_score(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        names_of(text)
+def test_other_texts_name_no_score() -> None:
+    for text in ("", "psnr", "attack/psnr/original", "somebody//psnr/original", "attack//psnr/original/"):
+        with pytest.raises(ValueError, match=r".+"):
+            names_of(text)

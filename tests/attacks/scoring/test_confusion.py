@@ -1,4 +1,4 @@
-"""Matthews correlation against the correlation of indicator vectors, scikit-learn, and numbers worked out by hand."""
+"""Matthews correlation against correlations of indicators and scikit-learn; losses and hits against slow obvious versions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from attacks.scoring.confusion import accuracy, macro_mcc, matthews, micro_mcc
+from attacks.scoring.confusion import accuracy, macro_mcc, matthews, micro_mcc, share_of_labels
+from attacks.scoring.objective import MANY_LABELS, ONE_CLASS, objective_of
 
 COUNTS = st.integers(0, 12)
 Marks = NDArray[np.bool_]
@@ -60,38 +62,30 @@ def test_perfect_opposite_constant_and_huge_counts() -> None:
 
 
 def test_pooled_and_mean_correlation_of_several_classes() -> None:
+    draw, cases = np.random.default_rng(3), []
     for classes in (2, 3, 10):
-        draw = np.random.default_rng(classes)
         truth = draw.integers(classes, size=60)
         guess = np.where(draw.random(60) < 0.5, truth, draw.integers(classes, size=60))
         columns = np.arange(classes)[:, None]
-        true, said = truth == columns, guess == columns
+        cases.append((truth == columns, guess == columns))
+        counts = table(*cases[-1])
+        share = accuracy(counts[0], 60)
+        assert share == pytest.approx(np.mean(truth == guess), abs=1e-15)
+        assert micro_mcc(*counts) == pytest.approx((classes * share - 1) / (classes - 1), abs=1e-12)
+    # 40 attributes, of which an example may have any number, as CelebA has; one never occurs and is never said.
+    many = draw.random((40, 50)) < draw.random((40, 1))
+    cases.append((many, many ^ (draw.random((40, 50)) < 0.2)))
+    cases[-1][0][7] = cases[-1][1][7] = False
+    for true, said in cases:
         counts = table(true, said)
         assert micro_mcc(*counts) == pytest.approx(correlation(true.ravel(), said.ravel()), abs=1e-12)
         each = [metrics.matthews_corrcoef(*pair) for pair in zip(true, said, strict=True)]
         assert macro_mcc(*counts) == pytest.approx(np.mean(each), abs=1e-12)
-        share = accuracy(counts[0], 60)
-        assert share == pytest.approx(np.mean(truth == guess), abs=1e-15)
-        assert micro_mcc(*counts) == pytest.approx((classes * share - 1) / (classes - 1), abs=1e-12)
     assert micro_mcc([5.0, 1.0], [1.0, 2.0], [2.0, 1.0], 9.0) == micro_mcc([5, 1], [1, 2], [2, 1], 9)
-
-
-def test_the_counts_of_many_independent_attributes_are_pooled_too() -> None:
-    """40 attributes, of which an example may have any number, as CelebA has; one never occurs and is never said."""
-    draw = np.random.default_rng(3)
-    truth = draw.random((40, 50)) < draw.random((40, 1))
-    guess = truth ^ (draw.random((40, 50)) < 0.2)
-    truth[7] = guess[7] = False
-    counts = table(truth, guess)
-    assert micro_mcc(*counts) == pytest.approx(correlation(truth.ravel(), guess.ravel()), abs=1e-12)
-    assert macro_mcc(*counts) == pytest.approx(np.mean(list(map(correlation, truth, guess))), abs=1e-12)
-
-
-def test_a_constant_answer_to_ten_balanced_classes_is_worth_nothing() -> None:
+    # A constant answer to ten balanced classes is worth nothing.
     true = np.arange(100) % 10 == np.arange(10)[:, None]
-    constant = table(true, np.repeat(np.arange(10) == 0, 100).reshape(10, 100))
+    constant, right = table(true, np.repeat(np.arange(10) == 0, 100).reshape(10, 100)), table(true, true)
     assert (micro_mcc(*constant), macro_mcc(*constant), accuracy(constant[0], 100)) == (0, 0, 0.1)
-    right = table(true, true)
     assert micro_mcc(*right) == macro_mcc(*right) == accuracy(right[0], 100) == 1
 
 
@@ -113,3 +107,43 @@ def test_tables_that_fit_nothing_are_refused() -> None:
     for function, given_, message in cases:
         with pytest.raises(ValueError, match=message):
             function(*given_)
+
+
+# ---- the two kinds of tasks
+
+LOGITS = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.tensor([0, 1, 2, 3, 1, 1, 0])
+VECTORS = torch.randint(2, (7, 4), generator=torch.Generator().manual_seed(1))
+
+
+def test_losses_and_hits_are_those_of_a_loop() -> None:
+    losses, hits = [], []
+    for row, label in zip(LOGITS.tolist(), CLASSES.tolist(), strict=True):
+        losses.append(math.log(sum(math.exp(x) for x in row)) - row[label])
+        hits.append(float(row.index(max(row)) == label))
+    targets = ONE_CLASS.targets(CLASSES, 4)
+    assert float(ONE_CLASS.loss(LOGITS, targets)) == pytest.approx(sum(losses) / 7, rel=1e-5)
+    assert ONE_CLASS.hits(LOGITS, targets).tolist() == hits
+    losses, hits = [], []
+    for logit, label in zip(LOGITS.flatten().tolist(), VECTORS.flatten().tolist(), strict=True):
+        losses.append(math.log1p(math.exp(-logit if label else logit)))
+        hits.append((logit > 0) == bool(label))
+    targets = MANY_LABELS.targets(VECTORS, 4)
+    assert float(MANY_LABELS.loss(LOGITS, targets)) == pytest.approx(sum(losses) / 28, rel=1e-5)
+    assert float(MANY_LABELS.hits(LOGITS, targets).mean()) == pytest.approx(sum(hits) / 28)
+
+
+def test_accuracy_from_counts_is_the_mean_of_hits() -> None:
+    for objective, truth in ((ONE_CLASS, CLASSES), (MANY_LABELS, VECTORS)):
+        targets = objective.targets(truth, 4)
+        said, true = objective.answers(LOGITS), targets > 0
+        tp, fp, fn = ((one & other).sum(0).tolist() for one, other in ((said, true), (said, ~true), (~said, true)))
+        assert objective.accuracy(tp, fp, fn, 7) == pytest.approx(float(objective.hits(LOGITS, targets).mean()))
+        assert objective.fits(tp, fp, fn, 7)
+        assert not objective.fits([count + 7 for count in tp], fp, fn, 7)
+    assert MANY_LABELS.fits([2, 2], [0, 1], [0, 0], 3)
+    assert not ONE_CLASS.fits([2, 2], [0, 1], [0, 0], 3)
+    assert (objective_of(False).one_class, objective_of(True).one_class) == (True, False)
+    for fp, fn, total in (([1], [1, 0], 2), ([], [], 2), ([2], [1], 2), ([0], [0], 0)):
+        with pytest.raises(ValueError, match="wrong answers of"):
+            share_of_labels(fp, fn, total)

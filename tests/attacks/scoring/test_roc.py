@@ -58,20 +58,6 @@ def test_the_interval_holds_the_area_and_is_mirrored_with_the_groups(members, no
 
 
 @pytest.mark.numeric
-def test_interval_agrees_with_the_bootstrap():
-    draw = np.random.default_rng(0)
-    for shift, decimals in ((0.0, 4), (1.0, 0)):
-        members = gaussian(150, shift, 3).round(decimals=decimals)
-        nonmembers = gaussian(200, 0, 4).round(decimals=decimals)
-        areas = [
-            auc(members[draw.integers(150, size=150)], nonmembers[draw.integers(200, size=200)]) for _ in range(1500)
-        ]
-        ends = tuple(np.quantile(areas, [0.025, 0.975]))
-        # The ends of a percentile bootstrap of 1500 draws have a standard error of about a tenth of the half width, here 0.005.
-        assert auc_interval(members, nonmembers) == pytest.approx(ends, abs=0.02)
-
-
-@pytest.mark.numeric
 def test_interval_covers_the_true_area():
     """Gaussians ``shift`` apart have an area of Phi(shift / sqrt 2); 95 % of 400 intervals hold it, give or take 4 sd = 4.4 %."""
     for shift, count in ((0.0, 20), (2.0, 20), (3.0, 10)):
@@ -140,26 +126,21 @@ def test_what_has_no_order_and_rates_out_of_range_are_refused():
 # ---- shares of clusters
 
 
-def test_clusters_that_are_all_or_nothing_are_the_trials() -> None:
-    """Of 200 rows whose cells are all right or all wrong, a row is a trial: nearly the exact interval of 200, not of 8000."""
-    shares = [1.0] * 130 + [0.0] * 70
-    found = clustered_interval(shares, 200 * 40)
-    exact = binomial_interval(130, 200)
+@pytest.mark.numeric
+def test_cells_count_as_trials_where_they_are_independent_and_rows_where_cells_are_alike() -> None:
+    """Against exact intervals: of 200 rows that are all right or all wrong, and of all 8000 cells, as a mean over draws."""
+    found, exact = clustered_interval([1.0] * 130 + [0.0] * 70, 8000), binomial_interval(130, 200)
     assert found.value == pytest.approx(0.65)
     assert found[1:] == pytest.approx(exact[1:], abs=2e-3)
-
-
-@pytest.mark.numeric
-def test_independent_cells_are_trials_of_their_own() -> None:
-    """Widths against the exact interval of all 8000 cells; the mean over draws, whose spread is a percent or two."""
-    generator = np.random.default_rng(0)
-    widths = []
+    generator, widths = np.random.default_rng(0), []
     for _ in range(50):
         hits = generator.binomial(40, 0.3, 200)
         found, exact = clustered_interval((hits / 40).tolist(), 8000), binomial_interval(int(hits.sum()), 8000)
-        assert found.low <= hits.mean() / 40 <= found.high
         widths.append((found.high - found.low) / (exact.high - exact.low))
     assert np.mean(widths) == pytest.approx(1, abs=0.05)
+    for share in (0.0, 1.0, 0.5):
+        exact = binomial_interval(round(640 * share), 640)
+        assert clustered_interval([share] * 16, 640) == pytest.approx(exact)
 
 
 @pytest.mark.numeric
@@ -178,17 +159,10 @@ def test_the_interval_of_dependent_cells_holds_the_truth_more_often_than_student
         assert held >= student
         # Of 1000 other tables it held 94, 93 and 96 %, and 86 % where some rows are all wrong; less three deviations.
         assert held / 400 > (0.80 if spread == 2 else 0.88)
-
-
-def test_where_all_clusters_are_alike_trials_count_as_independent_and_no_end_leaves_the_range() -> None:
-    for share in (0.0, 1.0, 0.5):
-        exact = binomial_interval(round(640 * share), 640)
-        assert clustered_interval([share] * 16, 640) == pytest.approx(exact)
-    # Student's t leaves it: 0.9969 and 0.0074 more.
+    # Student's t leaves the range: 0.9969 and 0.0074 more.
     shares = [1.0] * 7 + [0.975]
     _, low, high = clustered_interval(shares, 320)
-    assert 0.97 < low < np.mean(shares) < high < 1
-    assert high - low < 0.03
+    assert 0.97 < low < np.mean(shares) < high < min(1, low + 0.03)
 
 
 @pytest.mark.numeric

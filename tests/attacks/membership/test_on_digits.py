@@ -1,0 +1,306 @@
+"""Membership tests on digits: where they must work, where they must not, and what crosses the wire to the client."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attacks import LiRA, LossThreshold, OnlineLiRA, OnlineRMIA, QuantileRegression, ShadowModels
+from attacks.base import Knowledge
+from attacks.membership.loss_threshold import ONLINE, Membership
+from attacks.membership.rmia import CORRECTIONS, RMIA
+from attacks.observations import AttackError, ClientUpdate
+from attacks.scoring.roc import auc
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from tests.attacks.limits import assert_limits
+from tests.attacks.membership.remembering import (
+    MEAN,
+    MEMBERS,
+    OTHERS,
+    STD,
+    Inverted,
+    Trainer,
+    clip_and_noise,
+    knowledge,
+    network,
+    normalise,
+    observe,
+    overfit,
+    seeded,
+    split,
+)
+
+SHADOWS: dict[str, Any] = {"num_shadows": 4, "num_members": MEMBERS}
+ATTACKS: dict[str, Any] = {
+    "threshold": LossThreshold(),
+    "network": ShadowModels(num_members=MEMBERS),
+    "each": LiRA(**SHADOWS, variance="each"),
+    "fixed": LiRA(**SHADOWS, variance="fixed"),
+    "shrunk": LiRA(**SHADOWS),
+    "pairs": RMIA(**SHADOWS),
+    "quantile": QuantileRegression(),
+}
+ONLINE_ATTACKS: dict[str, Any] = {
+    "online each": OnlineLiRA(num_shadows=12, variance="each"),
+    "online fixed": OnlineLiRA(num_shadows=12, variance="fixed"),
+    "online shrunk": OnlineLiRA(num_shadows=12),
+    "online ratio": OnlineRMIA(num_shadows=12),
+    "online large": OnlineLiRA(num_shadows=4, num_members=300),
+}
+SENT = {"threshold": set(), "network": {"network"}, "pairs": {"references", "pairwise"}, "quantile": {"quantile"}}
+CHANCE = 4 * 0.032
+"""Four standard deviations of the AUC of 100 against 400 records of one distribution, sqrt(501 / (12 * 40000)) each."""
+
+
+@cache
+def observed(train: Trainer) -> ClientUpdate:
+    return observe(network(0), train, *split()[0])
+
+
+@cache
+def fitted(name: str, train: Trainer) -> Any:
+    return ATTACKS[name].fit(knowledge(split()[3], train), seeded())
+
+
+@cache
+def attacked(name: str, train: Trainer) -> Membership:
+    attack = ONLINE_ATTACKS[name] if name in ONLINE_ATTACKS else fitted(name, train)
+    return attack(observed(train), seeded(1))
+
+
+def candidates() -> Batch:
+    """Members, non-members, and records that no client has."""
+    images, classes = (torch.cat(part) for part in zip(*split()[:3], strict=True))
+    return Batch(images, F.one_hot(classes, 10).float())
+
+
+@cache
+def scored(name: str, train: Trainer) -> tuple[Tensor, ...]:
+    """Scores of members, of others, and of records that no client has."""
+    guess, plain = attacked(name, train), candidates()
+    assert not guess.failure
+    shown = normalise(plain.images)
+    if name in ONLINE_ATTACKS:
+        scores = guess.scores_among(plain, shown, knowledge(plain, train).train, MEMBERS)
+    else:
+        scores = guess.scores(shown, plain.targets.argmax(1))
+    return scores.split([MEMBERS, OTHERS, MEMBERS])
+
+
+@pytest.mark.numeric
+def test_an_overfitted_model_gives_its_members_away_and_nobody_else() -> None:
+    for name in (*ATTACKS, *ONLINE_ATTACKS):
+        members, others, fresh = scored(name, overfit)
+        assert auc(members, others) > 0.65, name
+        assert abs(auc(fresh, others) - 0.5) < CHANCE, name
+        scores = torch.cat([members, others])[torch.randperm(MEMBERS + OTHERS, generator=seeded(3))]
+        assert abs(auc(scores[:MEMBERS], scores[MEMBERS:]) - 0.5) < CHANCE, f"{name}: order gives membership away"
+        if name in ("network", "each", "fixed", "shrunk", "pairs"):
+            assert attacked(name, overfit).diagnostics["shadow-auc"] > 0.65, name
+
+
+@pytest.mark.numeric
+def test_is_near_chance_under_differential_privacy() -> None:
+    """The area is at most 0.544 (see ``clip_and_noise``)."""
+    for name in ("threshold", "network", "pairs", "quantile"):
+        members, others, _ = scored(name, clip_and_noise)
+        assert 0.5 - CHANCE < auc(members, others) < 0.544 + CHANCE, name
+    # Of 100 against 100 records of a held-out shadow model: a standard deviation of 0.041.
+    assert attacked("network", clip_and_noise).diagnostics["shadow-auc"] < 0.544 + 4 * 0.041
+
+
+@pytest.mark.long
+@pytest.mark.numeric
+def test_likelihood_ratios_are_near_chance_under_differential_privacy() -> None:
+    for name in ("shrunk", "online shrunk"):
+        members, others, _ = scored(name, clip_and_noise)
+        assert 0.5 - CHANCE < auc(members, others) < 0.544 + CHANCE, name
+
+
+@pytest.mark.numeric
+def test_is_at_chance_when_the_update_is_fresh_noise() -> None:
+    (members, classes), (others, theirs), _, _ = split()
+    seen, generator = observed(overfit), seeded(8)
+    noise = {n: value.std() * torch.randn(value.shape, generator=generator) for n, value in seen.update.items()}
+    for name in ATTACKS:
+        guess = fitted(name, overfit)(replace(seen, update=noise), seeded())
+        area = auc(guess.scores(normalise(members), classes), guess.scores(normalise(others), theirs))
+        assert abs(area - 0.5) < CHANCE, name
+
+
+def test_a_test_crosses_the_wire_as_tensors() -> None:
+    images, classes = split()[1]
+    for name in ATTACKS:
+        guess, model = attacked(name, overfit), network(99)
+        tensors = guess.to_tensors()
+        assert {key.split("/")[0] for key in tensors} == {"model"} | SENT.get(name, {"references", "gaussian"}), name
+        again = Membership.from_tensors(pickle.loads(pickle.dumps(tensors)), model)
+        assert torch.equal(again.scores(normalise(images), classes), guess.scores(normalise(images), classes)), name
+        assert again.kind == guess.kind
+        untouched = network(99).state_dict()
+        assert all(torch.equal(value, untouched[key]) for key, value in model.state_dict().items()), name
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    sent = {name: attacked(name, overfit).to_tensors() for name in ("network", "shrunk", "pairs", "quantile")}
+    own, rule, pairs, line = sent.values()
+    first, reference = next(iter(own)), next(key for key in rule if key.startswith("references/"))
+
+    def without(tensors: dict[str, Tensor], beginning: str) -> dict[str, Tensor]:
+        return {key: value for key, value in tensors.items() if not key.startswith(beginning)}
+
+    one, settings = torch.ones(1), pairs["pairwise/settings"]
+    for case, message in (
+        (without(own, first), "missing or unknown"),
+        (own | {"model/more": one}, "missing or unknown"),
+        (own | {"network/x": one}, "missing or unknown"),
+        (own | {first: torch.ones(3, 3, 3)}, "shape"),
+        (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"),
+        (own | {"other/x": one}, "names no part"),
+        (without(own, "network/hidden.weight"), "no matrix"),
+        (without(rule, "references/"), "a rule needs references"),
+        (without(rule, "gaussian/prior"), "a rule needs references"),
+        (rule | {reference: rule[reference][:2]}, "different numbers of models"),
+        (without(rule, reference), "missing or unknown"),
+        (rule | {reference: rule[reference] * torch.nan}, "NaN"),
+        (rule | {"gaussian/prior": torch.full((4,), torch.inf)}, "NaN"),
+        (rule | {"gaussian/prior": torch.ones(5)}, "shape"),
+        (pairs | {"pairwise/ratios": torch.zeros(0)}, "no vector"),
+        (pairs | {"pairwise/ratios": torch.zeros(2, 2)}, "no vector"),
+        (pairs | {"pairwise/settings": settings - 3}, "allowed: 0 to 1"),
+        (line | {"quantile/out.weight": torch.zeros(3)}, "is no matrix"),
+        (without(line, "quantile/hidden.weight"), "missing or is no matrix"),
+        (without(line, "quantile/unit"), "missing or unknown"),
+        (line | {"quantile/side": torch.zeros(1)}, "quantile/side"),
+        (line | {"quantile/unit": torch.full((2,), torch.nan)}, "NaN"),
+        (attacked("online shrunk", overfit).to_tensors() | {ONLINE: torch.tensor([9, 8, 0, 0])}, "no online test"),
+    ):
+        with pytest.raises(AttackError, match=message):
+            Membership.from_tensors(case, network(0))
+    images, classes = split()[1]
+    smaller = Membership.from_tensors(line | {"quantile/side": torch.tensor([3.0])}, network(0))
+    with pytest.raises(AttackError, match="other images"):
+        smaller.scores(normalise(images), classes)
+
+
+def test_a_broken_update_fails_alone_and_scores_no_record() -> None:
+    """Equal scores for all would be an AUC of 0.5, which reads as privacy."""
+    good, records = observed(overfit), split()[0]
+    weight = good.update["1.weight"]
+    broken = [good.update | {"1.weight": bad} for bad in (weight.T, weight * torch.nan, weight / 0)]
+    seen = [good, *(replace(good, update=update) for update in ({}, *broken))]
+    for name in ATTACKS:
+        guesses = fitted(name, overfit).attack_many(seen, [seeded()] * len(seen))
+        assert [bool(guess.failure) for guess in guesses] == [False, True, True, True, True], name
+        for guess in guesses[1:]:
+            assert guess.to_tensors() == {}
+            with pytest.raises(AttackError, match="scores no record"):
+                guess.scores(*records)
+    unsent = Membership.from_tensors({}, network(0))
+    assert unsent.failure
+    with pytest.raises(AttackError, match="sent no test"):
+        unsent.scores(*records)
+    with pytest.raises(AttackError, match="scores no record"):
+        Membership(None, failure="no").scores_among(candidates(), records[0], lambda batch, seed: network(0), 1)
+
+
+def test_records_are_seen_as_deployed_and_all_attacks_share_their_shadow_models() -> None:
+    """What is trained on comes as it is, because training protects it itself; what is asked comes as deployed."""
+    batches: list[Batch] = []
+    shown: list[Tensor] = []
+
+    class Watching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(784, 10))
+
+        def forward(self, images: Tensor) -> Tensor:
+            shown.append(images)
+            return images.flatten(1) @ self.weight
+
+    def train(batch: Batch, seed: int) -> nn.Module:
+        batches.append(batch)
+        return Watching()
+
+    auxiliary = split()[3]
+    for defenses in ((), (Inverted(),)):
+        batches.clear(), shown.clear()
+        known = Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, train)
+        ShadowModels(num_shadows=2, num_members=30, iterations=2).fit(known, seeded())
+        assert [len(batch) for batch in batches] == [30, 30]
+        for batch, images in zip(batches, shown, strict=True):
+            assert len(images) == 60
+            torch.testing.assert_close(images[:30], normalise(1 - batch.images if defenses else batch.images))
+            # Members and non-members are different records.
+            assert len({tuple(image.flatten().tolist()) for image in images}) > 55
+        assert not torch.equal(batches[0].images, batches[1].images)
+        shown.clear()
+        RMIA(num_shadows=2, num_members=30).fit(known, seeded())
+        for first, second in zip(batches[:2], batches[2:], strict=True):
+            assert torch.equal(first.images, second.images)
+        asked = normalise(1 - auxiliary.images if defenses else auxiliary.images)
+        every = torch.cat(shown).split(len(auxiliary))
+        assert len(every) == 2
+        for images in every:
+            torch.testing.assert_close(images, asked)
+        learned = QuantileRegression(iterations=1).fit(
+            replace(known, train=knowledge(auxiliary, overfit).train), seeded()
+        )
+        torch.testing.assert_close(learned.learned.images, asked)
+
+
+def test_online_shadow_models_train_on_the_records_in_question_and_neither_is_sent() -> None:
+    guess, plain, batches = attacked("online shrunk", overfit), candidates(), list[Batch]()
+
+    def train(batch: Batch, seed: int) -> nn.Module:
+        batches.append(batch)
+        return network(seed)
+
+    guess.scores_among(plain, normalise(plain.images), train, MEMBERS)
+    assert [len(one) for one in batches] == [MEMBERS] * 12, "as many as the client's model"
+    seen = [{image.numpy().tobytes() for image in batch.images} for batch in batches]
+    assert set.union(*seen) == {image.numpy().tobytes() for image in plain.images}
+    tensors = guess.to_tensors()
+    assert {key.split("/")[0] for key in tensors} == {"model", "online"}
+    again = Membership.from_tensors(pickle.loads(pickle.dumps(tensors)), network(99))
+    assert again.online == guess.online
+    assert again.kind == "online shrunk"
+    with pytest.raises(AttackError, match="scores_among"):
+        guess.scores(normalise(plain.images), plain.targets.argmax(1))
+    pool = "shadow models train on the client's members and the scored non-members"
+    assert OnlineLiRA().upper_bound == OnlineRMIA(num_members=400).upper_bound == pool
+    assert not OnlineLiRA().needs_auxiliary
+
+
+def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() -> None:
+    known = knowledge(split()[3], overfit)
+    few = replace(known, auxiliary=Batch(known.auxiliary.images[:9], known.auxiliary.targets[:9]))
+    for attack, given, message in (
+        (ShadowModels(num_members=201), known, "auxiliary examples"),
+        (RMIA(num_members=201), known, "auxiliary examples"),
+        (QuantileRegression(), few, "10 auxiliary examples"),
+    ):
+        with pytest.raises(AttackError, match=message):
+            attack.fit(given, seeded())
+    assert_limits(
+        ShadowModels, num_shadows=(0, 1), num_members=(1, 2), hidden=(0, 1), learning_rate=(0.0, 0.1),
+        weight_decay=(-1, 0),
+    )  # fmt: skip
+    assert_limits(RMIA, num_members=(1, 2), correction=(-0.5, 0.0), gamma=(0.0, 0.5))
+    assert_limits(LiRA, num_shadows=(1, 2), variance=("none", "fixed"))  # a variance of each record needs two
+    assert_limits(OnlineLiRA, num_shadows=(3, 4), variance=("ratio", "each"))
+    assert_limits(QuantileRegression, side=(4097, 4096))  # which clients would refuse after training
+    with pytest.raises(ValueError, match="correction"):
+        RMIA(correction=1.5)
+    assert LiRA(num_shadows=1, variance="fixed").num_shadows == 1
+    assert fitted("pairs", overfit).learned.choices["correction"] in CORRECTIONS
+    fixed = RMIA(num_shadows=2, num_members=20, correction=0.4).fit(known, seeded())
+    assert fixed.learned.choices == {"correction": 0.4}
