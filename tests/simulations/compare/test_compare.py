@@ -110,7 +110,6 @@ def test_each_seed_has_a_mark_that_is_hollow_where_it_is_no_evidence(tmp_path: P
 
     assert "Each seed" not in page_of([a_run(tmp_path / "one")], tmp_path / "one.html")
     for at, (changed, why) in enumerate((
-        ({}, ""),
         ({"value": 9.0, "ci_low": 8.0, "ci_high": 10.0}, " (not validated)"),
         ({"n": 8}, " (fewer than 16 images)"),
     )):  # fmt: skip
@@ -119,7 +118,6 @@ def test_each_seed_has_a_mark_that_is_hollow_where_it_is_no_evidence(tmp_path: P
         found = r'class="([^"]*mark[^"]*)"[^>]*>(?:(?!class=).)*?<title>([^<]*, seed (\d)[^<]*)</title>'
         marks = re.findall(found, text, re.DOTALL)
         assert {seed for _, _, seed in marks} == {"0", "1"}
-        assert len(re.findall(r"<title>[^<]*, seed \d", text)) == 2 * len(PIPELINES)
         for look, tip, seed in marks:
             assert ("hollow" in look) == (seed == "1"), tip
             assert tip.endswith(f"seed {seed}{why if seed == '1' else ''}"), tip

@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 from attacks.metrics.names import Role
 from simulations.report import Row, validate, write_report
 from simulations.report.studies.study import Study, split
+from strategies.audit.threat_card import ThreatCard
 
 PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
 ATTACKED, ROUNDS = (1, 3), 3
 INVERSION, LABELS = "InvertingGradients(iterations=600)", "LabelInference()"
+PROBE = ThreatCard(observation="probe")
 MEMBERS, DRAWING, CHAINED = "LossThreshold()", "ClassGAN()", f"{INVERSION} | LearnedRestorer()"
 
 # PSNR against the original of the inversion: pipeline -> round -> (mean, half interval, worst).
@@ -321,3 +324,21 @@ def words(text: str) -> str:
 def study_of(rows: Iterable[Mapping[str, Any]], pipelines: Sequence[str] = PIPELINES) -> Study:
     """The first study of rows, checked against their controls."""
     return split(validate([Row.from_json(dict(one)) for one in rows]), pipelines)[0]
+
+
+def scored(value: float | None, low: float | None = None, **given: Any) -> Row:
+    """A PSNR of 16 images, with the lower end of its interval."""
+    known: dict[str, Any] = {"metric": "psnr", "reference": "original", "attack": "A()", "round": 1, "n": 16}
+    return Row(**known | {"card": PROBE, "value": value, "ci_low": low} | given)
+
+
+def null(value: float, name: str = "grey", **given: Any) -> Row:
+    """The score of a null baseline."""
+    return scored(value, **{"attack": name, "role": Role.NULL_BASELINE} | given)
+
+
+def hits(of: Row, k: int | None = None, chance: float = 0.01, **given: Any) -> Row:
+    """How many of its images, by default all, the attack of a PSNR identified."""
+    share = 1.0 if k is None else k / of.n
+    found = replace(of, metric="retrieval", reference="original", value=share, ci_low=None, ci_high=None, status="ok")
+    return replace(found, **{"card": of.card.but(chance=chance)} | given)

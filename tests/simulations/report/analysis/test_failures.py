@@ -5,26 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from simulations.report.analysis.failures import each_once, failed_attacks
 from tests.simulations.report.report_run import row
 
 
-@pytest.mark.parametrize(
-    ("fields", "lost"),
-    [
+def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: Path) -> None:
+    for fields, lost in (
         ({"metric": "attack", "status": "failed", "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 4}, True),
         ({"metric": "psnr", "value": 6.0, "n": 4, "failures": 3}, False),
         # A score of membership counts records in n and failed tests in failures: three tests may fail of five records.
         ({"metric": "membership-auc", "value": 0.7, "n": 3, "failures": 3}, False),
         ({"metric": "membership-auc", "status": "failed", "n": 9, "failures": 1}, True),
-    ],
-)
-def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: Path, fields: dict, lost: bool) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row(attack="Some()", **fields)) + "\n")
-    assert bool(failed_attacks(tmp_path)) == lost
+    ):
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row(attack="Some()", **fields)) + "\n")
+        assert bool(failed_attacks(tmp_path)) == lost, fields
 
 
 def test_reasons_that_differ_in_their_numbers_alone_are_told_once() -> None:
