@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,17 +18,19 @@ from simulations.report.analysis.outcome import as_json, outcomes
 from simulations.report.analysis.run import read_run
 from simulations.report.studies.score import Score
 from simulations.runtime.findings import print_findings
-from tests.simulations.report.report_run import PIPELINES, write_run
+from tests.simulations.report.report_run import PIPELINES, demo_rows, write_run
+
+ROWS = demo_rows()
 
 
-def printed(directory: Path, width: int = 140) -> str:
+def printed(directory: Path, rows: list[dict[str, Any]] = ROWS, width: int = 140) -> str:
     out = StringIO()
-    print_findings(Terminal(file=out, width=width, highlight=False), directory)
+    print_findings(Terminal(file=out, width=width, highlight=False), write_run(directory, rows))
     return out.getvalue()
 
 
-def test_the_table_has_a_line_for_each_defence_and_warnings_below(tmp_path: Path) -> None:
-    text = printed(write_run(tmp_path))
+def test_the_terminal_has_a_line_for_each_defence_and_warnings_below(tmp_path: Path) -> None:
+    text = printed(tmp_path / "run")
     head, *lines = [line.split() for line in text.splitlines() if line.strip(" ─")]
     assert head == ["defence", "verdict", "recovered", "accuracy", "(change)", "epsilon"]
     assert lines[0][:5] == ["none", "readable", "16", "of", "16"]
@@ -35,40 +38,31 @@ def test_the_table_has_a_line_for_each_defence_and_warnings_below(tmp_path: Path
     assert lines[at] == ["Mixer(window=4)", "not", "recovered", "0", "of", "16", "90.0", "%", "\N{EN DASH}"]
     assert lines[at + 1] == ["(0", "to", "21", "%)", "(\N{MINUS SIGN}5.0)"]
     assert "Mixer(window=4): untested against an adaptive attacker" in text
-
-
-def test_one_kind_of_message_stands_over_the_table_and_several_in_a_column(tmp_path: Path) -> None:
-    lines = write_run(tmp_path / "run").joinpath("rows.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    for row in rows:
-        row["card"]["observation"] = "one-step probe"
-    text = printed(write_run(tmp_path / "probes", rows=rows))
-    assert text.splitlines()[0].strip() == "What the strongest attack recovered from one-step probes"
-    assert "message" not in text
-    updates = [row | {"card": row["card"] | {"observation": "training update"}} for row in rows if row["attack"]]
-    assert "message" in printed(write_run(tmp_path / "both", rows=[*rows, *updates]))
-
-
-def test_names_are_no_markup_and_narrow_terminals_show_them_whole(tmp_path: Path) -> None:
+    # One kind of message stands over the table and several in a column; so do studies.
+    probes = [row | {"card": row["card"] | {"observation": "one-step probe"}} for row in ROWS]
+    alone = printed(tmp_path / "probes", probes)
+    assert alone.splitlines()[0].strip() == "What the strongest attack recovered from one-step probes"
+    assert "message" not in alone
+    updates = [row | {"card": row["card"] | {"observation": "training update"}} for row in ROWS if row["attack"]]
+    assert "message" in printed(tmp_path / "both", probes + updates)
+    several = printed(tmp_path / "two", [*ROWS, *(one | {"experiment": "other"} for one in ROWS)])
+    assert ("other ·" in several, "demo ·" in text) == (True, False)
+    # Names are no markup, and narrow terminals show them whole.
     odd = "Odd(values=[red])"
-    rows = [json.loads(line) for line in write_run(tmp_path / "run").joinpath("rows.jsonl").read_text().splitlines()]
-    changed = [row | {"defense": odd if row["defense"] == PIPELINES[1] else row["defense"]} for row in rows]
-    text = printed(write_run(tmp_path / "odd", rows=changed), width=80)
-    head = next(line for line in text.splitlines() if line.startswith(" defence"))
-    first = "".join(line[: head.index("verdict")].strip() for line in text.splitlines())
-    assert odd in first
+    changed = [row | {"defense": odd if row["defense"] == PIPELINES[1] else row["defense"]} for row in ROWS]
+    narrow = printed(tmp_path / "odd", changed, width=80).splitlines()
+    end = next(line for line in narrow if line.startswith(" defence")).index("verdict")
+    assert odd in "".join(line[:end].strip() for line in narrow)
 
 
 def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     found = json.loads(json.dumps(as_json(write_run(tmp_path)), allow_nan=False))
-    assert [one["defense"] for one in found] == PIPELINES
-    budgets = {one["defense"]: one["epsilon"] for one in found}
-    assert budgets == {"": None, PIPELINES[1]: None, PIPELINES[2]: 8.0, PIPELINES[3]: 2.0}
+    assert {one["defense"]: one["epsilon"] for one in found} == dict(
+        zip(PIPELINES, (None, None, 8.0, 2.0), strict=True)
+    )
     assert (found[0]["recovered"], found[0]["attacked"], found[0]["share"]) == (16, 16, 1.0)
     assert found[0]["low"] == pytest.approx(0.794, abs=1e-3)
-    assert found[1]["change"] == pytest.approx(-0.05)
-    assert {one["study"] for one in found} != {""}
-    assert found[1]["accuracy"] == pytest.approx(0.9)
+    assert (found[1]["accuracy"], found[1]["change"]) == (pytest.approx(0.9), pytest.approx(-0.05))
 
 
 @pytest.mark.long
@@ -86,31 +80,20 @@ def test_a_run_prints_json_alone_and_a_quiet_one_nothing(tmp_path: Path) -> None
     assert (tmp_path / "b" / "report.html").is_file()
 
 
-def test_an_attribute_has_a_line_of_its_own_beside_the_images(tmp_path: Path) -> None:
+def test_an_attribute_has_a_line_of_its_own_and_a_budget_of_all_cuts_stands_before_that_with_probes(
+    tmp_path: Path,
+) -> None:
     """An inversion that fails hides nothing of an attribute that is inferred."""
     read = read_run(write_run(tmp_path))
-    line = read.lines(read.studies[0])[1]
+    _, line, private, *_ = read.lines(read.studies[0])
     assert line.strongest is not None
     found = Score(0.795, 0.75, 0.83, n=400)
     cell = replace(line.strongest, scores={ATTRIBUTES.decides: found}, null_scores={ATTRIBUTES.decides: {"most": 0.5}})
     images, attribute = outcomes([replace(line, attributes=replace(cell, leaking=frozenset({ATTRIBUTES.decides})))])
     assert (images.message, images.shown, images.first) == ("", "0 of 16", True)
     assert (attribute.message, attribute.first, attribute.accuracy) == ("sensitive attribute", False, None)
-    assert attribute.shown == "79.5 % of values"
-    assert attribute.interval == "75.0 to 83.0 %, null 50.0 %"
+    assert (attribute.shown, attribute.interval) == ("79.5 % of values", "75.0 to 83.0 %, null 50.0 %")
     assert (attribute.recovered, attribute.share, attribute.null) == (None, 0.795, 0.5)
-
-
-def test_a_budget_of_all_cuts_stands_before_that_with_probes(tmp_path: Path) -> None:
-    read = read_run(write_run(tmp_path))
-    line = replace(read.lines(read.studies[0])[2], epsilon=1.0, epsilon_with_probes=2.0)
+    line = replace(private, epsilon=1.0, epsilon_with_probes=2.0)
     assert [one.further_epsilon for one in outcomes([line])] == ["with probes: 2.00"]
     assert [one.further_epsilon for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == ["all cuts: 3.00"]
-
-
-def test_studies_are_named_where_there_are_several(tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in write_run(tmp_path / "one").joinpath("rows.jsonl").read_text().splitlines()]
-    both = write_run(tmp_path / "two", rows=[*rows, *(one | {"experiment": "other"} for one in rows)])
-    assert {"demo", "other"} <= {word for one in as_json(both) for word in one["study"].split(" · ")}
-    assert "other ·" in printed(both)
-    assert "demo ·" not in printed(tmp_path / "one")

@@ -43,7 +43,11 @@ def warnings_of(found: Sequence[ShownEpsilon]) -> list[str]:
         Row(metric=EPSILON_SHOWN.name, defense="DP", seed=seed, round=1, value=one.plain, extra={AUDIT: one.to_json()})
         for seed, one in enumerate(found)
     )
-    return audit_warnings(Study(("e", "federated", "d", "m", ""), rows, ("", "DP")), "DP")
+    return audit_warnings(study(*rows), "DP")
+
+
+def study(*rows: Row) -> Study:
+    return Study(("e", "federated", "d", "m", ""), rows, ("", "DP"))
 
 
 @pytest.fixture(scope="module")
@@ -59,45 +63,41 @@ def below() -> ShownEpsilon:
 
 def test_a_refutation_names_the_assumption_that_it_needs(above: ShownEpsilon) -> None:
     assert above.plain < above.claimed < above.gaussian
-    assert above.refuted
-    assert not above.refuted_plainly
+    assert (above.refuted, above.refuted_plainly) == (True, False)
     assert "The claim is refuted if noise is Gaussian." in audit_text(above)
     assert audit_of(0.2, 1.0).refuted_plainly
     assert "The claim is refuted." in audit_text(audit_of(0.2, 1.0))
 
 
-def test_the_largest_bound_of_several_seeds_refutes_nothing(above: ShownEpsilon, below: ShownEpsilon) -> None:
+def test_of_several_seeds_a_bound_refutes_with_the_confidence_of_all_or_in_each(
+    above: ShownEpsilon, below: ShownEpsilon
+) -> None:
     one = pooled([below, above, *[below] * 18])
-    assert (one.above, one.refuted, one.seeds, one.seeds_above) == (True, False, 20, 1)
-    assert one.corrected == 0
+    assert (one.above, one.refuted, one.seeds, one.seeds_above, one.corrected) == (True, False, 20, 1, 0)
     text = audit_text(one)
     assert "In 1 of 20 seeds a bound is above the claim; not corrected for 20 seeds." in text
     assert "95 % confidence in one of 20 seeds, 0 % if corrected for all" in text
     assert "The claim is refuted" not in text
-    warning = warnings_of([below, above])
-    assert len(warning) == 1
-    assert warning[0].startswith("in 1 of 2 seeds a bound is above the claim; not corrected for 2 seeds: claimed 2.00")
+    (warning,) = warnings_of([below, above])
+    assert warning.startswith("in 1 of 2 seeds a bound is above the claim; not corrected for 2 seeds: claimed 2.00")
     assert warnings_of([below, below]) == []
-
-
-def test_a_bound_with_the_confidence_of_all_seeds_refutes(below: ShownEpsilon) -> None:
     strict = [audit_of(claimed, 1.0, seed, confidence=1 - 0.05 / 2) for seed, claimed in enumerate((2.0, 4.5))]
     one = pooled(strict)
-    assert one.corrected == pytest.approx(0.95)
-    assert one.seeds_above == 1
-    assert one.refuted
+    assert (one.corrected, one.seeds_above, one.refuted) == (pytest.approx(0.95), 1, True)
     assert not pooled([*strict, below]).refuted
-
-
-def test_bounds_above_the_claim_in_all_seeds_refute_it(above: ShownEpsilon) -> None:
-    found = [above, audit_of(2.0, 1.0, seed=2), audit_of(2.0, 1.0, seed=3)]
-    one = pooled(found)
+    every = [above, audit_of(2.0, 1.0, seed=2), audit_of(2.0, 1.0, seed=3)]
+    one = pooled(every)
     assert (one.seeds_above, one.refuted, one.refuted_plainly) == (3, True, False)
     assert "The claim is refuted by each of 3 seeds if noise is Gaussian." in audit_text(one)
-    assert warnings_of(found)[0].startswith(f"{REFUTED} if noise is Gaussian: claimed 2.00")
+    assert warnings_of(every)[0].startswith(f"{REFUTED} if noise is Gaussian: claimed 2.00")
+    # All bounds of several claims and seeds hold with a union bound.
+    assert AuditedEpsilon(tuple((name, above) for name in "ABCD")).joint == pytest.approx(0.8)
+    two = AuditedEpsilon((("A", above), ("B", pooled([above, above]))))
+    assert (two.joint, two.seeds) == (pytest.approx(0.85), 2)
+    assert AuditedEpsilon((("A", pooled([above] * 30)),)).joint == 0
 
 
-def test_views_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsilon) -> None:
+def test_views_and_bounds_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsilon) -> None:
     sizes = {part.part: part.could_exceed(below.claimed) for part in below.parts}
     assert sizes == {"all parameters": True, LONE: False}
     assert f"1 of 2 views could not have refuted the claim: {LONE}." in audit_text(below)
@@ -105,80 +105,46 @@ def test_views_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsil
     assert not large.could_refute
     assert "No view could have refuted the claim: the canaries could show" in audit_text(large)
     assert "could not have refuted" not in audit_text(audit_of(0.05, 1.0))
-
-
-def test_a_row_holds_one_seed(above: ShownEpsilon) -> None:
-    read = ShownEpsilon.from_json(pooled([above, above]).to_json())
-    assert read == above
-    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).seeds == 2
+    one = replace(below, largest_plain=0.5, largest_gaussian=9.0)
+    text = audit_text(one)
+    assert "could not have shown more than 0.50 without an assumption: this bound is no evidence of privacy" in text
+    assert "The bound without an assumption could not have refuted the claim: the canaries could show 0.50 at" in text
+    assert "if noise is Gaussian could not have refuted" not in text
+    section = AuditedEpsilon((("A", one),))
+    assert section.limit(one.largest_plain, one.claimed) == "no power, could not have refuted the claim"
+    assert (section.limit(one.largest_gaussian, one.claimed), section.limit(0.5, 0.2)) == ("", "no power")
 
 
 def test_an_audit_names_what_its_epsilon_protects_and_levels_have_no_order(above: ShownEpsilon) -> None:
     clients = audit_of(2.0, 1.0, neighbours=REPLACE_CLIENT)
-    assert (above.level, clients.level) == (EXAMPLE_LEVEL, CLIENT_LEVEL)
-    assert clients.to_json()["level"] == CLIENT_LEVEL
+    assert (above.level, clients.level, clients.to_json()["level"]) == (EXAMPLE_LEVEL, CLIENT_LEVEL, CLIENT_LEVEL)
     assert "epsilon claimed: 2.00 at delta 1e\N{MINUS SIGN}5 (client-level, replace-client)." in audit_text(clients)
     with pytest.raises(ValueError, match="client-level, example-level; allowed: audits of one level"):
         pooled([above, clients])
     assert AuditedEpsilon((("A", above), ("B", clients))).levels == (CLIENT_LEVEL, EXAMPLE_LEVEL)
 
 
-def test_an_older_row_names_no_neighbours_and_takes_those_of_its_defence(above: ShownEpsilon) -> None:
-    old = {key: value for key, value in above.to_json().items() if key not in ("neighbours", "level")}
-    read = ShownEpsilon.from_json(old)
-    assert read is not None
-    assert (read.level, read.neighbours) == ("", "")
-    rows = (
-        Row(metric=EPSILON_SHOWN.name, defense="DP", round=1, value=0.1, extra={AUDIT: old}),
-        Row(metric=EPSILON.name, defense="DP", round=1, value=2.0, neighbours=REPLACE_CLIENT),
-    )
-    found = shown_epsilon(Study(("e", "federated", "d", "m", ""), rows, ("", "DP")), "DP")
-    assert found is not None
-    assert found.level == CLIENT_LEVEL
-    of_an_app = shown_epsilon(
-        Study(
-            ("e", "federated", "d", "m", ""),
-            (replace(rows[0], extra={AUDIT: old | {"covers": "One round."}}),),
-            ("", "DP"),
-        ),
-        "DP",
-    )
-    assert of_an_app is not None
-    assert of_an_app.level == EXAMPLE_LEVEL
-
-
-def test_each_bound_has_its_own_limit(below: ShownEpsilon) -> None:
+def test_a_row_holds_one_seed_and_older_rows_are_read_as_they_were_written(above: ShownEpsilon) -> None:
+    assert ShownEpsilon.from_json(pooled([above, above]).to_json()) == above
+    # Each bound has its own limit; an older row has one for both.
     generator = torch.Generator().manual_seed(0)
     coins = torch.rand(20, generator=generator) < 0.5
     audit = audited({"all": CanaryPart(coins.double(), coins)}, 4.0, 1e-5, CONFIDENCE)
-    split = replace(audit, shown=replace(audit.shown, largest=0.5))
-    found = ShownEpsilon.of(split, REPLACE_ONE)
+    found = ShownEpsilon.of(replace(audit, shown=replace(audit.shown, largest=0.5)), REPLACE_ONE)
     assert (found.largest_plain, found.largest_gaussian) == (0.5, audit.shown_gaussian.largest)
     assert ShownEpsilon.from_json(found.to_json()) == found
-    one = replace(below, largest_plain=0.5, largest_gaussian=9.0)
-    text = audit_text(one)
-    assert "could not have shown more than 0.50 without an assumption: this bound is no evidence of privacy" in text
-    assert (
-        "The bound without an assumption could not have refuted the claim: the canaries could show 0.50 at most."
-        in text
-    )
-    assert "if noise is Gaussian could not have refuted" not in text
-    section = AuditedEpsilon((("A", one),))
-    assert section.limit(one.largest_plain, one.claimed) == "no power, could not have refuted the claim"
-    assert section.limit(one.largest_gaussian, one.claimed) == ""
-    assert section.limit(0.5, 0.2) == "no power"
-
-
-def test_an_older_row_has_one_limit_for_both_bounds(above: ShownEpsilon) -> None:
     new = above.to_json()
-    old = {key: value for key, value in new.items() if not key.startswith("largest")} | {"largest": 7.5, "parts": []}
-    read = ShownEpsilon.from_json(old)
+    old = {key: value for key, value in new.items() if not key.startswith("largest")} | {"parts": []}
+    read = ShownEpsilon.from_json(old | {"largest": 7.5})
     assert read is not None
     assert (read.largest_plain, read.largest_gaussian, read.largest) == (7.5, 7.5, 7.5)
-    assert ShownEpsilon.from_json({key: value for key, value in old.items() if key != "largest"}) is None
-
-
-def test_all_bounds_of_several_claims_and_seeds_hold_with_a_union_bound(above: ShownEpsilon) -> None:
-    assert AuditedEpsilon(tuple((name, above) for name in "ABCD")).joint == pytest.approx(0.8)
-    assert AuditedEpsilon((("A", above), ("B", pooled([above, above])))).joint == pytest.approx(0.85)
-    assert AuditedEpsilon((("A", pooled([above] * 30)),)).joint == 0
+    assert ShownEpsilon.from_json(old) is None
+    # One without neighbours takes those of its defence, and of an app those of examples.
+    bare = {key: value for key, value in new.items() if key not in ("neighbours", "level")}
+    row = Row(metric=EPSILON_SHOWN.name, defense="DP", round=1, value=0.1, extra={AUDIT: bare})
+    claim = Row(metric=EPSILON.name, defense="DP", round=1, value=2.0, neighbours=REPLACE_CLIENT)
+    app = replace(row, extra={AUDIT: bare | {"covers": "One round."}})
+    for rows, level in (((row, claim), CLIENT_LEVEL), ((app,), EXAMPLE_LEVEL)):
+        shown = shown_epsilon(study(*rows), "DP")
+        assert shown is not None
+        assert shown.level == level
