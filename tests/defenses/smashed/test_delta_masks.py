@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -47,99 +48,69 @@ def cams(context: FitContext, which: nn.Module, images: Tensor) -> Tensor:
 # ---- masks
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fill", ["black", "blur"])
-def test_masks_are_what_is_cold_for_the_server_and_for_min_hot_for_the_adversary(
-    context: FitContext, mode: str, fill: str
-):
-    given: Any = {"mode": mode, "threshold": MODES[mode], "fill": fill}
+def test_masks_are_what_is_cold_for_the_server_and_for_min_hot_for_the_adversary(context: FitContext) -> None:
     images = context.images
-    hot_server = is_hot(cams(context, context.server, images), mode, MODES[mode])
     assert context.adversary is not None
-    hot_adversary = is_hot(cams(context, context.adversary, images), mode, MODES[mode])
-    least, largest = (replace(masks, **given).apply(images, context)[1] for masks in (MIN, MAX))
-    assert torch.equal(largest, ~hot_server)
-    assert torch.equal(least, ~hot_server & hot_adversary)
-    assert not (least & ~largest).any()
-    assert not (least & hot_server).any()
-    assert 0 < least.sum() < largest.sum() < largest.numel()
-
-
-@pytest.mark.parametrize("masks", [MIN, MAX, replace(MIN, fill="blur", iterations=3), replace(MAX, fill="blur")])
-def test_pixels_outside_the_mask_stay_bit_for_bit(context: FitContext, masks: DeltaMasks):
-    images = context.images.clone()
-    changed, mask = masks.apply(images, context)
-    assert torch.equal(images, context.images)
-    outside = ~mask[:, None].expand_as(images)
-    assert torch.equal(changed[outside], images[outside])
-    assert not torch.equal(changed, images)
-
-
-def test_black_is_the_value_of_a_black_pixel(context: FitContext):
-    changed, mask = MAX.apply(context.images, context)
-    for channel, value in enumerate(BLACK):
-        assert (changed[:, channel][mask] == value).all()
-
-
-def test_blackening_twice_is_blackening_once(context: FitContext):
-    changed, mask = MIN.apply(context.images, context)
-    assert torch.equal(MIN.filled(changed, mask, BLACK), changed)
-
-
-@pytest.mark.parametrize("masks", [MIN, MAX])
-def test_more_iterations_mask_more_and_look_at_the_masked_image(context: FitContext, masks: DeltaMasks):
-    once, first = masks.apply(context.images, context)
-    twice, both = replace(masks, iterations=2).apply(context.images, context)
-    again, second = masks.apply(once, context)
-    assert torch.equal(both, first | second)
-    assert torch.equal(twice, again)
-    assert not (first & ~both).any()
-    if masks is MIN:
-        assert both.sum() > first.sum(), "the second iteration found nothing new: it may look at the first image again"
-
-
-def test_an_adversary_that_is_the_server_leaves_nothing_to_mask(context: FitContext):
-    """Where both look the same way, utility has priority."""
-    same = replace(context, adversary=context.server)
-    changed, mask = MIN.apply(context.images, same)
-    assert not mask.any()
-    assert torch.equal(changed, context.images)
-
-
-def test_a_threshold_of_one_leaves_nothing_hot(context: FitContext):
-    for mode in ("scalar", "percentile"):
-        least, largest = (replace(m, mode=mode, threshold=1.0).apply(context.images, context)[1] for m in (MIN, MAX))
-        assert not least.any()
-        assert largest.all()
-
-
-def test_min_needs_an_adversary_and_max_does_not(context: FitContext):
+    for mode, fill in itertools.product(MODES, ("black", "blur")):
+        given: Any = {"mode": mode, "threshold": MODES[mode], "fill": fill}
+        hot_server = is_hot(cams(context, context.server, images), mode, MODES[mode])
+        hot_adversary = is_hot(cams(context, context.adversary, images), mode, MODES[mode])
+        least, largest = (replace(masks, **given).apply(images, context)[1] for masks in (MIN, MAX))
+        assert torch.equal(largest, ~hot_server)
+        assert torch.equal(least, ~hot_server & hot_adversary)
+        assert 0 < least.sum() < largest.sum() < largest.numel()
+    for mode in ("scalar", "percentile"):  # a threshold of one leaves nothing hot
+        least, largest = (replace(m, mode=mode, threshold=1.0).apply(images, context)[1] for m in (MIN, MAX))
+        assert (bool(least.any()), bool(largest.all())) == (False, True)
+    # Where the server and the adversary look the same way, utility has priority.
+    assert not MIN.apply(images, replace(context, adversary=context.server))[1].any()
     alone = replace(context, adversary=None)
     with pytest.raises(DefenseError, match="the context has none; allowed: a context with one, or delta='max'"):
-        MIN.apply(context.images, alone)
-    assert torch.equal(MAX.apply(context.images, alone)[1], MAX.apply(context.images, context)[1])
+        MIN.apply(images, alone)
+    assert torch.equal(MAX.apply(images, alone)[1], MAX.apply(images, context)[1])
+
+
+def test_pixels_outside_the_mask_stay_bit_for_bit_and_black_ones_are_black(context: FitContext) -> None:
+    images = context.images.clone()
+    for masks in (MIN, MAX, replace(MIN, fill="blur", iterations=3), replace(MAX, fill="blur")):
+        changed, mask = masks.apply(images, context)
+        assert torch.equal(images, context.images)
+        outside = ~mask[:, None].expand_as(images)
+        assert torch.equal(changed[outside], images[outside])
+        assert not torch.equal(changed, images)
+        for channel, value in enumerate(BLACK if masks.fill == "black" else ()):
+            assert (changed[:, channel][mask] == value).all()
+
+
+def test_more_iterations_mask_more_and_look_at_the_masked_image(context: FitContext) -> None:
+    for masks in (MIN, MAX):
+        once, first = masks.apply(context.images, context)
+        twice, both = replace(masks, iterations=2).apply(context.images, context)
+        again, second = masks.apply(once, context)
+        assert torch.equal(both, first | second)
+        assert torch.equal(twice, again)
+        if masks is MIN:
+            assert both.sum() > first.sum(), (
+                "the second iteration found nothing new: it may look at the first image again"
+            )
 
 
 # ---- hot and cold
 
 
-def test_the_scalar_threshold_is_where_blue_falls_below_99_percent():
+def test_the_scalar_threshold_is_where_blue_falls_below_99_percent() -> None:
+    values = torch.tensor([0.0, 0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.8, 1.0])
+    torch.testing.assert_close(jet_blue(values), torch.tensor([0.5, 0.75, 1.0, 1.0, 1.0, 0.5, 0.0, 0.0, 0.0]))
     values = torch.linspace(0, 1, 100_001, dtype=torch.float64)
-    blue = jet_blue(values)
-    assert float(values[(blue >= 0.99)].max()) == pytest.approx(MODES["scalar"], abs=2e-5)
-    assert float(values[(blue >= 0.99)].min()) == pytest.approx(0.1225, abs=2e-5)
+    blue = values[jet_blue(values) >= 0.99]
+    assert (float(blue.min()), float(blue.max())) == pytest.approx((0.1225, MODES["scalar"]), abs=2e-5)
     warm = values > 0.25
     differ = is_hot(values[warm], "blue_literal", 0.99) != is_hot(values[warm], "scalar", MODES["scalar"])
     assert int(differ.sum()) <= 1
     assert is_hot(values[:1], "blue_literal", 0.99).all(), "word for word, the coldest pixel is hot"
 
 
-def test_blue_rises_stays_and_falls_in_quarters():
-    values = torch.tensor([0.0, 0.0625, 0.125, 0.25, 0.375, 0.5, 0.625, 0.8, 1.0])
-    torch.testing.assert_close(jet_blue(values), torch.tensor([0.5, 0.75, 1.0, 1.0, 1.0, 0.5, 0.0, 0.0, 0.0]))
-
-
-def test_a_percentile_counts_pixels_of_each_image_alone():
+def test_a_percentile_counts_pixels_of_each_image_alone() -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(3, 20, 20, generator=generator) * torch.tensor([1.0, 0.1, 0.0])[:, None, None]
     hot = is_hot(values, "percentile", 0.99)
@@ -147,20 +118,9 @@ def test_a_percentile_counts_pixels_of_each_image_alone():
     assert values[0][hot[0]].min() > values[0][~hot[0]].max()
 
 
-# ---- blurring
-
-
-@pytest.mark.parametrize("shape", [(28, 28), (50, 35), (224, 224), (11, 12)])
-def test_blurring_is_scipys_box_with_mirrored_borders(shape: tuple[int, int]):
-    images = torch.randn(2, 2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = uniform_filter(images.numpy(), (0, 0, box_side(*shape), box_side(*shape)), mode="mirror")
-    torch.testing.assert_close(box_blur(images), torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
-
-
-def test_the_box_is_40_at_224_and_scales():
-    assert [box_side(side, side) for side in (224, 112, 56, 32, 4)] == [40, 20, 10, 6, 2]
-
-
-def test_blurring_leaves_an_even_image():
-    images = torch.full((1, 3, 30, 40), 0.3, dtype=torch.float64)
-    torch.testing.assert_close(box_blur(images), images)
+def test_blurring_is_scipys_box_with_mirrored_borders() -> None:
+    for shape in ((28, 28), (50, 35), (112, 112), (11, 12)):
+        images = torch.randn(2, 2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        expected = uniform_filter(images.numpy(), (0, 0, box_side(*shape), box_side(*shape)), mode="mirror")
+        torch.testing.assert_close(box_blur(images), torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
+    assert [box_side(side, side + 1) for side in (224, 112, 56, 32, 4)] == [40, 20, 10, 6, 2]

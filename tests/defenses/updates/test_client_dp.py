@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from itertools import pairwise
@@ -12,11 +13,11 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from defenses import DPSGD, ClientDP, Clip, DefenseError, GaussianNoise, Pruning
+from defenses import DPSGD, ClientDP, Clip, GaussianNoise, Pruning
 from defenses.base import Update
 from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, MEANING, level_of
 from defenses.random_draws import generator_for
-from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
 
 DELTA = 1e-5
@@ -39,57 +40,50 @@ def after(defense: ClientDP, releases: int) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6, 1e30])
-def test_without_noise_it_is_clipping_of_the_whole_update(scale: float):
-    update = update_of(scale)
-    found = ClientDP(max_norm=2.0, noise_multiplier=0.0).protect_update(update, generator_for(0))
-    expected = Clip(max_norm=2.0).protect_update(update, generator_for(0))
-    for name in update:
-        torch.testing.assert_close(found[name], expected[name])
-    assert flat(found).norm() <= 2.0 * (1 + 1e-6)
+def test_without_noise_it_is_clipping_of_the_whole_update() -> None:
+    for scale in (1e-3, 1.0, 1e6, 1e30):
+        found = ClientDP(max_norm=2.0, noise_multiplier=0.0).protect_update(update_of(scale), generator_for(0))
+        torch.testing.assert_close(found, Clip(max_norm=2.0).protect_update(update_of(scale), generator_for(0)))
+        assert flat(found).norm() <= 2.0 * (1 + 1e-6)
+    far = {"w": torch.full((2,), 1e300, dtype=torch.float64)}  # a norm beyond double precision leaves zeros
+    assert ClientDP(noise_multiplier=0.0).protect_update(far, generator_for(0))["w"].tolist() == [0.0, 0.0]
+    for wrong in (math.nan, math.inf, -math.inf):  # cannot be seen
+        update = {"w": torch.tensor([1.0, wrong]), "b": torch.tensor(wrong)}
+        found = ClientDP(max_norm=1.0, noise_multiplier=0.0).protect_update(update, generator_for(0))
+        assert flat(found).tolist() == [1.0, 0.0, 0.0]
+        noisy = ClientDP(noise_multiplier=1.0).protect_update(update, generator_for(0))
+        assert torch.isfinite(flat(noisy)).all()
 
 
-def test_every_entry_gets_noise_of_the_stated_size_scalars_and_buffers_too():
+@pytest.mark.numeric
+def test_every_entry_gets_noise_of_the_stated_size_scalars_and_buffers_too() -> None:
     defense, update = ClientDP(max_norm=0.5, noise_multiplier=3.0), update_of(1.0)
     clipped = flat(Clip(max_norm=0.5).protect_update(update, generator_for(0)))
-    noise = torch.stack([flat(defense.protect_update(update, generator_for(seed))) - clipped for seed in range(2000)])
+    noise = torch.stack([flat(defense.protect_update(update, generator_for(seed))) - clipped for seed in range(1000)])
     assert defense.std == 1.5
-    # 2,000 draws of an entry: its standard deviation is off by more than 8 % in fewer than 1 of 10^6 entries.
-    assert ((noise.std(0) / 1.5 - 1).abs() < 0.08).all()
-    assert (noise.mean(0).abs() < 5 * 1.5 / math.sqrt(2000)).all()
+    # 1,000 draws of an entry: its standard deviation is off by more than 12 % in fewer than 1 of 10^6 entries.
+    assert ((noise.std(0) / 1.5 - 1).abs() < 0.12).all()
+    assert (noise.mean(0).abs() < 5.5 * 1.5 / math.sqrt(1000)).all()
     correlation = np.corrcoef(noise.T.numpy())
-    assert np.abs(correlation - np.eye(len(correlation))).max() < 0.12
+    assert np.abs(correlation - np.eye(len(correlation))).max() < 0.18
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
-def test_entries_that_are_not_finite_cannot_be_seen(wrong: float):
-    update = {"w": torch.tensor([1.0, wrong]), "b": torch.tensor(wrong)}
-    found = ClientDP(max_norm=1.0, noise_multiplier=0.0).protect_update(update, generator_for(0))
-    assert flat(found).tolist() == [1.0, 0.0, 0.0]
-    noisy = ClientDP(noise_multiplier=1.0).protect_update(update, generator_for(0))
-    assert torch.isfinite(flat(noisy)).all()
-
-
-def test_a_norm_beyond_double_precision_leaves_zeros():
-    found = ClientDP(noise_multiplier=0.0).protect_update(
-        {"w": torch.full((2,), 1e300, dtype=torch.float64)}, generator_for(0)
-    )
-    assert found["w"].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize(("multiplier", "releases"), [(0.5, 1), (4.0, 1), (4.0, 9), (30.0, 200)])
-def test_epsilon_is_the_hockey_stick_divergence_of_all_releases_together(multiplier: float, releases: int):
+def test_epsilon_is_the_hockey_stick_divergence_of_all_releases_together() -> None:
     """Two clients at both ends of the sphere: N(+C, z^2 C^2) against N(-C, z^2 C^2), T times, by the best test of the mean."""
-    spent = ClientDP(max_norm=7.0, noise_multiplier=multiplier).privacy(
-        after(ClientDP(max_norm=7.0, noise_multiplier=multiplier), releases)
-    )
-    mu, epsilon = 2 * math.sqrt(releases) / multiplier, spent["epsilon"]
-    delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
-    assert delta == pytest.approx(DELTA, rel=1e-6)
-    assert spent["delta"] == DELTA
+    for multiplier, releases in ((0.5, 1), (4.0, 1), (4.0, 9), (30.0, 200)):
+        defense = ClientDP(max_norm=7.0, noise_multiplier=multiplier)
+        spent = defense.privacy(after(defense, releases))
+        mu, epsilon = 2 * math.sqrt(releases) / multiplier, spent["epsilon"]
+        delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
+        assert delta == pytest.approx(DELTA, rel=1e-6)
+        assert spent["delta"] == DELTA
+    spent_by_number = [defense.privacy(after(defense, count))["epsilon"] for count in range(6)]
+    assert all(low < high for low, high in pairwise(spent_by_number))
+    bare = ClientDP(noise_multiplier=0.0)
+    assert bare.privacy(after(bare, 1))["epsilon"] == math.inf
 
 
-def test_an_account_is_kept_in_order_survives_json_and_leaves_the_rest_of_a_state_alone():
+def test_an_account_is_kept_in_order_survives_json_and_leaves_the_rest_of_a_state_alone() -> None:
     first, second = ClientDP(noise_multiplier=4.0), ClientDP(noise_multiplier=2.0)
     given = {"kept": [1]}
     state = second.recorded(first.recorded(first.recorded(given)))
@@ -101,72 +95,36 @@ def test_an_account_is_kept_in_order_survives_json_and_leaves_the_rest_of_a_stat
     assert first.privacy() == first.privacy({}) == {"epsilon": 0.0, "delta": DELTA}
 
 
-def test_every_release_costs_and_no_noise_costs_everything():
-    defense = ClientDP(noise_multiplier=8.0)
-    spent = [defense.privacy(after(defense, count))["epsilon"] for count in range(6)]
-    assert all(low < high for low, high in pairwise(spent))
-    bare = ClientDP(noise_multiplier=0.0)
-    assert bare.privacy(after(bare, 1))["epsilon"] == math.inf
+def test_a_target_is_spent_by_its_rounds_and_exceeded_by_one_more() -> None:
+    for target, rounds in itertools.product((0.1, 2.0, 50.0), (1, 4, 50)):
+        defense = ClientDP(target_epsilon=target, rounds=rounds)
+        spent, more = (defense.privacy(after(defense, count))["epsilon"] for count in (rounds, rounds + 1))
+        assert 0.999999 * target <= spent <= target * (1 + 1e-9)
+        assert more > target * 1.005
 
 
-@pytest.mark.parametrize("rounds", [1, 4, 50])
-@pytest.mark.parametrize("target", [0.1, 2.0, 50.0])
-def test_a_target_is_spent_by_its_rounds_and_exceeded_by_one_more(target: float, rounds: int):
-    defense = ClientDP(target_epsilon=target, rounds=rounds)
-    spent, more = (defense.privacy(after(defense, count))["epsilon"] for count in (rounds, rounds + 1))
-    assert 0.999999 * target <= spent <= target * (1 + 1e-9)
-    assert more > target * 1.005
-
-
-@pytest.mark.parametrize("epsilon", [1e-3, 0.7, 5.0, 400.0])
-@pytest.mark.parametrize("delta", [0.1, 1e-5, 1e-12])
-def test_ratio_and_epsilon_invert_each_other(epsilon: float, delta: float):
-    assert gaussian_epsilon(gaussian_ratio(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_settings_without_a_meaning_are_refused_and_the_text_names_norm_and_noise() -> None:
+    for arguments, message in (
         ({"target_epsilon": 2.0}, "target_epsilon is 2.0; allowed: a number beside rounds"),
         ({"rounds": 2}, "rounds is 2; allowed: None without a target_epsilon"),
         ({"noise_multiplier": 1.0, "target_epsilon": 2.0, "rounds": 1}, "target_epsilon is 2.0; allowed: None when"),
-        ({"target_epsilon": 0.0, "rounds": 1}, "target_epsilon is 0.0; allowed"),
         ({"target_epsilon": 1.0, "rounds": 0}, "rounds is 0; allowed"),
-        ({"target_epsilon": 1.0, "rounds": True}, "rounds is True; allowed"),
         ({"target_epsilon": 1e-9, "rounds": 1, "target_delta": 1e-12}, "target_epsilon is 1e-09; allowed: what"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0; allowed"),
-        ({"max_norm": 0.0}, "max_norm is 0.0; allowed"),
         ({"max_norm": math.inf}, "max_norm is inf; allowed"),
-        ({"target_delta": 1.0}, "target_delta is 1.0; allowed"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(arguments: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        ClientDP(**arguments)
-
-
-def test_its_text_names_norm_and_noise():
+    ):
+        with pytest.raises(ValueError, match=message):
+            ClientDP(**arguments)
     assert repr(ClientDP()) == "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
     assert repr(ClientDP(target_epsilon=2.0, rounds=3)) == "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=3)"
 
 
-@pytest.mark.parametrize("text", ["DPSGD() | ClientDP()", "ClientDP() | ClientDP()", "FeatureDP() | ClientDP()"])
-def test_two_claims_in_one_pipeline_are_refused(text: str):
-    with pytest.raises(DefenseError, match="each claim an epsilon"):
-        parse(text)
-
-
-def test_other_defences_of_the_same_client_may_stand_beside_it():
-    text = "InstaHide() | Clip(max_norm=1.0, per='step') | ClientDP() | Pruning(per='update')"
-    pipeline = parse(text)
+def test_a_claim_is_of_a_level_and_other_defences_of_the_same_client_may_stand_beside_it() -> None:
+    pipeline = parse("InstaHide() | Clip(max_norm=1.0, per='step') | ClientDP() | Pruning(per='update')")
     assert pipeline.neighbours == "replace-client"
     state = pipeline.recorded(pipeline.recorded({}))
     assert pipeline.privacy(state)["epsilon"] == pytest.approx(gaussian_epsilon(2 * math.sqrt(2) / 4, DELTA))
     assert parse("Clip() | GaussianNoise(per='update')").privacy({}) == {}
     assert (Pruning().recorded({"a": 1}), GaussianNoise().privacy({})) == ({"a": 1}, {})
-
-
-def test_levels_are_named():
     assert level_of(ClientDP().neighbours) == CLIENT_LEVEL
     assert level_of(DPSGD().neighbours) == EXAMPLE_LEVEL
     assert level_of("") == level_of("unheard of") == ""

@@ -15,7 +15,7 @@ import torch
 from flwr.clientapp import mod
 
 from attacks.dp_audit.canary_clients import client_defense
-from defenses import Clip, DefenseError, FlowerClipping, FlowerLocalDP
+from defenses import Clip, FlowerClipping, FlowerLocalDP
 from defenses.base import Update
 from defenses.neighbours import CLIENT_LEVEL, level_of
 from defenses.random_draws import generator_for
@@ -53,23 +53,33 @@ def after(defense: FlowerLocalDP, releases: int) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-@pytest.mark.parametrize("scale", [0.01, 30.0])
-def test_clipping_is_that_of_flower_for_every_array(adaptive: bool, scale: float) -> None:
-    update = an_update(scale)
-    found = FlowerClipping(clipping_norm=0.5, adaptive=adaptive).protect_update(update, generator_for(0))
-    torch.testing.assert_close(found, Clip(max_norm=0.5).protect_update(update, generator_for(0)))
+def test_clipping_is_that_of_flower_also_for_updates_at_which_the_mods_fail() -> None:
+    for adaptive in (False, True):
+        defense = FlowerClipping(clipping_norm=0.5, adaptive=adaptive)
+        for scale in (0.01, 30.0):
+            found = defense.protect_update(an_update(scale), generator_for(0))
+            torch.testing.assert_close(found, Clip(max_norm=0.5).protect_update(an_update(scale), generator_for(0)))
+        tiny = {"w": torch.full((4,), 1e-25)}
+        assert torch.equal(defense.protect_update(tiny, generator_for(0))["w"], tiny["w"])
+        odd = defense.protect_update({"w": torch.tensor([math.nan, 3.0, 4.0])}, generator_for(0))["w"]
+        torch.testing.assert_close(odd, torch.tensor([0.0, 0.3, 0.4]))
 
 
+@pytest.mark.numeric
 def test_the_noise_is_of_the_stated_size_for_every_entry_and_clipping_comes_first() -> None:
     defense = FlowerLocalDP(clipping_norm=0.5, sensitivity=1.0, epsilon=2.0, delta=1e-3)
     clipped = flat(Clip(max_norm=0.5).protect_update(an_update(30.0), generator_for(0)))
-    noise = torch.stack([flat(defense.protect_update(an_update(30.0), generator_for(seed))) for seed in range(1000)])
+    noise = torch.stack([flat(defense.protect_update(an_update(30.0), generator_for(seed))) for seed in range(400)])
     noise -= clipped
-    # 1,000 draws of an entry: its standard deviation is off by more than 12 % in fewer than 1 of 10^6 entries.
-    assert ((noise.std(0) / defense.std - 1).abs() < 0.12).all()
-    assert (noise.mean(0).abs() < 5.5 * defense.std / math.sqrt(1000)).all()
-    assert np.abs(np.corrcoef(noise.T.numpy()) - np.eye(7)).max() < 0.18
+    # 400 draws of an entry: its standard deviation is off by more than 18 % in fewer than 1 of 10^6 entries.
+    assert ((noise.std(0) / defense.std - 1).abs() < 0.18).all()
+    assert (noise.mean(0).abs() < 5.5 * defense.std / math.sqrt(400)).all()
+    assert np.abs(np.corrcoef(noise.T.numpy()) - np.eye(7)).max() < 0.28
+    # An unchanged model and entries that are not finite get the same noise.
+    for value in (0.0, 1e-25, math.nan, math.inf):
+        update = {"w": torch.full((100,), value)}
+        noise = torch.stack([defense.protect_update(update, generator_for(seed))["w"] for seed in range(4)])
+        assert abs(noise.std() / defense.std - 1) < 0.18
 
 
 def test_the_installed_mod_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,23 +101,6 @@ def test_the_installed_mod_does_the_work(monkeypatch: pytest.MonkeyPatch) -> Non
     found = FlowerLocalDP(epsilon=3.0).protect_update(update, generator_for(0))
     torch.testing.assert_close(found, {name: 2 * tensor for name, tensor in update.items()})
     assert given == [(1.0, 2.0, 3.0, 1e-5)]
-
-
-@pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_an_unchanged_model_and_entries_that_are_not_finite_get_the_same_noise(wrong: float) -> None:
-    defense = FlowerLocalDP()
-    for update in ({"w": torch.zeros(4)}, {"w": torch.full((4,), 1e-25)}, {"w": torch.full((4,), wrong)}):
-        noise = torch.stack([defense.protect_update(update, generator_for(seed))["w"] for seed in range(200)])
-        assert ((noise.std(0) / defense.std - 1).abs() < 0.25).all()
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_clipping_takes_updates_at_which_the_mods_fail(adaptive: bool) -> None:
-    defense = FlowerClipping(clipping_norm=1.0, adaptive=adaptive)
-    tiny = {"w": torch.full((4,), 1e-25)}
-    assert torch.equal(defense.protect_update(tiny, generator_for(0))["w"], tiny["w"])
-    odd = defense.protect_update({"w": torch.tensor([math.nan, 3.0, 4.0])}, generator_for(0))["w"]
-    torch.testing.assert_close(odd, torch.tensor([0.0, 0.6, 0.8]))
 
 
 def test_numpys_generator_and_flowers_log_are_left_as_they_were(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,10 +138,9 @@ def test_canary_clients_test_its_claim_and_clipping_alone_makes_none() -> None:
     alone = parse("FlowerClipping()")
     assert client_defense(alone) is None
     assert (alone.neighbours, alone.privacy({})) == ("", {})
-    with pytest.raises(DefenseError, match="each claim an epsilon"):
-        parse("DPSGD() | FlowerLocalDP()")
 
 
+@pytest.mark.long
 def test_without_flower_defences_can_be_read_and_say_what_they_need() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_FLOWER], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["refused", "refused"]

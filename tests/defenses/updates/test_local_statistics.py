@@ -30,25 +30,35 @@ from tests.clients.federated.test_client import TASK, weights
 BN_TASK = TASK.but(model="convnet", width=2, norm="batch", pipeline="SiloBN()", batch_size=8)
 
 
+def client() -> LocalClient:
+    return LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20)))
+
+
 def test_running_averages_alone_become_zero() -> None:
-    update = {
-        name: torch.ones(3)
-        for name in ("0.weight", "0.running_mean", "running_var", "layer.1.running_var", "running_mean_head.weight")
-    }
+    names = ("0.weight", "0.running_mean", "running_var", "layer.1.running_var", "running_mean_head.weight")
+    update = {name: torch.ones(3) for name in names}
     protected = SiloBN().protect_update(update, generator_for(0))
-    assert [name for name, value in protected.items() if not value.any()] == [
-        "0.running_mean", "running_var", "layer.1.running_var",
-    ]  # fmt: skip
+    assert [name for name, value in protected.items() if not value.any()] == [*names[1:4]]
     assert all(torch.equal(value, update[name]) for name, value in protected.items() if value.any())
+    assert parse("Clip() | SiloBN()").keeps_statistics
+    assert not parse("Clip()").keeps_statistics
 
 
-def test_a_model_that_keeps_no_averages_is_refused() -> None:
+def test_a_model_whose_averages_no_client_keeps_or_recomputes_is_refused() -> None:
+    class Own(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+            self.register_buffer("running_mean", torch.zeros(4))
+
     SiloBN().check_model(bn_net())
-    for model in (
-        build_model("resnet20", num_classes=3, input_shape=(1, 12, 12), width=1, norm="group", seed=0),
-        nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, track_running_stats=False)),
+    group_norm = build_model("resnet20", num_classes=3, input_shape=(1, 12, 12), width=1, norm="group", seed=0)
+    untracked = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4, track_running_stats=False))
+    for model, message in (
+        (group_norm, r"SiloBN\(\): the model has no BatchNorm layer with running averages"),
+        (untracked, r"SiloBN\(\): the model has no BatchNorm layer with running averages"),
+        (nn.Sequential(Own()), "running_mean belongs to no BatchNorm or InstanceNorm layer of torch"),
     ):
-        with pytest.raises(DefenseError, match=r"SiloBN\(\): the model has no BatchNorm layer with running averages"):
+        with pytest.raises(DefenseError, match=message):
             SiloBN().check_model(model)
 
 
@@ -81,20 +91,16 @@ def test_training_sends_everything_but_the_averages() -> None:
 
 
 def test_clients_judge_the_model_with_averages_of_their_own_images() -> None:
-    client = LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20)))
     model = BN_TASK.plan.build_model()
     layer = next(one for one in model.modules() if isinstance(one, nn.BatchNorm2d))
-    momentum = layer.momentum
-    entered: list[torch.Tensor] = []
+    momentum, entered = layer.momentum, list[torch.Tensor]()
     hook = layer.register_forward_hook(lambda _, inputs, __: entered.append(inputs[0]))
-    own_statistics(client.data, model)
+    own_statistics(client().data, model)
     hook.remove()
     assert [len(batch) for batch in entered] == [8, 8, 8, 8, 8]
-    assert layer.running_mean is not None
-    assert layer.running_var is not None
-    assert torch.allclose(layer.running_mean, torch.cat(entered).mean((0, 2, 3)), atol=1e-5)
+    torch.testing.assert_close(layer.running_mean, torch.cat(entered).mean((0, 2, 3)), atol=1e-5, rtol=1e-5)
     within = torch.stack([batch.var((0, 2, 3)) for batch in entered]).mean(0)
-    assert torch.allclose(layer.running_var, within, atol=1e-5)
+    torch.testing.assert_close(layer.running_var, within, atol=1e-5, rtol=1e-5)
     assert (layer.momentum, layer.training) == (momentum, False)
     # What the server has would be judged otherwise.
     losses = [
@@ -104,45 +110,18 @@ def test_clients_judge_the_model_with_averages_of_their_own_images() -> None:
     assert losses[0] != losses[1]
 
 
-def test_what_is_kept_of_instance_norm_is_recomputed_as_well() -> None:
-    layers = (nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), nn.BatchNorm2d(4, momentum=None))
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+def test_averages_of_instance_norm_and_of_a_layer_that_is_called_twice_are_recomputed_as_well() -> None:
+    instance, twice = nn.InstanceNorm2d(4, track_running_stats=True), nn.BatchNorm2d(4, momentum=None)
+    layers = (nn.Conv2d(1, 4, 3), instance, twice, nn.Conv2d(4, 4, 3), twice, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model, entered = nn.Sequential(*layers, nn.Linear(4, 10)), {one: list[torch.Tensor]() for one in (instance, twice)}
     SiloBN().check_model(model)
-    entered: list[torch.Tensor] = []
-    model[1].register_forward_hook(lambda _, inputs, __: entered.append(inputs[0]))
-    own_statistics(LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20))).data, model)
-    assert len(entered) == 5
-    assert torch.allclose(model[1].running_mean, torch.cat(entered).mean((0, 2, 3)), atol=1e-5)
-    assert (model[1].momentum, model[2].momentum) == (0.1, None)
-
-
-def test_a_layer_that_is_called_twice_averages_over_all_its_calls() -> None:
-    norm = nn.BatchNorm2d(4)
-    layers = (
-        nn.Conv2d(1, 4, 3),
-        norm,
-        nn.Conv2d(4, 4, 3),
-        norm,
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4, 10),
-    )
-    model, entered = nn.Sequential(*layers), list[torch.Tensor]()
-    norm.register_forward_hook(lambda _, inputs, __: entered.append(inputs[0].mean((0, 2, 3))))
-    own_statistics(LocalClient(LocalData(BN_TASK, 0, range(0, 40), range(0, 20))).data, model)
-    assert len(entered) == 10
-    assert norm.running_mean is not None
-    assert torch.allclose(norm.running_mean, torch.stack(entered).mean(0), atol=1e-5)
-
-
-def test_running_averages_that_no_client_recomputes_are_refused() -> None:
-    class Own(nn.Sequential):
-        def __init__(self) -> None:
-            super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-            self.register_buffer("running_mean", torch.zeros(4))
-
-    with pytest.raises(DefenseError, match=r"running_mean belongs to no BatchNorm or InstanceNorm layer of torch"):
-        SiloBN().check_model(nn.Sequential(Own()))
+    for norm, seen in entered.items():
+        norm.register_forward_hook(lambda _, inputs, __, seen=seen: seen.append(inputs[0].mean((0, 2, 3))))
+    own_statistics(client().data, model)
+    for norm, calls in ((instance, 5), (twice, 10)):
+        assert len(entered[norm]) == calls
+        torch.testing.assert_close(norm.running_mean, torch.stack(entered[norm]).mean(0), atol=1e-5, rtol=1e-5)
+    assert (instance.momentum, twice.momentum) == (0.1, None)
 
 
 def test_the_threat_card_says_that_the_client_keeps_them() -> None:
@@ -154,5 +133,3 @@ def test_the_threat_card_says_that_the_client_keeps_them() -> None:
     auditor = Auditor(missing, missing, missing, share_images=False)
     accuracies = [auditor.card(task, PROBE, seen, 0.58).model_accuracy for task in (BN_TASK, BN_TASK.but(pipeline=""))]
     assert accuracies == [None, 0.58], "attacks read another model than the one that clients judge"
-    assert parse("Clip() | SiloBN()").keeps_statistics
-    assert not parse("Clip()").keeps_statistics
