@@ -14,296 +14,180 @@ from simulations.report import Row, validate
 from simulations.report.studies.baselines import picked_out
 from simulations.report.studies.control import controls
 from strategies.audit.threat_card import ThreatCard
+from tests.simulations.report.report_run import PROBE, hits, null, scored
 
-PROBE = ThreatCard(observation="probe")
-
-
-def scored(value: float | None, low: float | None, **given: Any) -> Row:
-    base = Row(metric="psnr", reference="original", attack="A()", card=PROBE, round=1, value=value, ci_low=low, n=16)
-    return replace(base, **given)
+UPDATE = ThreatCard(observation="update")
+FAILED, WEAK, OK = "not-validated", "under-powered", "ok"
 
 
-def null(value: float, name: str = "grey", **given: Any) -> Row:
-    return scored(value, None, attack=name, role=Role.NULL_BASELINE, **given)
-
-
-def hits(row: Row, k: int = 16, chance: float = 0.01, **given: Any) -> Row:
-    """How many true images the attack of a row picked out."""
-    card = row.card.but(chance=chance)
-    found = replace(row, metric="retrieval", reference="original", value=k / row.n, ci_low=None, card=card, status="ok")
-    return replace(found, **given)
+def under(value: float | None, low: float | None = None, **given: Any) -> Row:
+    """A score under the defence."""
+    return scored(value, low, **{"defense": "D()"} | given)
 
 
 def with_hits(rows: Sequence[Row]) -> list[Row]:
     """The rows, and behind them that every attack on the undefended run picks out all of its images."""
     plain = [row for row in rows if row.is_attack and row.defense == "" and row.metric == "psnr"]
-    return [*rows, *(hits(row, row.n) for row in plain)]
+    return [*rows, *map(hits, plain)]
 
 
 def statuses(*rows: Row) -> list[str]:
     return [row.status for row in validate(with_hits(rows))[: len(rows)]]
 
 
-@pytest.mark.parametrize(
-    ("value", "low", "nulls", "expected"),
-    [
-        (20.0, 15.0, [8.0, 12.0], "ok"),
-        (20.0, 12.1, [8.0, 12.0], "ok"),
-        (20.0, 12.0, [8.0, 12.0], "not-validated"),  # must exceed, not reach
-        (20.0, 11.0, [8.0, 12.0], "not-validated"),  # above grey, not above the best
-        (11.0, 10.0, [12.0], "not-validated"),
-        (20.0, None, [12.0], "not-validated"),  # one image gives no interval
-        (20.0, 15.0, [], "not-validated"),  # nothing to compare with
-        (None, None, [8.0], "not-validated"),
-        (float("inf"), None, [8.0], "not-validated"),
-        (float("inf"), 90.0, [8.0], "ok"),
-    ],
-)
-def test_the_interval_must_lie_above_the_best_null(
-    value: float | None, low: float | None, nulls: list[float], expected: str
-) -> None:
-    attack = scored(value, low)
-    defended = scored(30.0, 29.0, defense="D()")
-    baselines = [null(v, name) for v, name in zip(nulls, ("grey", "mean"), strict=False)]
-    assert statuses(attack, defended, *baselines) == [expected, expected, *["ok"] * len(nulls)]
+def test_the_interval_must_lie_above_the_best_null() -> None:
+    inf = float("inf")
+    for value, low, nulls, expected, why in (
+        (20.0, 15.0, [8.0, 12.0], OK, ""),
+        (20.0, 12.1, [8.0, 12.0], OK, ""),
+        (inf, 90.0, [8.0], OK, ""),
+        (20.0, 12.0, [8.0, 12.0], FAILED, "reaches down to mean"),  # must exceed, not reach
+        (20.0, 11.0, [8.0, 12.0], FAILED, "reaches down to mean"),  # above grey, not above the best
+        (11.0, 10.0, [12.0], FAILED, "no better than grey"),
+        (20.0, None, [12.0], FAILED, "n = 16 gives no interval"),
+        (20.0, 15.0, [], FAILED, "no null baseline"),
+        (None, None, [8.0], FAILED, ""),
+        (inf, None, [8.0], FAILED, ""),
+    ):
+        rows = [
+            scored(value, low),
+            under(30.0, 29.0),
+            *(null(v, n) for v, n in zip(nulls, ("grey", "mean"), strict=False)),
+        ]
+        assert statuses(*rows) == [expected, expected, *[OK] * len(nulls)], (value, low, nulls)
+        assert why in controls(with_hits(rows))[0].reason
+    assert "failed" in controls(with_hits([scored(None, status="failed"), null(8.0)]))[0].reason
+    assert statuses(under(30.0, 29.0), null(8.0, defense="D()")) == [FAILED, OK], "no undefended run"
+    # A blurred copy of the truth is a scale and no baseline: on smooth photographs it scores more than any reconstruction.
+    scale = scored(30.6, 30.0, attack="blurred", role=Role.SCALE)
+    rows = with_hits([scored(22.9, 21.0), null(8.0), null(12.1, "mean"), scale])
+    assert (validate(rows)[0].status, controls(rows)[0].null, validate([scale])) == (OK, ("mean", 12.1), [scale])
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({}, "not-validated"),
-        ({"metric": "ssim"}, "not-validated"),
-        ({"metric": "mse"}, "not-validated"),
-        ({"reference": "transformed"}, "not-validated"),
-        ({"metric": "objective", "reference": ""}, "ok"),
-        ({"metric": "attack-seconds", "reference": ""}, "ok"),
-        ({"status": "failed", "value": None}, "failed"),
-        ({"round": 2}, "ok"),
-        ({"attack": "B()"}, "ok"),
-        ({"card": ThreatCard(observation="update")}, "ok"),
-        ({"seed": 1}, "ok"),
-        ({"experiment": "other"}, "ok"),
-    ],
-)
-def test_one_failed_control_concerns_its_attack_round_observation_and_run_only(
-    change: dict[str, Any], expected: str
-) -> None:
+def test_one_failed_control_concerns_its_attack_round_observation_and_run_only() -> None:
     """Every other place has a control of its own that passes."""
-    rows = [scored(9.0, 8.5), null(10.0), replace(scored(30.0, 29.0, defense="D()"), **change)]
-    place = {key: change[key] for key in ("round", "attack", "card", "seed", "experiment") if key in change}
-    if place:
-        rows += [scored(20.0, 15.0, **place), null(10.0, **{k: v for k, v in place.items() if k != "attack"})]
-    assert statuses(*rows)[2] == expected
-
-
-def test_without_an_undefended_run_nothing_is_validated() -> None:
-    assert statuses(scored(30.0, 29.0, defense="D()"), null(8.0, defense="D()")) == ["not-validated", "ok"]
-
-
-def test_the_same_number_of_images_decides_where_a_round_has_several() -> None:
+    for change, expected in (
+        ({}, FAILED), ({"metric": "ssim"}, FAILED), ({"metric": "mse"}, FAILED), ({"reference": "transformed"}, FAILED),
+        ({"metric": "objective", "reference": ""}, OK), ({"metric": "attack-seconds", "reference": ""}, OK),
+        ({"status": "failed", "value": None}, "failed"), ({"round": 2}, OK), ({"attack": "B()"}, OK), ({"card": UPDATE}, OK),
+        ({"seed": 1}, OK), ({"experiment": "other"}, OK),
+    ):  # fmt: skip
+        rows = [scored(9.0, 8.5), null(10.0), replace(under(30.0, 29.0), **change)]
+        place = {key: change[key] for key in ("round", "attack", "card", "seed", "experiment") if key in change}
+        if place:
+            rows += [scored(20.0, 15.0, **place), null(10.0, **{k: v for k, v in place.items() if k != "attack"})]
+        assert statuses(*rows)[2] == expected, change
+    # Where a round has several numbers of images, the same number decides.
     one, eight = PROBE.but(images=1), PROBE.but(images=8)
     rows = [scored(20.0, 15.0, card=one), scored(9.0, 8.0, card=eight), null(10.0, card=one)]
-    rows += [scored(12.0, 11.0, defense="D()", card=card) for card in (one, eight, PROBE.but(images=7))]
-    assert statuses(*rows) == ["ok", "not-validated", "ok", "ok", "not-validated", "not-validated"]
+    rows += [under(12.0, 11.0, card=card) for card in (one, eight, PROBE.but(images=7))]
+    assert statuses(*rows) == [OK, FAILED, OK, OK, FAILED, FAILED]
 
 
-@pytest.mark.parametrize(
-    ("metric", "low", "baseline", "expected"),
-    [
-        ("label-accuracy", 0.2, 0.1, "ok"),
-        ("label-accuracy", 0.1, 0.1, "not-validated"),
-        ("label-accuracy", 0.1, None, "ok"),  # no chance level is known
-        ("membership-auc", 0.51, None, "ok"),
-        ("membership-auc", 0.5, None, "not-validated"),
-        ("membership-auc", 0.55, 0.6, "not-validated"),
-    ],
-)
-def test_labels_and_membership_are_judged_against_chance(
-    metric: str, low: float, baseline: float | None, expected: str
-) -> None:
-    known = {"metric": metric, "reference": ""}
-    rows = [scored(0.7, low, **known), scored(0.3, 0.2, defense="D()", **known)]
-    rows += [null(baseline, "uniform", **known)] if baseline is not None else []
-    assert statuses(*rows)[:2] == [expected, expected]
-    assert statuses(*rows)[2:] == ["ok"] * (baseline is not None)
-
-
-def test_reasons_say_what_is_missing() -> None:
-    def reason(*rows: Row) -> str:
-        return controls(with_hits(rows))[0].reason
-
-    assert "no better than grey" in reason(scored(7.0, 6.0), null(8.0))
-    assert "reaches down to grey" in reason(scored(9.0, 8.0), null(8.0))
-    assert "n = 16 gives no interval" in reason(scored(9.0, None), null(8.0))
-    assert "no null baseline" in reason(scored(9.0, 8.0))
-    assert "failed" in reason(scored(None, None, status="failed"), null(8.0))
+def test_labels_membership_and_classes_are_judged_against_chance() -> None:
+    for metric, low, baseline, expected in (
+        ("label-accuracy", 0.2, 0.1, OK), ("label-accuracy", 0.1, 0.1, FAILED), ("label-accuracy", 0.1, None, OK),
+        ("membership-auc", 0.51, None, OK), ("membership-auc", 0.5, None, FAILED), ("membership-auc", 0.55, 0.6, FAILED),
+    ):  # fmt: skip
+        known = {"metric": metric, "reference": ""}
+        rows = [scored(0.7, low, **known), under(0.3, 0.2, **known)]
+        rows += [null(baseline, "uniform", **known)] if baseline is not None else []
+        assert statuses(*rows) == [expected, expected, OK][: len(rows)], (metric, low, baseline)
+    for low, classes, expected in ((0.3, 10, OK), (0.1, 10, FAILED), (0.0, None, OK)):
+        known = {"attack": "G()", "reference": "", "card": PROBE.but(num_classes=classes)}
+        rows = [scored(0.4, low, metric="recognition", **known)]
+        rows += [scored(60.0, 59.0, metric="class-mean-psnr", defense=one, **known) for one in ("", "D()")]
+        assert statuses(*rows) == [expected] * 3, (low, classes)
+    # Recognition of reconstructions is judged with their PSNR.
+    seen = under(0.9, 0.8, metric="recognition", reference="")
+    assert [statuses(seen, scored(v, v - 1), null(10.0))[0] for v in (20.0, 9.0)] == [OK, FAILED]
 
 
 # Images: identification, and how many a verdict needs --------------------------------------------------------------
 
 
-def exact_low(k: int, n: int) -> float:
-    """scipy's own, as an oracle."""
-    return float(stats.binomtest(k, n).proportion_ci(0.95, method="exact").low)
-
-
-@pytest.mark.parametrize("chance", [0.01, 0.05, 0.099, 0.1, 1.0])
-@pytest.mark.parametrize("n", [1, 2, 4, 16, 48])
-def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance(n: int, chance: float) -> None:
-    base = scored(20.0, 19.0, n=n)
-    found = [picked_out(hits(base, k, chance)) for k in range(n + 1)]
-    assert found == [exact_low(k, n) > 10 * chance for k in range(n + 1)]
-    assert any(found) == (n > 1 and chance < 0.1 and exact_low(n, n) > 10 * chance)
-
-
-def test_five_of_sixteen_images_out_of_a_hundred_suffice_and_four_do_not() -> None:
+def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance() -> None:
+    for n in (1, 2, 4, 16, 48):
+        lows = [float(stats.binomtest(k, n).proportion_ci(0.95, method="exact").low) for k in range(n + 1)]
+        for chance in (0.01, 0.05, 0.099, 0.1, 1.0):
+            found = [picked_out(hits(scored(20.0, 19.0, n=n), k, chance)) for k in range(n + 1)]
+            assert found == [low > 10 * chance for low in lows], (n, chance)
+            assert any(found) == (n > 1 and chance < 0.1 and lows[n] > 10 * chance)
     base = scored(20.0, 19.0)
     assert [picked_out(hits(base, k)) for k in (0, 1, 4, 5, 16)] == [False, False, False, True, True]
     # A guess that is as near to every candidate reaches five once in 2.5 million runs; one that knows the class does not.
     assert stats.binom.sf(4, 16, 0.01) == pytest.approx(1 / 2.5e6, rel=0.02)
-    assert stats.binom.sf(4, 16, 11 / 96) == pytest.approx(0.029, abs=0.0005)
-    assert stats.binom.sf(4, 16, 3 / 96) == pytest.approx(0.0001, abs=0.00005)
-    assert not picked_out(hits(base, 16, status="failed"))
-    assert not picked_out(replace(hits(base), card=PROBE))
-
-
-def test_where_there_are_too_few_others_the_control_is_open_and_not_failed() -> None:
-    """Of six candidates nothing could ever be picked out far more often than chance: a reading stays a reading, unjudged."""
-    good, bad = scored(20.0, 19.0), scored(13.0, 11.0)
-    nulls = [null(8.0), null(12.0, "mean")]
-    (few,) = controls([good, *nulls, hits(good, chance=1 / 6)])
-    assert (few.open, few.passed, few.reason) == (
-        True,
-        False,
-        "could not be judged, as only 6 candidates: too few to tell a hit from chance",
-    )
-    (none,) = controls([good, *nulls])
-    assert (none.open, none.passed) == (True, False)
-    (failed,) = controls([bad, *nulls])
-    assert (failed.open, failed.passed) == (False, False), "no better than the mean image, whoever else there is"
-    (enough,) = controls([good, *nulls, hits(good)])
-    assert (enough.open, enough.passed) == (False, True)
+    assert not picked_out(hits(base, status="failed"))
+    assert not picked_out(hits(base, card=PROBE))
 
 
 def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
-    """Either alone is not enough; where nobody could look for true images among others, nobody can judge."""
-    good, bad = scored(20.0, 19.0), scored(13.0, 11.0)
+    """Either alone is not enough; where true images could not be told from few others, the control is open and not failed."""
+    good, bad, nulls = scored(20.0, 19.0), scored(13.0, 11.0), [null(8.0), null(12.0, "mean")]
     for row, picked, expected in (
-        (good, [hits(good)], "ok"),
-        (good, [hits(good, 4)], "not-validated"),
-        (good, [], "under-powered"),
-        (good, [hits(good, card=PROBE)], "under-powered"),
-        (good, [hits(good, round=2)], "under-powered"),
-        (good, [hits(good, attack="B()")], "under-powered"),
-        (bad, [hits(bad)], "not-validated"),
+        (good, [hits(good)], OK),
+        (good, [hits(good, 4)], FAILED),
+        (bad, [hits(bad)], FAILED),
+        (bad, [], FAILED),
+        (good, [], WEAK),
+        (good, [hits(good, card=PROBE)], WEAK),
+        (good, [hits(good, round=2)], WEAK),
+        (good, [hits(good, attack="B()")], WEAK),
+        (good, [hits(good, chance=1 / 6)], WEAK),
     ):
-        rows = [row, replace(row, defense="D()"), null(8.0), null(12.0, "mean"), *picked]
-        assert [one.status for one in validate(rows)][:2] == [expected, expected]
+        rows = [row, replace(row, defense="D()"), *nulls, *picked]
+        assert [one.status for one in validate(rows)][:2] == [expected, expected], picked
+        control = controls(rows)[0]
+        assert (control.open, control.passed) == (expected is WEAK, expected is OK)
+    assert control.reason == "could not be judged, as only 6 candidates: too few to tell a hit from chance"
 
 
-def test_a_blurred_copy_of_the_truth_is_a_scale_and_no_bar() -> None:
-    """On smooth photographs it scores more than any reconstruction."""
-    scale = scored(30.6, 30.0, attack="blurred", role=Role.SCALE)
-    rows = with_hits([scored(22.9, 21.0), null(8.0), null(12.1, "mean"), scale])
-    assert [row.status for row in validate(rows)][:1] == ["ok"]
-    (control,) = controls(rows)
-    assert control.null == ("mean", 12.1)
-    assert validate([scale])[0] == scale
+def test_fewer_than_sixteen_images_give_no_verdict() -> None:
+    for n, enough in ((2, False), (15, False), (16, True)):
+        for metric in ("psnr", "ssim", "label-accuracy", "recognition"):
+            reference = "original" if metric in {"psnr", "ssim"} else ""
+            for value in (31.5, 9.0):  # far above the baselines, and below them
+                rows = [scored(value, value - 1, n=n), under(value, value - 1, n=n, metric=metric, reference=reference)]
+                if metric == "label-accuracy":
+                    known = {"metric": metric, "reference": ""}
+                    rows += [scored(value, value - 1, n=n, **known), null(12.0, "uniform", **known)]
+                expected = WEAK if not enough else OK if value > 12 else FAILED
+                assert statuses(*rows, null(12.0))[:2] == [expected, expected], (n, metric, value)
+    # Labels are counted by images, not by batches.
+    for images, expected in ((8, OK), (7, WEAK)):
+        known = {"metric": "label-accuracy", "reference": "", "n": 2, "card": PROBE.but(images=images)}
+        assert statuses(scored(0.7, 0.5, **known), null(0.1, "uniform", **known))[0] == expected
 
 
-@pytest.mark.parametrize("metric", ["psnr", "ssim", "label-accuracy", "recognition"])
-@pytest.mark.parametrize(("n", "expected"), [(2, "under-powered"), (15, "under-powered"), (16, "ok")])
-def test_fewer_than_sixteen_images_give_no_verdict(metric: str, n: int, expected: str) -> None:
-    reference = "original" if metric in {"psnr", "ssim"} else ""
-    for value in (31.5, 9.0):  # far above the baselines, and below them
-        rows = [scored(value, value - 1, n=n), scored(value, value - 1, n=n, defense="D()", metric=metric)]
-        rows[1] = replace(rows[1], reference=reference)
-        if metric == "label-accuracy":
-            rows += [scored(value, value - 1, n=n, metric=metric, reference=""), null(12.0, "uniform", metric=metric)]
-            rows[-1] = replace(rows[-1], reference="")
-        passed = expected if value > 12 or n < 16 else "not-validated"
-        assert statuses(*rows, null(12.0))[:2] == [passed, passed]
-
-
-def test_labels_are_counted_by_images_not_by_batches() -> None:
-    known = {"metric": "label-accuracy", "reference": "", "n": 2}
-    for images, expected in ((8, "ok"), (7, "under-powered")):
-        card = PROBE.but(images=images)
-        rows = [scored(0.7, 0.5, card=card, **known), null(0.1, "uniform", **known | {"card": card})]
-        assert statuses(*rows)[0] == expected
-
-
-CHAIN = "A() | R()"
-
-
-@pytest.mark.parametrize(
-    ("first", "own", "expected"),
-    [
-        (15.0, None, "ok"),  # the first stage broke the undefended run
-        (9.0, None, "not-validated"),
-        (9.0, 15.0, "ok"),  # an undefended row of its own wins, either way
-        (15.0, 9.0, "not-validated"),
-        (None, None, "not-validated"),
-    ],
-)
-def test_a_chain_has_the_control_of_its_first_stage(first: float | None, own: float | None, expected: str) -> None:
-    rows = [scored(20.0, 19.0, attack=CHAIN, defense="D()"), null(10.0)]
-    rows += [scored(20.0, low, attack=name) for name, low in (("A()", first), (CHAIN, own)) if low is not None]
+def test_a_chain_has_the_control_of_its_first_stage_unless_it_has_its_own() -> None:
+    chain = "A() | R()"
     # Neither another round, another observation nor another attack is its control.
-    rows += [
-        scored(20.0, 15.0, round=2),
-        scored(20.0, 15.0, card=ThreatCard(observation="update")),
-        scored(20.0, 15.0, attack="R()"),
-    ]
-    assert statuses(*rows)[0] == expected
+    others = [scored(20.0, 15.0, **one) for one in ({"round": 2}, {"card": UPDATE}, {"attack": "R()"})]
+    for first, own, expected in (
+        (15.0, None, OK), (9.0, None, FAILED), (9.0, 15.0, OK), (15.0, 9.0, FAILED), (None, None, FAILED),
+    ):  # fmt: skip
+        rows = [under(20.0, 19.0, attack=chain), null(10.0), *others]
+        rows += [scored(20.0, low, attack=name) for name, low in (("A()", first), (chain, own)) if low is not None]
+        assert statuses(*rows)[0] == expected, (first, own)
 
 
-@pytest.mark.parametrize(("low", "card", "expected"), [(0.3, 10, "ok"), (0.1, 10, "not-validated"), (0.0, None, "ok")])
-def test_class_representatives_are_judged_by_recognition_against_chance(
-    low: float, card: int | None, expected: str
-) -> None:
-    known = {"attack": "G()", "reference": "", "card": PROBE.but(num_classes=card)}
-    rows = [scored(0.4, low, metric="recognition", **known)]
-    rows += [scored(60.0, 59.0, metric="class-mean-psnr", defense=one, **known) for one in ("", "D()")]
-    assert statuses(*rows) == [expected] * 3
-
-
-def test_recognition_of_reconstructions_is_judged_with_their_psnr() -> None:
-    seen = scored(0.9, 0.8, metric="recognition", reference="", defense="D()")
-    assert statuses(seen, scored(20.0, 15.0), null(10.0))[0] == "ok"
-    assert statuses(seen, scored(9.0, 8.0), null(10.0))[0] == "not-validated"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.45, 0.75, "under-powered"),  # holds chance and the undefended 0.7: all of the leak or nothing of it
-        (0.5, 0.7, "under-powered"),
-        (0.45, 0.65, "ok"),  # less than without a defence
-        (0.55, 0.75, "ok"),  # more than chance
-        (0.71, 0.9, "ok"),
-        (0.45, None, "ok"),
-    ],
-)
-def test_an_auc_that_may_be_no_leak_or_the_whole_is_under_powered(
-    low: float, high: float | None, expected: str
-) -> None:
+def test_an_auc_that_may_be_no_leak_or_the_whole_is_under_powered() -> None:
     known = {"metric": "membership-auc", "reference": ""}
     plain = scored(0.7, 0.6, ci_high=0.8, **known)
-    assert statuses(plain, scored(0.6, low, ci_high=high, defense="D()", **known)) == ["ok", expected]
-    # The undefended run is no evidence about itself, and an attack that is too weak says still less than too few records.
-    assert statuses(replace(plain, ci_low=0.4), scored(0.6, low, ci_high=high, defense="D()", **known)) == [
-        "not-validated",
-        "not-validated",
-    ]
-
-
-@pytest.mark.parametrize(("others", "expected"), [(99, "under-powered"), (100, "ok"), (None, "ok")])
-def test_one_false_positive_in_a_hundred_needs_a_hundred_non_members(others: int | None, expected: str) -> None:
-    card = PROBE if others is None else PROBE.but(others=others)
-    rows = [scored(0.7, 0.6, metric="membership-auc", reference="", card=card)]
-    rows += [scored(0.1, 0.05, metric="membership-tpr", reference="", card=card, defense=one) for one in ("", "D()")]
-    assert statuses(*rows) == ["ok", expected, expected]
+    for low, high, expected in (
+        (0.45, 0.75, WEAK), (0.5, 0.7, WEAK),  # holds chance and the undefended 0.7
+        (0.45, 0.65, OK), (0.55, 0.75, OK), (0.71, 0.9, OK), (0.45, None, OK),
+    ):  # fmt: skip
+        defended = under(0.6, low, ci_high=high, **known)
+        assert statuses(plain, defended) == [OK, expected], (low, high)
+        # An attack that is too weak says still less than too few records.
+        assert statuses(replace(plain, ci_low=0.4), defended) == [FAILED, FAILED]
+    # One false positive in a hundred needs a hundred non-members.
+    for others, expected in ((99, WEAK), (100, OK), (None, OK)):
+        card = PROBE if others is None else PROBE.but(others=others)
+        rate = {"metric": "membership-tpr", "reference": "", "card": card}
+        rows = [scored(0.7, 0.6, metric="membership-auc", reference="", card=card), scored(0.1, 0.05, **rate)]
+        assert statuses(*rows, under(0.1, 0.05, **rate)) == [OK, expected, expected], others
 
 
 some_rows = st.lists(
@@ -343,17 +227,13 @@ def slow_validate(rows: Sequence[Row]) -> list[str]:
 
 
 @given(some_rows)
-def test_it_agrees_with_the_rule_read_aloud(rows: list[Row]) -> None:
-    # A defence's own baselines come first when it has them; the rule above knows the undefended run's only.
-    rows = [replace(row, role=Role.NULL_BASELINE) if row.attack in ("grey", "mean") else row for row in rows]
-    rows = [row for row in rows if not (row.role is Role.NULL_BASELINE and row.defense)]
-    assert statuses(*rows) == slow_validate(rows)
-
-
-@given(some_rows)
-def test_it_is_pure_keeps_order_and_changes_nothing_but_statuses(rows: list[Row]) -> None:
+def test_it_agrees_with_the_rule_read_aloud_and_changes_nothing_but_statuses(rows: list[Row]) -> None:
     before = list(rows)
     once = validate(rows)
     assert rows == before
     assert [replace(row, status="") for row in once] == [replace(row, status="") for row in rows]
     assert validate(once) == once
+    # A defence's own baselines come first when it has them; the rule above knows the undefended run's only.
+    rows = [replace(row, role=Role.NULL_BASELINE) if row.attack in ("grey", "mean") else row for row in rows]
+    rows = [row for row in rows if not (row.role is Role.NULL_BASELINE and row.defense)]
+    assert statuses(*rows) == slow_validate(rows)

@@ -38,11 +38,6 @@ rows = st.builds(
 )
 
 
-def write(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
 @given(rows)
 def test_a_row_survives_strict_json(row: Row) -> None:
     def refuse(constant: str) -> float:
@@ -51,48 +46,30 @@ def test_a_row_survives_strict_json(row: Row) -> None:
     assert Row.from_json(json.loads(row.to_json(), parse_constant=refuse)) == row
 
 
-@pytest.mark.parametrize("value", ["NaN", '"nan"', '"n/a"'])
-def test_a_value_that_is_no_number_is_a_failure_not_a_gap(value: str) -> None:
-    row = Row.from_json(json.loads(f'{{"metric": "psnr", "value": {value}}}'))
-    assert (row.value, row.status) == (None, "failed")
-    assert "not a number" in row.message
-
-
-def test_a_null_value_stays_a_gap_and_infinity_a_number() -> None:
+def test_a_value_that_is_no_number_is_a_failure_not_a_gap() -> None:
+    for value in ("NaN", '"nan"', '"n/a"'):
+        row = Row.from_json(json.loads(f'{{"metric": "psnr", "value": {value}}}'))
+        assert (row.value, row.status, "not a number" in row.message) == (None, "failed", True)
     assert Row.from_json({"metric": "epsilon", "value": None}).status == "ok"
     assert Row.from_json(json.loads('{"metric": "psnr", "value": Infinity}')).value == math.inf
+    for line in ({}, {"metric": 3}, [1], "psnr", {"metric": "psnr", "round": "late"}):
+        with pytest.raises(ValueError, match=r"metric|whole number"):
+            Row.from_json(line)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("line", [{}, {"metric": 3}, [1], "psnr", {"metric": "psnr", "round": "late"}])
-def test_what_is_not_a_row_is_refused(line: object) -> None:
-    with pytest.raises(ValueError, match=r"metric|whole number"):
-        Row.from_json(line)  # type: ignore[arg-type]
-
-
-def test_a_cut_off_last_line_is_left_out_with_a_note(tmp_path: Path) -> None:
-    whole = Row(metric="psnr", value=1.0).to_json()
-    found, notes = read_rows(write(tmp_path / "rows.jsonl", whole, whole[:-7]))
-    assert [row.value for row in found] == [1.0]
-    assert notes == ["rows.jsonl: the last line is cut off and was left out"]
-
-
-def test_bad_lines_in_the_middle_are_named_by_number(tmp_path: Path) -> None:
-    good = Row(metric="psnr", value=1.0).to_json()
-    found, notes = read_rows(write(tmp_path / "rows.jsonl", "{", '{"value": 1}', "", good, ""))
-    assert len(found) == 1
-    assert [note.split(":")[1].strip() for note in notes] == ["line 1 is not JSON", "line 2 is not a row"]
-
-
-def test_equal_rows_count_once_and_rows_that_differ_are_all_kept(tmp_path: Path) -> None:
+def test_lines_that_are_no_rows_or_repeat_one_are_left_out_with_a_note(tmp_path: Path) -> None:
     first, second = (Row(metric="psnr", value=value).to_json() for value in (1.0, 2.0))
-    found, notes = read_rows(write(tmp_path / "rows.jsonl", first, second, first))
-    assert [row.value for row in found] == [1.0, 2.0]
-    assert notes == ["rows.jsonl: 1 rows repeat another row in every field and were left out"]
-
-
-def test_damaged_bytes_and_a_missing_file_do_not_stop_reading(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert read_rows(path) == ([], ["rows.jsonl is missing"])
+    for lines, values, told in (
+        ((first, first[:-7]), [1.0], ["the last line is cut off and was left out"]),
+        (("{", '{"value": 1}', "", first, ""), [1.0], ["line 1 is not JSON", "line 2 is not a row"]),
+        ((first, second, first), [1.0, 2.0], ["1 rows repeat another row in every field and were left out"]),
+    ):
+        path.write_text("\n".join(lines), encoding="utf-8")
+        found, notes = read_rows(path)
+        assert [row.value for row in found] == values
+        assert [note.split(":")[1].strip() for note in notes] == told
     path.write_bytes(b'{"metric": "psnr", "message": "\xff"}\n')
     assert read_rows(path)[0][0].message == "\N{REPLACEMENT CHARACTER}"
 
