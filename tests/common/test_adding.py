@@ -23,29 +23,22 @@ PAGES = {"adding_a_defense.md": "Posterise", "adding_an_attack.md": "NearestAuxi
 BLOCK = re.compile(r"^`(?P<file>[\w/]+\.py)`[^\n]*\n\n```(?P<language>python|diff)\n(?P<text>.*?)^```$", re.M | re.S)
 """A block, and the file of the repository that the line above it names."""
 WHOLE = (
-    "tests/common/test_structure.py", "tests/attacks/test_threat_class.py",
-    "tests/defenses/test_spec.py", "tests/simulations/catalogue", "tests/strategies/audit/test_adaptive.py",
-    "tests/strategies/federated/test_aggregates.py",
+    "tests/common/test_structure.py", "tests/attacks/test_threat_class.py", "tests/defenses/test_spec.py",
+    "tests/simulations/catalogue", "tests/strategies/audit/test_adaptive.py", "tests/strategies/federated/test_aggregates.py",
+    "tests/simulations/test_secrets.py::test_every_defence_is_tried",
 )  # fmt: skip
-"""Tests of all defences and attacks that are quick."""
+"""Quick tests that look at all defences and attacks at once."""
 OF_ONE = (
     "tests/common/test_every_defense.py", "tests/common/test_every_attack.py", "tests/common/test_extreme_values.py",
-    "tests/simulations/test_secrets.py",
 )  # fmt: skip
 """Tests of each defence and attack, which run for the new one."""
-EVERYWHERE = ("test_every_defence_is_tried", "test_exported_names_exist_once")
-"""Of these files, tests that look at all of them at once."""
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The files that git knows, as they are in the checkout."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().split("\0"):
         if (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -53,12 +46,12 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(clone: Path, *arguments: str) -> str:
+def run(clone: Path, *arguments: str, **more: str) -> str:
     """What a command of Python prints in the copy, where it must succeed."""
+    environment = {**os.environ, "PYTHONPATH": str(clone), **more}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=clone, env={**os.environ, "PYTHONPATH": str(clone)}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, *arguments], cwd=clone, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -80,6 +73,15 @@ def follow(page: str, clone: Path) -> list[str]:
     return [block["file"] for block in found]
 
 
+def checked(clone: Path, files: list[str]) -> None:
+    run(clone, "-m", "ruff", "check", "--no-cache", *files)
+    run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
+
+
+def tested(clone: Path, *paths: str, **more: str) -> str:
+    return run(clone, "-m", "pytest", "-v", "-p", "no:cacheprovider", *paths, **more)
+
+
 @pytest.mark.parametrize(("page", "name"), PAGES.items())
 def test_nothing_but_the_blocks_of_the_page_must_change(page: str, name: str, clone: Path) -> None:
     files = follow(page, clone)
@@ -87,29 +89,12 @@ def test_nothing_but_the_blocks_of_the_page_must_change(page: str, name: str, cl
     assert [Path(file).name.startswith("test_") for file in files] == [False, False, True]
     assert files[1] == f"{package}/__init__.py"
     run(clone, "-m", "ruff", "check", "--no-cache", "--fix", "--quiet", files[1])
-    run(clone, "-m", "ruff", "check", "--no-cache", *files)
-    run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
-    run(clone, "docs/structure.py", "--check")
-    chosen = " or ".join([name, *EVERYWHERE])
-    each = " or ".join(Path(file).stem for file in OF_ONE)
-    output = run(
-        clone,
-        "-m",
-        "pytest",
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        f"{chosen} or not ({each})",
-        files[2],
-        *WHOLE,
-        *OF_ONE,
-    )
-    passed = [line for line in output.splitlines() if "PASSED" in line]
-    assert any(files[2] in line for line in passed)
-    assert sum(f"test_every_{package.removesuffix('s')}" in line and name in line for line in passed) >= 6
-    assert any("test_extreme_values" in line and name in line for line in passed)
-    assert any("test_every_defence_is_tried" in line for line in passed)
+    checked(clone, files)
+    assert f"{files[2]}::" in tested(clone, files[2], *WHOLE)
+    passed = [line for line in tested(clone, *OF_ONE, TEST_ONLY=name).splitlines() if f"[{name}" in line]
+    assert all("SUBPASSED" in line for line in passed)
+    assert sum(f"test_every_{package.removesuffix('s')}" in line for line in passed) >= 4
+    assert any("test_extreme_values" in line for line in passed)
 
 
 TINY = (
@@ -123,10 +108,8 @@ def test_a_metric_is_its_file_and_its_test(clone: Path, tmp_path: Path) -> None:
     """Clients compute it, rows hold it against both references, and the report lists it under its label."""
     files = follow("adding_a_metric.md", clone)
     assert files == ["attacks/metrics/absolute.py", "tests/attacks/metrics/test_absolute.py"]
-    run(clone, "-m", "ruff", "check", "--no-cache", *files)
-    run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
-    run(clone, "docs/structure.py", "--check")
-    run(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", files[1], "tests/attacks/metrics/test_registry.py")
+    checked(clone, files)
+    tested(clone, files[1], "tests/attacks/metrics/test_registry.py", "tests/common/test_structure.py")
     changes = [word for setting in TINY for word in ("-s", setting)]
     main = "from simulations.cli import main; main()"
     run(clone, "-c", main, "run", "--in-process", "--clients", "2", *changes, "--out", str(tmp_path / "out"))

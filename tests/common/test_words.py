@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from simulations.report.page.glossary import GLOSSARY
 from tests.common.documents import ROOT
 
@@ -25,19 +23,12 @@ def sentences(page: str) -> list[str]:
     return [one for part in parts for one in re.split(r"(?<=[.!?])\**\s+", " ".join(part.split())) if one]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_no_sentence_is_long(page: str) -> None:
-    found = sentences(page)
-    assert len(found) > 10
-    assert not [one for one in found if len(one.split()) > MOST_WORDS]
-
-
-def test_the_readme_is_one_screen() -> None:
+def test_pages_are_short_and_so_are_their_sentences() -> None:
+    for page in PAGES:
+        found = sentences(page)
+        assert len(found) > 10
+        assert not [one for one in found if len(one.split()) > MOST_WORDS], page
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES
-
-
-def test_a_long_sentence_would_be_seen() -> None:
-    assert [len(one.split()) for one in sentences("README.md") if one.startswith("fedveil runs a Flower")] == [27]
 
 
 def test_the_page_and_the_documentation_have_one_glossary() -> None:
