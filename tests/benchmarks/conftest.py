@@ -6,19 +6,8 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path[:0] = [
-    str(BENCHMARKS / room)
-    for room in (
-        "",
-        "dp_audit",
-        "exact",
-        "inversion",
-        "membership",
-        "mixer",
-        "paper_tables",
-        "paper_tables/claims",
-        "released_code",
-        "reliability",
-        "tokens",
-    )
-]
+ROOMS = (
+    "", "dp_audit", "exact", "flower_apps", "inversion", "membership", "mixer", "paper_tables", "paper_tables/claims",
+    "released_code", "reliability", "tokens",
+)  # fmt: skip
+sys.path[:0] = [str(BENCHMARKS / room) for room in ROOMS]

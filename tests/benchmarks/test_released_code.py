@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import released_code
-import released_searches
-import released_transforms
 import torch
-from PIL import Image
-from released_checkouts import checkout
-from released_costs import COST_NAMES
 from released_rows import Row, close, equal, guarded
-from released_searches import PRESETS, configurations
-from released_transforms import _within, policies, random_policies, to_images, to_levels
 
-from defenses.images.transforms import apply_transform
+pytestmark = pytest.mark.long
+
 
 SHUFFLES = """
 import numpy as np
@@ -108,132 +98,3 @@ def test_a_difference_is_on_purpose_only_where_a_reason_explains_it() -> None:
         return [close("x", "", one, other[:1], 0.1)]
 
     assert [row.verdict for row in guarded("x", broken, 1)] == ["DISAGREES"]
-
-
-def test_a_comparison_with_fewer_rows_than_expected_is_reported() -> None:
-    row = Row("x", "", "", agrees=True)
-    assert [one.verdict for one in guarded("x", lambda: [row], 1)] == ["agrees"]
-    last = list(guarded("x", lambda: [row], 2))[-1]
-    assert (last.verdict, last.difference) == ("DISAGREES", "gave 1 of 2 rows")
-    assert [one.difference for one in guarded("x", list, 1)] == ["gave 0 of 1 rows"]
-
-
-def test_a_call_without_a_checkout_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["released_code.py"])
-    with pytest.raises(SystemExit) as end:
-        released_code.main()
-    assert end.value.code == 2
-    assert "name at least one checkout: --ats" in capsys.readouterr().err
-
-
-def configured(name: str, **changed: object) -> Callable[[str], Any]:
-    """A checkout whose configurations are ours, but for some settings of one."""
-
-    def create(asked: SimpleNamespace) -> dict[str, object]:
-        ours = PRESETS[asked.optim]()
-        found = {
-            "cost_fn": COST_NAMES[ours.cost], "optim": ours.optimizer, "signed": ours.signed, "boxed": ours.boxed,
-            "lr": ours.learning_rate, "max_iterations": ours.iterations, "restarts": ours.restarts,
-            "total_variation": ours.total_variation, "init": ours.init, "lr_decay": ours.step_decay,
-        }  # fmt: skip
-        return found | (changed if asked.optim == name else {})
-
-    return lambda _: SimpleNamespace(create_config=create)
-
-
-@pytest.mark.parametrize(
-    ("name", "changed", "verdict"),
-    [
-        ("zhu", {}, "agrees"),
-        ("zhu", {"max_iterations": 50, "restarts": 2}, "differs on purpose"),
-        ("zhu", {"max_iterations": 50}, "DISAGREES"),
-        ("zhu", {"max_iterations": 50, "restarts": 2, "boxed": True}, "DISAGREES"),
-        ("inversed", {"max_iterations": 50, "restarts": 2}, "DISAGREES"),
-    ],
-)
-def test_the_papers_numbers_explain_only_the_attack_that_has_them(
-    name: str, changed: dict[str, object], verdict: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(released_searches, "_sgd_rate", lambda _: PRESETS["inversed-sgd-sim"]().learning_rate)
-    rows = dict(zip(PRESETS, configurations(configured(name, **changed)), strict=True))
-    assert rows.pop(name).verdict == verdict
-    assert {row.verdict for row in rows.values()} == {"agrees"}
-
-
-@pytest.mark.parametrize(
-    ("name", "levels", "share", "within"),
-    [
-        ("color", 1, 0.1, True),
-        ("color", 1, 0.5, False),
-        ("color", 2, 0.1, False),
-        ("rotate", 200, 0.001, True),
-        ("rotate", 200, 0.1, False),
-        ("invert", 1, 0.001, False),
-        ("invert", 0, 0.0, True),
-    ],
-)
-def test_a_transform_may_differ_by_few_levels_in_few_values(name: str, levels: int, share: float, within: bool) -> None:
-    difference = np.zeros(1000, dtype=int)
-    difference[: round(1000 * share)] = levels
-    assert _within(name, difference) is within
-
-
-def rounding(darker: int) -> Callable[[str], Any]:
-    """A checkout with our transforms, each rounded to whole grey levels; ``darker`` is subtracted after each."""
-    random = SimpleNamespace()
-
-    def transform(index: int) -> Callable[[Any], Any]:
-        def apply(image: Any) -> Any:
-            sign = torch.tensor([float(random.random.choice(None))])
-            levels = to_levels(apply_transform(to_images(np.asarray(image)[None]), index, sign))[0]
-            return Image.fromarray((levels - darker).clip(0).astype(np.uint8))
-
-        return apply
-
-    known = {"autoaugment": random, "policy": SimpleNamespace(policies=[transform(index) for index in range(50)])}
-    return known.__getitem__
-
-
-@pytest.mark.parametrize(
-    ("darker", "reverse", "verdicts"),
-    [
-        (0, False, ["differs on purpose", "agrees"]),
-        (3, False, ["DISAGREES", "DISAGREES"]),  # no rounding
-        (0, True, ["DISAGREES", "agrees"]),
-    ],
-)
-def test_rounding_between_steps_explains_a_difference_of_policies_only_where_each_step_agrees(
-    darker: int, reverse: bool, verdicts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few, drawn = released_transforms.pictures()[::8], random_policies(20)
-    monkeypatch.setattr(released_transforms, "pictures", lambda: few)
-    monkeypatch.setattr(released_transforms, "random_policies", lambda _: drawn)
-    if reverse:
-        ours = released_transforms.apply_policy
-
-        def reversed_policy(images: torch.Tensor, policy: tuple[int, ...], signs: torch.Tensor) -> torch.Tensor:
-            return ours(images, policy[::-1], signs.flip(0))
-
-        monkeypatch.setattr(released_transforms, "apply_policy", reversed_policy)
-    assert [row.verdict for row in policies(rounding(darker))] == verdicts
-
-
-def test_a_checkout_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = type(sys)("utilsenc")
-    monkeypatch.setitem(sys.modules, "utilsenc", own)
-    (tmp_path / "utilsenc.py").write_text(SHUFFLES + "\nprint('noise')\n", encoding="utf-8")
-    before, state, path = set(sys.modules), torch.get_rng_state(), list(sys.path)
-    with checkout(tmp_path) as modules:
-        module = modules("utilsenc")
-        assert module is not own
-        assert module.WHOLE is int
-        with pytest.raises(RuntimeError, match="stand-in"):
-            module.Unused()
-        torch.rand(3)
-    assert sys.modules["utilsenc"] is own
-    assert set(sys.modules) == before
-    assert not hasattr(np, "int")
-    assert torch.equal(torch.get_rng_state(), state)
-    assert sys.path == path

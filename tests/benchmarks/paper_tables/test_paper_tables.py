@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -11,17 +10,14 @@ import catalogue
 import introduction
 import pytest
 import records
-import run as runner
 import summary
 import verdict
 import write
-from entry import NULLS, Cell, Claim, Entry, Run
+from entry import NULLS, Claim
 
-from attacks.metrics.names import Role
 from simulations.console.command_line import setting_of
 from simulations.report.studies.score import interval
 from simulations.run.requested import requested
-from simulations.run_folder.rows import Row
 from simulations.settings.plain import SETTINGS, fields_of
 
 pytestmark = pytest.mark.long
@@ -162,48 +158,3 @@ def test_every_section_with_claims_that_were_not_run_says_how_and_at_what_cost(
     rest = page.replace(introduction.abbreviations(), "")
     for term in (word for short, _ in introduction.ABBREVIATIONS for word in short.split(", ")):
         assert re.search(rf"(?<!\w){re.escape(term)}(?!\w)", rest), term
-
-
-def test_what_is_left_to_run_is_what_a_claim_without_a_number_reads() -> None:
-    there, wanted = Cell("psnr", run="a"), Cell("psnr", run="b")
-    claims = (Claim("one", ((1.0, there),), "above"), Claim("two", ((1.0, wanted),), "above"))
-    entry = Entry("P", "Table 1", "s", (Run("a", seconds=60), Run("b", seconds=150), Run("c")), claims)
-    found = {"a": {0: [Row(metric="psnr", value=3.0, n=16, ci_low=2.0, ci_high=4.0)]}}
-    of = verdict.judged(entry, found)
-    assert [one.note for one in of] == ["", verdict.NOT_YET]
-    left = summary.left_to_run(entry, of, found)
-    assert [run.name for run in left] == ["b"]
-    assert (summary.minutes(left), summary.minutes(entry.runs[:1])) == ("about 2 minutes", "about 1 minute")
-
-
-def test_small_files_hold_what_claims_read(tmp_path: Path) -> None:
-    folder, kept, cell = tmp_path / "r-seed4", tmp_path / "kept", Cell("psnr", "", "A()", "original")
-    folder.mkdir()
-    psnr = Row(metric="psnr", seed=4, attack="A()", role=Role.ATTACK, reference="original", value=20.0, n=16)
-    extra = Row(metric="ssim", seed=4, attack="A()", role=Role.ATTACK, reference="original", value=0.5, n=16)
-    (folder / "rows.jsonl").write_text(psnr.to_json() + "\n" + extra.to_json() + "\n")
-    about = {"versions": {"torch": "2", "ray": "3"}, "progress": {"finished": True}}
-    (folder / "config.json").write_text(json.dumps(about))
-    assert runner.finished(folder)
-    assert records.write(folder, "r", 4, [cell], kept) == []
-    data = json.loads((kept / "r-seed4.json").read_text())
-    assert (data["versions"], len(data["rows"])) == ({"torch": "2"}, 1)
-    assert [(row.seed, row.value) for row in records.read(kept)["r"][4]] == [(4, 20.0)]
-    assert records.write(folder, "r", 4, [cell, Cell("vfe")], kept) == ["vfe of training under no defence"]
-
-
-def test_runs_resume_and_the_first_seed_of_all_comes_before_the_second(tmp_path: Path) -> None:
-    one = Run("split_table8", ("dataset=fashion-mnist",), "back")
-    assert runner.command(one, 3, tmp_path)[-4:] == ["-s", "dataset=fashion-mnist", "-s", "seed=3"]
-    (tmp_path / "config.json").write_text("{}")
-    assert runner.command(one, 3, tmp_path)[2:] == ["run", "--resume", str(tmp_path), "--in-process"]
-    assert not runner.finished(tmp_path)
-    found = list(runner.left((0, 1), (), tmp_path))
-    assert [seed for _, seed in found] == sorted(seed for _, seed in found)
-    costs = [one.seconds for one, seed in found if seed == 0]
-    assert costs == sorted(costs)
-    assert len({(one.name, seed) for one, seed in found}) == len(found)
-    lone = next(one for one in catalogue.runs() if one.most_seeds == 1)
-    (tmp_path / f"{lone.name}-seed0.json").write_text("{}")
-    left = list(runner.left((0, 1), (), tmp_path))
-    assert left == [pair for pair in found if pair[0] != lone]

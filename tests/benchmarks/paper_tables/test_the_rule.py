@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import records
 import shown
-import summary
 import verdict
 from entry import Cell, Claim, Entry, Quoted, Run
 from quoting import by_seed, shares_by_seed
@@ -199,18 +198,6 @@ def test_a_note_holds_a_claim_open_whether_a_run_or_a_page_measured_it() -> None
         assert (one.verdict, one.note, one.claim.ours) == expected
     assert verdict.verdict_on(Entry("P", "Figure 1", "s", why="A drawing."), []) == "nothing to check"
     assert verdict.verdict_on(Entry("P", "Figure 2", "s", why="Needs data.", absent=True), []) == "cannot be run here"
-
-
-def test_the_example_is_a_refuted_claim_then_an_open_one_with_a_number() -> None:
-    for verdicts, chosen in (
-        (["confirmed", "open", "refuted"], 2), (["confirmed", "open", "open"], 1), (["confirmed", "confirmed"], 0),
-        (["missing", "open", "confirmed"], 1), (["missing", "confirmed"], 0),
-    ):  # fmt: skip
-        of = [
-            verdict.Judged(BELOW, "open") if word == "missing" else verdict.Judged(BELOW, word, float(at))
-            for at, word in enumerate(verdicts)
-        ]
-        assert summary.example(of) is of[chosen], verdicts
 
 
 def test_rounds_references_and_null_baselines_are_told_apart() -> None:

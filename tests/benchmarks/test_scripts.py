@@ -1,0 +1,75 @@
+"""Scripts as they are run: each as a process of its own at a small size, twice, where the second run computes nothing again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+OUT = "out.jsonl"
+DISTILLATION = (
+    "--seeds 0 --dataset mnist-5k --teacher cnn --teacher-images 24 --student-images 16 --auxiliary-images 16 --outsider-images 12 "
+    "--test-images 20 --attacked 4 --teacher-epochs 1 --student-epochs 1 --batch-size 8 --restorer-iterations 2"
+)
+RESUMED = {
+    "inversion/leak_map.py": (
+        f"--networks base --columns 1 --seeds 0 --images 2 --iterations 2 --out {OUT} --picture map.png", 1, "| base |",
+    ),
+    "inversion/whole_rounds.py": (
+        f"--cases convnet:train:photos:1:2:1:0.01 --images 1 --iterations 1 --out {OUT}", 2, "| convnet:train",
+    ),
+    "exact/spear_scaling.py": (f"{OUT} --batches 2 --widths 60 --seeds 0 --attacks SpearPlusPlus", 1, ""),
+    "mixer/vm_distillation.py": (f"{DISTILLATION} --out {OUT}", 7, "| SV - SO | 1 |"),
+    "tokens/split_tokens.py": (
+        f"--tokens 16 --patch 4 --defences PS --seeds 0 --images 16 --transmissions 2 --iterations 2 --out {OUT}", 5,
+        "| 16 of 4 px | same | PS | `mean` | 0 | 0 of 16",
+    ),
+}  # fmt: skip
+"""Script -> its arguments, the lines of its file, and what it prints."""
+
+
+def ran(script: str, arguments: list[str], folder: Path) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, f"{script}: {done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_scripts_measure_what_is_asked_and_nothing_twice(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for script, (arguments, lines, printed) in RESUMED.items():
+        with subtests.test(script=script):
+            folder = tmp_path / Path(script).stem
+            folder.mkdir()
+            first = ran(script, arguments.split(), folder)
+            measured = (folder / OUT).read_text()
+            assert len(measured.splitlines()) == lines
+            assert printed in first
+            ran(script, arguments.split(), folder)
+            assert (folder / OUT).read_text() == measured
+
+
+@pytest.mark.long
+def test_the_agreement_of_privacy_scores_is_printed_with_its_interval(tmp_path: Path) -> None:
+    small = "agreement --policies 4 --images 2 --semi-epochs 1 --seeds 3"
+    lines = [
+        line for line in ran("ats_scores.py", small.split(), tmp_path).splitlines() if line.startswith("- seed 3, ")
+    ]
+    assert len(lines) == 4
+    assert all("(95 % interval " in line and line.endswith("n = 4)") for line in lines)
+
+
+@pytest.mark.slow
+def test_a_machine_without_a_card_is_timed_on_its_processor(tmp_path: Path) -> None:
+    small = "--processor-only --parts quick --cases lenet --targets 1 --minutes 20 --out on_gpu.md"
+    ran("on_gpu.py", small.split(), tmp_path)
+    rows = (tmp_path / "on_gpu.md").read_text().splitlines()
+    audit, lenet = (
+        next(row for row in rows if row.startswith(f"| {name} |")).split("|") for name in ("quick", "lenet")
+    )
+    assert float(audit[3]) > 0
+    assert audit[6].strip() == "cpu"
+    assert float(lenet[4]) > 0
