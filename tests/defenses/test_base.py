@@ -12,32 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import (
-    ATS,
-    DPSGD,
-    Batch,
-    BatchShuffle,
-    Blur,
-    Clip,
-    Defense,
-    DefenseError,
-    FeatureNoise,
-    GaussianNoise,
-    ImageNoise,
-    InputDefense,
-    InstaHide,
-    LaplaceNoise,
-    PatchShuffle,
-    Pipeline,
-    Pruning,
-    SmashedDefense,
-    SpectralShuffle,
-    STAdam,
-    Training,
-    TrainingDefense,
-)
+from defenses import ATS, Batch, Blur, Clip, DefenseError, InputDefense, LaplaceNoise, Pipeline, SmashedDefense
 from defenses.random_draws import generator_for, spawned
+from defenses.smashed.patch_shuffle import PatchShuffle
 from defenses.spec import parse
+from defenses.updates.pruning import Pruning
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.run_config import about_run
 
@@ -45,8 +24,6 @@ from simulations.run_folder.run_config import about_run
 @dataclass(frozen=True, repr=False)
 class Draw(InputDefense):
     """Replaces images by one draw of its stream, so that a test can see the stream."""
-
-    tag: int = 0
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         return Batch(torch.rand(batch.images.shape, generator=generator), batch.targets)
@@ -59,28 +36,16 @@ class DrawOnce(Draw):
 
 
 @dataclass(frozen=True, repr=False)
-class AddFeature(SmashedDefense):
-    amount: float = 1.0
-
-    def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        return features + self.amount
-
-
-@dataclass(frozen=True, repr=False)
 class Reverse(SmashedDefense):
-    """Reverses the tokens of every image, behind the client's blocks."""
+    """Reverses the tokens of every image, behind the client's blocks, and adds a number."""
+
+    amount: float = 0.0
 
     def order(self, num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
         return super().order(num_images, num_tokens, generator).flip(1)
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        return features.flip(1)
-
-
-@dataclass(frozen=True, repr=False)
-class OtherTraining(TrainingDefense):
-    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        return training
+        return features.flip(1) + self.amount
 
 
 @pytest.fixture
@@ -90,26 +55,21 @@ def batch() -> Batch:
 
 REFUSED = {
     "InstaHide() | DPSGD()": r"InstaHide.* mixes several examples.*per-example bound of DPSGD",
-    "InstaHide() | Clip() | DPSGD()": "mixes several examples",
     "BatchShuffle() | DPSGD()": "BatchShuffle.* mixes several examples.*per-example bound of DPSGD",
     "Soteria() | DPSGD(noise_multiplier=1.0)": "mixes several examples",
     "GaussianNoise() | DPSGD()": "set per='update'",
     "DPSGD() | Clip(per='step')": "set per='update'",
     "STAdam() | STAdam()": "both replace the optimizer; keep one",
-    "STAdam() | DPSGD()": "both replace the optimizer",
-    "DPSGD(noise_multiplier=1.0) | DPSGD()": "both replace the optimizer",
     "DPSGD() | Precode()": "Precode.* comes after DPSGD.*could undo its sampling or noise",
     # It would run after the clip whatever the text says, and the clip would cut the noise off.
     "Clip(max_norm=1.0) | GaussianNoise(std=0.1, per='step')": "write it first",
     "SiloBN() | GaussianNoise(per='update')": r"GaussianNoise.* comes after SiloBN\(\).*SiloBN\(\) as the last update",
     "SiloBN() | Clip() | GaussianNoise(per='update')": r"Clip.* comes after SiloBN\(\)",
     "SiloBN() | ATS() | ClientDP()": r"under SiloBN\(\) .* the bound of ClientDP.* does not cover these numbers",
-    "GaussianNoise() | ClientDP() | SiloBN() | ATS()": r"the bound of ClientDP.* does not cover",
     "FlowerLocalDP() | SiloBN()": r"the bound of FlowerLocalDP.* does not cover",
     "DPSGD() | SiloBN()": r"the bound of DPSGD.* does not cover",
     "SiloBN() | SiloBN()": r"SiloBN\(\) stands twice; write it once",
     "DPSGD() | ClientDP()": "each claim an epsilon",
-    "ClientDP() | ClientDP()": "each claim an epsilon",
     "FeatureDP() | ClientDP()": "each claim an epsilon",
     "DPSGD() | FlowerLocalDP()": "each claim an epsilon",
     "PatchShuffle() | FeaturePCA(components=3)": r"PatchShuffle\(\) works on a transformer's tokens .* on maps",
@@ -136,84 +96,63 @@ def test_stages_apply_in_order_to_what_they_protect(batch: Batch) -> None:
     assert all(one(batch, (0,)) is batch for one in (empty.protect_once, empty.protect_batch, empty.protect_test))
     assert empty.protect_update(update, (0,)) is update
     assert empty.protect_features(features, (0,)) is features
-    pipeline = Pipeline(
-        (Clip(1.0), Blur(1.0), GaussianNoise(0.0, "update"), AddFeature(2.0), Pruning(0.5, "update"), AddFeature(3.0))
-    )
-    torch.testing.assert_close(pipeline.protect_update(update, (0,))["w"], torch.tensor([0.0, 0.8]))
-    torch.testing.assert_close(pipeline.protect_features(features, (0,)), torch.full((1, 2, 3), 5.0))
-    assert not torch.equal(pipeline.protect_once(batch, (0,)).images, batch.images)
-    clipped_last = Pipeline((Pruning(0.5, "update"), Clip(1.0))).protect_update(update, (0,))
-    torch.testing.assert_close(clipped_last["w"], torch.tensor([0.0, 1.0]))
-    by_step = Pipeline((Clip(1.0, "step"), Pruning(0.5, "update"), Clip(0.5)))
-    torch.testing.assert_close(by_step.protect_gradient(update, (0,))["w"], torch.tensor([0.6, 0.8]))
-    torch.testing.assert_close(by_step.protect_update(update, (0,))["w"], torch.tensor([0.0, 0.5]))
-    assert [str(d.per) for d in by_step.update_defenses] == ["step", "update", "update"]
+    for text, updated in (
+        ("Clip(1.0) | Blur(1.0) | GaussianNoise(0.0, 'update') | Pruning(0.5, 'update')", [0.0, 0.8]),
+        ("Pruning(0.5, 'update') | Clip(1.0)", [0.0, 1.0]),
+        ("Clip(1.0, 'step') | Pruning(0.5, 'update') | Clip(0.5)", [0.0, 0.5]),
+    ):
+        torch.testing.assert_close(parse(text).protect_update(update, (0,))["w"], torch.tensor(updated))
+    torch.testing.assert_close(parse(text).protect_gradient(update, (0,))["w"], torch.tensor([0.6, 0.8]))
+    assert [str(d.per) for d in parse(text).update_defenses] == ["step", "update", "update"]
     for per in ("round", None, 1):
         with pytest.raises(ValueError, match=r"per is .*; allowed: step \| update"):
             Pruning(0.5, per)  # type: ignore[arg-type]
-
-
-SHUFFLES: list[tuple[Defense, ...]] = [
-    (),
-    (Blur(), PatchShuffle(), Clip()),
-    (PatchShuffle(), PatchShuffle()),
-    (PatchShuffle(), BatchShuffle(k=0.5)),
-    (Reverse(), BatchShuffle(k=0.5, final_shuffle=False), AddFeature(0.0)),
-    (BatchShuffle(k=0.5), Reverse(), FeatureNoise(0.0), BatchShuffle(k=0.25)),
-]
+    # Stages on tokens come before the blocks, the others behind; the shuffle has the stream of its position.
+    pipeline, tokens = Pipeline((Reverse(2.0), PatchShuffle(), Reverse(3.0))), torch.rand(2, 5, 3)
+    torch.testing.assert_close(pipeline.protect_features(tokens, (0,)), tokens + 2.0 + 3.0)
+    expected = PatchShuffle().protect_features(tokens, generator_for(0, 1))
+    assert torch.equal(pipeline.protect_tokens(tokens, (0,)), expected)
+    assert pipeline.smashed_defenses == pipeline.defenses
 
 
 def test_the_order_of_tokens_is_that_of_the_tokens_on_the_wire() -> None:
     """Tokens that are their own numbers tell where they came from."""
-    for stages in SHUFFLES:
-        pipeline, key = Pipeline(stages), (3, "train", 1)
+    for text in (
+        "", "Blur() | PatchShuffle() | Clip()", "PatchShuffle() | PatchShuffle()", "PatchShuffle() | BatchShuffle(k=0.5)",
+        "Reverse() | BatchShuffle(k=0.5, final_shuffle=False)",
+        "BatchShuffle(k=0.5) | Reverse() | FeatureNoise(std=0.0) | BatchShuffle(k=0.25)",
+    ):  # fmt: skip
+        stages = [Reverse() if one == "Reverse()" else parse(one).defenses[0] for one in text.split(" | ") if one]
+        pipeline, key = Pipeline(tuple(stages)), (3, "train", 1)
         numbers = torch.arange(4 * 8.0).view(4, 8, 1)
         on_wire = pipeline.protect_features(pipeline.protect_tokens(numbers, key), key)
         order = pipeline.token_order(4, 8, key)
-        assert torch.equal(order, on_wire.squeeze(2).long()), str(pipeline)
-        moved = any(isinstance(stage, PatchShuffle | BatchShuffle) for stage in stages)
+        assert torch.equal(order, on_wire.squeeze(2).long()), text
+        moved = "Shuffle" in text
         assert torch.equal(order, torch.arange(32).view(4, 8)) == (not moved)
         assert torch.equal(order, pipeline.token_order(4, 8, (4, "train", 1))) == (not moved)
 
 
-def test_stages_on_tokens_come_before_the_blocks_and_the_others_behind() -> None:
-    pipeline, tokens = Pipeline((AddFeature(2.0), PatchShuffle(), AddFeature(3.0))), torch.rand(2, 5, 3)
-    assert torch.equal(pipeline.protect_features(tokens, (0,)), tokens + 2.0 + 3.0)
-    # The shuffle has the stream of its position in the pipeline, whatever runs before it.
-    expected = PatchShuffle().protect_features(tokens, generator_for(0, 1))
-    assert torch.equal(pipeline.protect_tokens(tokens, (0,)), expected)
-    assert pipeline.smashed_defenses == pipeline.defenses
-    spectral = Pipeline((Clip(), SpectralShuffle(fft_stage="pixel"), FeatureNoise()))
-    wanted = {
-        Pipeline((Clip(),)): (None, False, 1),
-        Pipeline((PatchShuffle(),)): (None, False, 1),
-        spectral: (0, True, 2),
-    }
-    for chain, of_the_client_half in wanted.items():
-        assert (chain.edge_blocks, chain.raw_patches, chain.widening) == of_the_client_half
-    assert not Pipeline((SpectralShuffle(),)).raw_patches
-
-
 def test_a_stages_stream_is_its_own(batch: Batch) -> None:
     """Neither the neighbours nor the amount of randomness that they use changes what a stage draws."""
-    last = [Pipeline((other, Draw())).protect_batch(batch, ("k",)).images for other in (Clip(), Draw(1), ATS())]
-    assert torch.equal(last[0], last[1])
-    assert torch.equal(last[0], last[2])
-    assert torch.equal(last[0], Pipeline((Blur(), Draw(), Clip())).protect_batch(batch, ("k",)).images)
-    elsewhere = Pipeline((Clip(), Clip(), Draw())).protect_batch(batch, ("k",)).images
-    assert not torch.equal(last[0], elsewhere)
-    assert not torch.equal(last[0], Pipeline((Clip(), Draw())).protect_batch(batch, ("other",)).images)
-    update = {"w": torch.zeros(20_000)}
-    both = Pipeline((GaussianNoise(1.0, "update"), GaussianNoise(1.0, "update"))).protect_update(update, (0,))["w"]
+    first, *others = (
+        Pipeline((other, Draw())).protect_batch(batch, ("k",)).images for other in (Clip(), Draw(), ATS())
+    )
+    others.append(Pipeline((Blur(), Draw(), Clip())).protect_batch(batch, ("k",)).images)
+    assert all(torch.equal(first, other) for other in others)
+    for stages, key in (((Clip(), Clip(), Draw()), "k"), ((Clip(), Draw()), "other")):
+        assert not torch.equal(first, Pipeline(stages).protect_batch(batch, (key,)).images)
+    both = parse("GaussianNoise(1.0, 'update') | GaussianNoise(1.0, 'update')")
+    noise = both.protect_update({"w": torch.zeros(20_000)}, (0,))["w"]
     # Equal streams would add to twice the same noise, of standard deviation 2; a standard error is 0.5 %.
-    assert both.std().item() == pytest.approx(2**0.5, rel=0.03)
+    assert noise.std().item() == pytest.approx(2**0.5, rel=0.03)
 
 
 def test_protection_is_split_where_freshness_begins(batch: Batch) -> None:
-    pipeline = Pipeline((Blur(1.0), ImageNoise(), Draw(), Blur(2.0)))
+    pipeline = Pipeline((*parse("Blur(1.0) | ImageNoise()").defenses, Draw(), Blur(2.0)))
     once = pipeline.protect_once(batch, (0,))
-    expected = Pipeline((Blur(1.0), ImageNoise())).protect_once(batch, (0,))
-    assert torch.equal(once.images, expected.images)
+    assert torch.equal(once.images, parse("Blur(1.0) | ImageNoise()").protect_once(batch, (0,)).images)
+    assert not torch.equal(once.images, batch.images)
     fresh = [pipeline.protect_batch(once, (0, step)).images for step in (1, 2, 1)]
     assert not torch.equal(fresh[0], fresh[1])
     assert torch.equal(fresh[0], fresh[2])
@@ -221,20 +160,15 @@ def test_protection_is_split_where_freshness_begins(batch: Batch) -> None:
     drawn = torch.rand(batch.images.shape, generator=generator_for(0, 1, 2))
     expected = Blur(2.0).protect_batch(Batch(drawn, batch.targets), generator_for(9)).images
     torch.testing.assert_close(fresh[0], expected)
-    noisy = Pipeline((ImageNoise(),))  # images are made noisy once
-    assert not torch.equal(noisy.protect_once(batch, (0,)).images, batch.images)
-    assert torch.equal(noisy.protect_batch(batch, (0,)).images, batch.images)
+    assert torch.equal(parse("ImageNoise()").protect_batch(batch, (0,)).images, batch.images)  # made noisy once
 
 
 def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch) -> None:
-    pipeline = Pipeline((ATS(), DrawOnce(), InstaHide()))
+    pipeline = Pipeline((ATS(), DrawOnce(), *parse("InstaHide()").defenses))
     protected = pipeline.protect_test(batch, ("test",))
     assert torch.equal(protected.images, torch.rand(batch.images.shape, generator=generator_for("test", 1)))
     assert torch.equal(protected.targets, batch.targets)
-    assert pipeline.at_inference
-    assert not Pipeline((ATS(), InstaHide())).at_inference
-    assert Pipeline((DPSGD(),)).needs_group_norm
-    assert not pipeline.needs_group_norm
+    assert (pipeline.at_inference, parse("ATS() | InstaHide()").at_inference) == (True, False)
     # What is sent of a test image is fixed only if no stage draws.
     for text, draws in {
         "": False, "FeaturePCA(components=3)": False, "DeltaAutoencoder(delta='max') | FeaturePCA(components=3)": False,
@@ -244,7 +178,7 @@ def test_test_images_pass_only_the_stages_that_ask_for_it(batch: Batch) -> None:
         assert parse(text).draws_at_inference == draws, text
 
 
-def test_what_a_chain_says_of_itself() -> None:
+def test_what_a_chain_says_of_itself(tmp_path: Path) -> None:
     class First(Clip):
         adaptive_attacks: ClassVar[tuple[str, ...]] = ("A", "B")
 
@@ -252,21 +186,22 @@ def test_what_a_chain_says_of_itself() -> None:
         adaptive_attacks: ClassVar[tuple[str, ...]] = ("B", "C")
 
     assert Pipeline((First(), Second())).adaptive_attacks == ("A", "B", "C")
-    assert str(Pipeline((Clip(), STAdam()))) == "Clip(max_norm=1.0, per='update') | STAdam()"
-    assert str(Pipeline((GaussianNoise(std=0.5), Pruning()))) == (
+    for text, wanted in {
+        "Clip()": (None, False, 1), "PatchShuffle()": (None, False, 1), "SpectralShuffle()": (0, False, 2),
+        "Clip() | SpectralShuffle(fft_stage='pixel') | FeatureNoise()": (0, True, 2),
+    }.items():  # fmt: skip
+        assert (parse(text).edge_blocks, parse(text).raw_patches, parse(text).widening) == wanted
+    assert (parse("DPSGD()").needs_group_norm, parse("ATS()").needs_group_norm) == (True, False)
+    assert str(parse("GaussianNoise(std=0.5) | Pruning()")) == (
         "GaussianNoise(std=0.5, per='step') | Pruning(fraction=0.7, per='step')"
     )
     assert repr(LaplaceNoise(scale=np.float64(0.25))) == "LaplaceNoise(scale=0.25, per='step')"
-    assert str(Pipeline()) == ""
-
-
-def test_every_stage_without_effect_is_named_and_so_on_the_page_of_a_run(tmp_path: Path) -> None:
-    pipeline = Pipeline((ImageNoise(std=0.0), Clip(per="update"), GaussianNoise(std=0.0, per="update")))
+    # Every stage without effect is named, and so on the page of a run.
+    pipeline = parse("ImageNoise(std=0) | Clip(per='update') | GaussianNoise(std=0, per='update')")
     assert [why.split("(")[0] for why in pipeline.idle(8, 8)] == ["ImageNoise", "GaussianNoise"]
-    assert Pipeline((DPSGD(),)).idle(8, 8) == []
     experiment = Experiment.of(defenses="GaussianNoise(std=0)", dataset="mnist-5k", output_dir=str(tmp_path))
     described = about_run(experiment, tmp_path, {})["defenses"]
-    assert described["GaussianNoise(std=0, per='step')"]["caveats"] == [GaussianNoise(std=0).no_defense]
+    assert described["GaussianNoise(std=0, per='step')"]["caveats"] == parse("GaussianNoise(std=0)").idle(8, 8)
     assert described[""]["caveats"] == []
 
 

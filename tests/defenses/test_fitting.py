@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
-from defenses.fitting import SHAPE, features_by_row, features_in_batches, in_eval_mode, placed, version_of
+from defenses.fitting import SHAPE, features_by_row, features_in_batches, in_eval_mode, version_of
 from defenses.random_draws import generator_for
-from defenses.smashed.delta_autoencoder import _never_negative
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
 
@@ -186,34 +185,18 @@ def test_a_version_is_that_of_names_shapes_types_and_values() -> None:
 # ---- devices
 
 
-class Elsewhere(nn.Sequential):
-    """A half on an accelerator, which refuses images that are not there; the device "meta" has tensors without values."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        assert images.device.type == "meta"
-        features: Tensor = super().forward(images)
-        return features
-
-
-def test_a_fit_takes_its_images_to_where_the_model_computes():
-    """Images and draws are in main memory. A fit ends where it first has to look at a value: behind its features or masks."""
+def test_a_fit_takes_its_images_to_where_the_model_computes() -> None:
+    """The device "meta" has tensors without values: a fit ends where it first has to look at one, behind its features."""
     with torch.device("meta"):
-        client = Elsewhere(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU())
-        server = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 3))
-    images = torch.rand(20, 3, 8, 8)
-    context = FitContext(client, server, server, images, torch.zeros(20), torch.zeros(3))
-    assert [features.device.type for features in features_in_batches(client, images)] == ["meta"]
+        client, server = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6 * 36, 3)),
+        )
+    context = FitContext(client, server, server, torch.rand(20, 3, 8, 8), torch.zeros(20), torch.zeros(3))
+    assert [features.device.type for features in features_in_batches(client, context.images)] == ["meta"]
     for text in ("FeaturePCA(components=2)", "DeltaAutoencoder(epochs=1)"):
         with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
             parse(text).fit(context, ("key",))
-    assert _never_negative(client, images).device.type == "meta"
-    autoencoder = DeltaAutoencoder(variant="decreasing")
-    shapes = {name: shape for name, shape in autoencoder.shapes(4, 8, 8).items() if shape}
-    weights = {name: torch.zeros(shape, device="meta", requires_grad=True) for name, shape in shapes.items()}
-    kept = {"shape": torch.tensor([4, 8, 8]), "rectified": torch.ones((), dtype=torch.bool)}
-    features = client(placed(images, client)).detach()
-    autoencoder._step(features, features, weights | kept, torch.optim.Adam(weights.values()))
-    assert all(weight.grad is not None for weight in weights.values())
 
 
 class Counted(nn.Module):

@@ -22,52 +22,30 @@ from defenses import (
     Blur,
     Clip,
     DefenseError,
-    GaussianNoise,
     ImageNoise,
-    InstaHide,
-    LaplaceNoise,
     Pipeline,
-    Pruning,
     SpecError,
-    STAdam,
     parse,
     parse_pipelines,
     read_files,
 )
+from defenses.combinations import why_not_together
 from defenses.spec import parse_statements, settings_of, stages
 from tests.bounded import bounded
+from tests.common.test_every_defense import INSTANCES
 
-noise = st.just(0.0) | st.floats(1e-12, 1e6)
-multiplier = st.just(0.0) | st.floats(1e-4, 1e6)
 positive = st.floats(1e-12, 1e12) | st.integers(1, 10**9)
-below_one = st.floats(0, 1, exclude_max=True)
-a_defense = st.one_of(
+a_defense = st.sampled_from(INSTANCES) | st.one_of(
     st.builds(Clip, positive | st.just(float("inf")), st.just("update")),
-    st.builds(GaussianNoise, noise, st.just("update")),
-    st.builds(LaplaceNoise, noise, st.just("update")),
-    st.builds(ImageNoise, noise, st.booleans()),
-    st.builds(Blur, st.floats(1e-12, 4096)),
-    st.builds(Pruning, st.floats(0, 1), st.just("update")),
-    st.builds(
-        ATS, st.lists(st.integers(0, 49), min_size=1, max_size=16).map(lambda i: "-".join(map(str, i))), st.booleans()
-    ),
-    st.integers(1, 9).flatmap(lambda k: st.builds(InstaHide, st.just(k), st.floats(1 / k, 1))),
-)
-a_training_defense = st.one_of(
-    st.builds(STAdam, positive, below_one, below_one, positive, positive),
+    st.builds(ImageNoise, st.just(0.0) | st.floats(1e-12, 1e6), st.booleans()),
+    st.builds(ATS, st.lists(st.integers(0, 49), min_size=1, max_size=16).map(lambda i: "-".join(map(str, i)))),
     st.builds(DPSGD, target_epsilon=st.floats(1e-2, 1e6), max_grad_norm=positive),
-    st.builds(DPSGD, noise_multiplier=multiplier, target_delta=st.floats(0, 1, exclude_min=True, exclude_max=True)),
 )
+several = st.lists(a_defense, max_size=4).filter(lambda found: not why_not_together(found))
 
 
-@st.composite
-def pipelines(draw: st.DrawFn) -> Pipeline:
-    stages = draw(st.lists(a_defense, max_size=4))
-    if draw(st.booleans()):
-        training = draw(a_training_defense)
-        stages = [s for s in stages if not (isinstance(training, DPSGD) and s.mixes_examples)]
-        stages.insert(draw(st.integers(0, len(stages))), training)
-    return Pipeline(tuple(stages))
+def pipelines() -> st.SearchStrategy[Pipeline]:
+    return several.map(lambda found: Pipeline(tuple(found)))
 
 
 @given(st.lists(pipelines(), max_size=3), st.sampled_from([";", "\n", " ;\n\n; "]))

@@ -63,13 +63,6 @@ def test_43_18_18_is_18_twice_after_43():
     assert used == set(range(8))
 
 
-def test_order_matters_and_is_left_to_right():
-    batch = batch_of(3)
-    inverted_then_solarized = apply_transform(apply_transform(batch.images, 0, torch.ones(3)), 37, torch.ones(3))
-    assert torch.equal(ATS("0-37").protect_batch(batch, generator_for(1)).images, inverted_then_solarized)
-    assert not torch.equal(ATS("37-0").protect_batch(batch, generator_for(1)).images, inverted_then_solarized)
-
-
 @pytest.mark.numeric
 def test_policies_are_drawn_uniformly_signs_fairly_and_steps_with_the_probability_of_the_library() -> None:
     # Inversion and the two identities tell the policies apart.

@@ -77,21 +77,6 @@ def own_tokens(order: Tensor) -> Tensor:
 
 
 @pytest.mark.numeric
-def test_own_tokens_are_the_native_ones_and_a_share_of_returns() -> None:
-    for k, batch_size in ((0.4, 2), (0.4, 10), (0.75, 4), (0.0, 5)):
-        num_tokens, repeats = 20, 2000 // batch_size
-        defense, generator = BatchShuffle(k), generator_for(4)
-        orders = [defense.order(batch_size, num_tokens, generator) for _ in range(repeats)]
-        counts = torch.cat([own_tokens(order).sum(1) for order in orders]).double()
-        native = defense.num_native(num_tokens)
-        assert counts.min() >= native
-        expected = native + (num_tokens - native) / batch_size
-        # Returns to the images of one batch depend on each other; batches do not.
-        means = counts.view(repeats, batch_size).mean(1)
-        assert abs(float(means.mean()) - expected) < 4.5 * float(means.std()) / repeats**0.5, (k, batch_size)
-
-
-@pytest.mark.numeric
 def test_after_the_final_shuffle_own_tokens_are_in_every_slot_alike_and_else_first() -> None:
     """Own tokens of an image are then a uniform subset of m of N slots; their counts over images have the covariance
     m (N - m) / (N (N - 1)) (I - 1 1' / N), which gives a chi-square variable with N - 1 degrees of freedom.

@@ -101,19 +101,6 @@ def test_both_ways_of_clipping_make_the_same_steps() -> None:
         assert any(not torch.allclose(by_norm[0.05][name], by_norm[1e6][name], atol=0.01) for name in kept)
 
 
-def test_an_empty_batch_is_a_step_of_noise() -> None:
-    for early in (True, False):
-        training = protect(NOISY, set_up())
-        before = weights(training.model)
-        _ = early and training.optimizer.zero_grad()
-        loss = training.loss(training.model, torch.zeros(0, 1, 6, 6), torch.zeros(0, 3))
-        _ = early or training.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        training.optimizer.step()
-        assert all(not torch.equal(weights(training.model)[name], tensor) for name, tensor in before.items())
-        assert sum(count for *_, count in training.state["accountant"]["steps"]) == 1
-
-
 def test_the_loss_is_that_of_the_model_and_no_gradients_per_example_are_left() -> None:
     model, (images, targets) = convolutional().train(), data(8).tensors
     plain = F.cross_entropy(model(images), targets)

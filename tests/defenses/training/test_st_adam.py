@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 
 import torch
 from torch import Tensor, nn
@@ -50,21 +49,6 @@ def test_epsilon_is_added_to_the_root_and_weight_decay_is_decoupled_as_in_adamw(
         parameter.grad = torch.zeros(3)
         optimizer.step()
     torch.testing.assert_close(parameter.detach(), torch.full((3,), 2.0 * 0.95**4))
-
-
-def test_state_dict_resumes_exactly() -> None:
-    grads = gradients(20)
-    whole, first = nn.Parameter(torch.zeros(5, dtype=torch.float64)), nn.Parameter(torch.zeros(5, dtype=torch.float64))
-    straight, before = STAdamOptimizer([whole]), STAdamOptimizer([first])
-    for at, gradient in enumerate(grads):
-        if at == 10:
-            saved = pickle.loads(pickle.dumps(before.state_dict()))
-            before = STAdamOptimizer([first], lr=77.0)
-            before.load_state_dict(saved)
-        whole.grad, first.grad = gradient.clone(), gradient.clone()
-        straight.step()
-        before.step()
-    assert torch.equal(whole, first)
 
 
 def test_groups_have_their_own_settings_parameters_without_gradient_stay_and_closures_have_gradients() -> None:

@@ -12,10 +12,7 @@ from defenses.random_draws import generator_for
 from defenses.updates.pruning import Pruning, prune_smallest
 
 
-@given(
-    values=st.lists(st.integers(-3, 3).map(lambda n: n / 2), min_size=1, max_size=40),
-    percent=st.integers(0, 100),
-)
+@given(values=st.lists(st.integers(-3, 3).map(lambda n: n / 2), min_size=1, max_size=40), percent=st.integers(0, 100))
 def test_the_smallest_go_and_exactly_so_many(values: list[float], percent: int) -> None:
     pruned = prune_smallest(torch.tensor(values), percent / 100).tolist()
     num_pruned = int(Fraction(percent, 100) * len(values))
