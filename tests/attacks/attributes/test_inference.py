@@ -104,20 +104,6 @@ def test_only_the_retrained_adversary_sees_through_what_can_be_undone_and_none_t
         assert stats.binomtest(round(sum(attribute_hits(guess, value))), 400, 0.5).pvalue > 1e-4, f"{kind}: noise"
 
 
-def test_noise_is_drawn_afresh_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
-    original = FeatureNoise.protect_features
-
-    def noted(self: FeatureNoise, features: Tensor, generator: torch.Generator) -> Tensor:
-        protected = original(self, features, generator)
-        seen.append(float((protected - features)[0, 0, 0, 0]))
-        return protected
-
-    monkeypatch.setattr(FeatureNoise, "protect_features", noted)
-    AttributeInference(iterations=12, batch_size=4).fit(knowledge(FeatureNoise(std=1.0), count=20), seeded(0))
-    assert len(set(seen)) == len(seen) > 12
-
-
 def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
     """Through every stage: tokens before the blocks and behind them, and images only where test images are protected."""
     images, _ = bright(6, seed=2)
@@ -131,20 +117,7 @@ def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
     assert torch.equal(sender(PatchShuffle()).features(images), sender().features(images)), "unprotected ones"
 
 
-def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_model_alone() -> None:
-    known = knowledge(count=32)
-    client = known.sender.edge
-    before = {name: value.clone() for name, value in client.state_dict().items()}
-    learned = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        state = torch.get_rng_state()
-        learned.append(AttributeInference(iterations=5).fit(known, seeded(4)).learned.network.state_dict())
-        assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
-    assert all(torch.equal(value, before[name]) for name, value in client.state_dict().items())
-    assert not any(layer.training for layer in client.modules())
-    # The majority is that of the examples it learned from.
+def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:
     mostly = (torch.arange(64) % 8 == 0).long()
     found = AttributeInference(iterations=1).fit(knowledge(count=64, sensitive=mostly), seeded(4)).learned
     held = torch.randperm(64, generator=seeded(4))[:8]
@@ -152,14 +125,10 @@ def test_it_repeats_itself_whatever_the_global_state_and_leaves_that_and_the_mod
 
 
 def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused() -> None:
-    with pytest.raises(AttackError, match="call fit first"):
-        AttributeInference()(query(pictures(1, seed=1)[0]), seeded(0))
     for settings, changes, message in (
         (STEPS, {"sensitive": None}, "no sensitive attribute"),
         (STEPS, {"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
         (STEPS, {"adversary": None}, "no adversary can be built"),
-        (STEPS, {"sender": None}, "allowed: edge-cloud inference"),
-        (STEPS, {"count": 15}, "15 auxiliary examples are too few .* at least 16"),
         ({"iterations": 20, "learning_rate": 1e12}, {"count": 16}, "diverged; lower the learning rate"),
     ):
         with pytest.raises(AttackError, match=message):
@@ -170,17 +139,13 @@ def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused() -
     )  # fmt: skip
 
 
-def test_a_guess_that_failed_says_why_and_is_never_right() -> None:
-    images, value = pictures(4, seed=1)
-    maps, tokens = query(images), query_of_tokens(images)
-    for kind, seen, why in (
-        ("maps", replace(maps, features=maps.features[:, :2]), "allowed: (4, 16, 16)"),
-        ("maps", replace(maps, features=maps.features * math.nan), "NaN"),
-        ("tokens", replace(tokens, features=tokens.features[..., :8]), "allowed: (16, 16)"),
-    ):
-        guess = fitted(kind, "split", "retrained")(seen, seeded(0))
-        assert why in guess.failure
-        assert score(guess, value) == {"attribute-accuracy": [0.0] * 4}
+def test_tokens_of_another_length_are_never_read_and_guesses_of_other_images_have_no_score() -> None:
+    images, value = bright(4, seed=1)
+    tokens = query_of_tokens(images)
+    attack = fitted("tokens", "split", "retrained")
+    guess = attack(replace(tokens, features=tokens.features[..., :8]), seeded(0))
+    assert "allowed: (16, 16)" in guess.failure
+    assert score(guess, value) == {"attribute-accuracy": [0.0] * 4}
     with pytest.raises(ValueError, match="2 guessed attributes of 3 images"):
         score(Attributes(torch.zeros(2, 2)), torch.zeros(3, dtype=torch.int64))
     assert Attributes(torch.tensor([[0.0, 1.0], [math.nan, 1.0], [2.0, 1.0]])).values.tolist() == [1, -1, 0]

@@ -1,18 +1,26 @@
-"""Audits of correct DP-SGD: bounds below the claim and above 0, and scores that can be computed by hand."""
+"""Audits of correct DP-SGD: places of canaries, scores that can be computed by hand, bounds below the claim and above 0."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from attacks.dp_audit.gradient_canaries import ALL, NUMBER, _Run, audit_dp_sgd
+from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
+from attacks.dp_audit.gradient_canaries import NUMBER, _Run, audit_dp_sgd
+from attacks.dp_audit.placed_canaries import TURNING, PlacedCanaries, audited_defense, gradient_parts
+from attacks.dp_audit.verdict import ALL
 from attacks.observations import AttackError
 from defenses.base import Training
+from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
+from defenses.spec import parse
 from defenses.training.dp_sgd import DPSGD
+from strategies.federated.dp_audit import CanaryAudit
 
 pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the")
 PUBLIC: dict[str, Any] = {"neighbours": "add-or-remove", "sample_rate": 0.5}
@@ -33,6 +41,15 @@ def test_without_noise_a_score_is_the_clipped_gradient_times_the_steps_that_have
         scores, coins = (torch.cat(part) for part in zip(*drawn.values(), strict=True))
         assert float(scores[coins].median()) == pytest.approx(expected, abs=0.02)
         assert float(scores[~coins].median()) == pytest.approx(-expected, abs=0.02)
+
+
+def test_in_a_federation_0_lies_half_way_between_both_coins_too() -> None:
+    """Of 4 steps a canary is in 2 on average, and adds 2 / 8 to each: half of it is 0.25. A canary of the other sign needs none."""
+    audit = object.__new__(CanaryAudit)
+    audit.plan = SimpleNamespace(batch_size=8)  # type: ignore[assignment]
+    for changes, expected in ((PUBLIC, 0.25), ({}, 0.0)):
+        audit._defense = DPSGD(max_grad_norm=2.0, **changes)
+        assert audit._middle(4) == expected
 
 
 @pytest.mark.numeric
@@ -96,3 +113,67 @@ def test_a_seed_repeats_an_audit_and_bad_values_are_refused() -> None:
     ):
         with pytest.raises(error, match=message):
             audit_dp_sgd(defense, **changes)
+
+
+# ---- places and gradients of canaries
+
+
+SIZES = {"weight": 400, "bias": 4, "head": 40}
+
+
+def placed(count: int = 60, neighbours: str = REPLACE_ONE, partition: int = 0) -> PlacedCanaries:
+    return PlacedCanaries.of(SIZES, count, neighbours, 7, partition)
+
+
+def test_every_tensor_has_as_many_canaries_as_its_size_allows_whose_scores_have_the_sign_of_the_round() -> None:
+    found = placed()
+    assert found.tensors().tolist() == [0] * 28 + [1] * 4 + [2] * 28
+    assert len(found) == 60
+    assert (found.weights.diff() > 0).all()
+    assert len(placed(444)) == 444
+    assert 0.2 < found.turns.float().mean() < 0.8
+    update = {name: torch.arange(float(size)) for name, size in SIZES.items()}
+    flat = torch.cat(list(update.values()))[found.weights].double()
+    assert torch.equal(found.scores(update, 1), -flat)
+    assert torch.equal(found.scores(update, 2), torch.where(found.turns, flat, -flat))
+
+
+def test_places_depend_on_the_client_who_has_one_kind_of_canary_where_the_number_is_hidden() -> None:
+    assert torch.equal(placed().weights, placed().weights)
+    assert not torch.equal(placed().weights, placed(partition=1).weights)
+    kinds = [(len(placed(60, ADD_OR_REMOVE, at)), placed(60, ADD_OR_REMOVE, at).lone) for at in range(4)]
+    assert kinds == [(60, False), (0, True), (60, False), (0, True)]
+    assert [placed(60, REPLACE_ONE, at).lone for at in range(2)] == [True, True]
+    # Only a pipeline with DP-SGD is audited.
+    assert audited_defense(parse("ImageNoise(std=0.1)")) is None
+    found = audited_defense(parse("ImageNoise(std=0.1) | DPSGD(target_epsilon=2.0)"))
+    assert found is not None
+    assert found.target_epsilon == 2.0
+
+
+def test_the_gradient_of_a_canary_is_zero_but_at_its_weight() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    model[0].bias.requires_grad_(False)
+    trained = [one for one in model.parameters() if one.requires_grad]
+    for parameter in trained:
+        parameter.grad_sample = torch.ones(4, *parameter.shape)  # type: ignore[attr-defined]
+    numbers = torch.tensor([NO_CANARY, 5, EMPTY, 7])  # the last weight of the first tensor, the second of the next
+    set_gradients(model, numbers, torch.tensor([9.0, 2.0, 9.0, -3.0]))
+    flat = torch.cat([one.grad_sample.flatten(1) for one in trained], 1)  # type: ignore[attr-defined]
+    expected = torch.zeros(4, 12)
+    expected[0], expected[1, 5], expected[3, 7] = 1, 2, -3
+    assert torch.equal(flat, expected)
+    with pytest.raises(AttackError, match="no gradients per example"):
+        set_gradients(nn.Linear(2, 2), torch.tensor([1]), torch.ones(1))
+
+
+def test_parts_pool_clients_and_know_the_tensor_of_each_canary() -> None:
+    clients = {
+        at: (placed(partition=at), torch.full((60,), float(at)), torch.ones(60, dtype=torch.bool)) for at in (0, 1)
+    }
+    parts = gradient_parts(clients)
+    assert list(parts) == [ALL, TURNING, *SIZES]
+    assert [len(part.scores) for part in parts.values()][2:] == [56, 8, 56]
+    assert len(parts[ALL].scores) == 120
+    assert parts[ALL].weight == sum(part.weight for name, part in parts.items() if name != ALL)
+    assert gradient_parts({1: (placed(0), torch.zeros(0), torch.zeros(0, dtype=torch.bool))}) == {}

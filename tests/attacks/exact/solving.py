@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,15 @@ def paired(guess: Reconstruction, truth: Tensor) -> tuple[Tensor, Tensor]:
     own, theirs = optimal_assignment(guess.images, truth)
     order = own[theirs.argsort()]
     return guess.images[order], guess.labels[order]
+
+
+def assert_refused(attack: Any, cases: Iterable[tuple[ClientUpdate, str]]) -> None:
+    """The attack does not apply to these updates, says why, and guesses grey images."""
+    for seen, why in cases:
+        guess = attack(seen, stream())
+        assert guess.failure.startswith("does not apply")
+        assert why in guess.failure
+        assert torch.equal(guess.images, torch.full_like(guess.images, 0.5))
 
 
 def largest_error(guess: Reconstruction, truth: Tensor) -> float:

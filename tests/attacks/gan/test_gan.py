@@ -156,30 +156,6 @@ def test_broken_clients_and_rounds_are_left_out_and_classes_can_be_named():
         assert "class 7" in replace(attack, classes=(7,))(small(), seeded()).failure
 
 
-def batch_norm_history():
-    """A client that trains a network with BatchNorm on four pictures for one step, and sends its statistics as well."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        start = nn.Sequential(nn.Conv2d(1, 4, 5, 2, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
-    client = pickle.loads(pickle.dumps(start))
-    seen = observe(client, pictures(4), classes(4))
-    buffers = dict(start.named_buffers())
-    sent = {n: v - buffers[n] for n, v in client.named_buffers() if v.is_floating_point()}
-    assert all(moved.any() for moved in sent.values())
-    return UpdateHistory((replace(seen, model=start, update=seen.update | sent),))
-
-
-def test_batch_norm_statistics_in_the_update_are_part_of_the_model():
-    seen = batch_norm_history()
-    last = seen.updates[-1]
-    parameters = {name: last.update[name] for name, _ in last.model.named_parameters()}
-    for attack in attacks():
-        guess = attack(seen, seeded())
-        assert not guess.failure
-        without = attack(UpdateHistory((replace(last, update=parameters),)), seeded())
-        assert not torch.equal(guess.images, without.images)
-
-
 def test_multitask_needs_auxiliary_images_of_the_right_shape_and_uses_representatives_of_every_client():
     attack = MultitaskGAN(**TINY)
     with pytest.raises(AttackError, match="auxiliary"):

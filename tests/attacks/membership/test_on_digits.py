@@ -107,22 +107,24 @@ def test_an_overfitted_model_gives_its_members_away_and_nobody_else() -> None:
             assert attacked(name, overfit).diagnostics["shadow-auc"] > 0.65, name
 
 
-@pytest.mark.numeric
-def test_is_near_chance_under_differential_privacy() -> None:
+def near_chance_under_privacy(name: str) -> bool:
     """The area is at most 0.544 (see ``clip_and_noise``)."""
-    for name in ("threshold", "network", "pairs", "quantile"):
-        members, others, _ = scored(name, clip_and_noise)
-        assert 0.5 - CHANCE < auc(members, others) < 0.544 + CHANCE, name
-    # Of 100 against 100 records of a held-out shadow model: a standard deviation of 0.041.
-    assert attacked("network", clip_and_noise).diagnostics["shadow-auc"] < 0.544 + 4 * 0.041
+    members, others, _ = scored(name, clip_and_noise)
+    return 0.5 - CHANCE < auc(members, others) < 0.544 + CHANCE
+
+
+@pytest.mark.numeric
+def test_the_loss_threshold_is_near_chance_under_differential_privacy() -> None:
+    assert near_chance_under_privacy("threshold")
 
 
 @pytest.mark.long
 @pytest.mark.numeric
-def test_likelihood_ratios_are_near_chance_under_differential_privacy() -> None:
-    for name in ("shrunk", "online shrunk"):
-        members, others, _ = scored(name, clip_and_noise)
-        assert 0.5 - CHANCE < auc(members, others) < 0.544 + CHANCE, name
+def test_attacks_with_shadow_models_are_near_chance_under_differential_privacy() -> None:
+    for name in ("network", "pairs", "quantile", "shrunk", "online shrunk"):
+        assert near_chance_under_privacy(name), name
+    # Of 100 against 100 records of a held-out shadow model: a standard deviation of 0.041.
+    assert attacked("network", clip_and_noise).diagnostics["shadow-auc"] < 0.544 + 4 * 0.041
 
 
 @pytest.mark.numeric
@@ -161,24 +163,18 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     for case, message in (
         (without(own, first), "missing or unknown"),
         (own | {"model/more": one}, "missing or unknown"),
-        (own | {"network/x": one}, "missing or unknown"),
         (own | {first: torch.ones(3, 3, 3)}, "shape"),
         (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"),
         (own | {"other/x": one}, "names no part"),
         (without(own, "network/hidden.weight"), "no matrix"),
         (without(rule, "references/"), "a rule needs references"),
-        (without(rule, "gaussian/prior"), "a rule needs references"),
         (rule | {reference: rule[reference][:2]}, "different numbers of models"),
         (without(rule, reference), "missing or unknown"),
-        (rule | {reference: rule[reference] * torch.nan}, "NaN"),
         (rule | {"gaussian/prior": torch.full((4,), torch.inf)}, "NaN"),
-        (rule | {"gaussian/prior": torch.ones(5)}, "shape"),
-        (pairs | {"pairwise/ratios": torch.zeros(0)}, "no vector"),
         (pairs | {"pairwise/ratios": torch.zeros(2, 2)}, "no vector"),
         (pairs | {"pairwise/settings": settings - 3}, "allowed: 0 to 1"),
         (line | {"quantile/out.weight": torch.zeros(3)}, "is no matrix"),
         (without(line, "quantile/hidden.weight"), "missing or is no matrix"),
-        (without(line, "quantile/unit"), "missing or unknown"),
         (line | {"quantile/side": torch.zeros(1)}, "quantile/side"),
         (line | {"quantile/unit": torch.full((2,), torch.nan)}, "NaN"),
         (attacked("online shrunk", overfit).to_tensors() | {ONLINE: torch.tensor([9, 8, 0, 0])}, "no online test"),
@@ -212,49 +208,30 @@ def test_a_broken_update_fails_alone_and_scores_no_record() -> None:
         Membership(None, failure="no").scores_among(candidates(), records[0], lambda batch, seed: network(0), 1)
 
 
-def test_records_are_seen_as_deployed_and_all_attacks_share_their_shadow_models() -> None:
+def test_records_are_asked_as_deployed_and_all_attacks_share_their_shadow_models() -> None:
     """What is trained on comes as it is, because training protects it itself; what is asked comes as deployed."""
-    batches: list[Batch] = []
-    shown: list[Tensor] = []
+    auxiliary, batches, shown = split()[3], list[Batch](), list[Tensor]()
 
-    class Watching(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(784, 10))
-
+    class Watching(nn.Linear):
         def forward(self, images: Tensor) -> Tensor:
             shown.append(images)
-            return images.flatten(1) @ self.weight
+            return super().forward(images.flatten(1))
 
     def train(batch: Batch, seed: int) -> nn.Module:
         batches.append(batch)
-        return Watching()
+        return Watching(784, 10)
 
-    auxiliary = split()[3]
-    for defenses in ((), (Inverted(),)):
-        batches.clear(), shown.clear()
-        known = Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, train)
-        ShadowModels(num_shadows=2, num_members=30, iterations=2).fit(known, seeded())
-        assert [len(batch) for batch in batches] == [30, 30]
-        for batch, images in zip(batches, shown, strict=True):
-            assert len(images) == 60
-            torch.testing.assert_close(images[:30], normalise(1 - batch.images if defenses else batch.images))
-            # Members and non-members are different records.
-            assert len({tuple(image.flatten().tolist()) for image in images}) > 55
-        assert not torch.equal(batches[0].images, batches[1].images)
-        shown.clear()
-        RMIA(num_shadows=2, num_members=30).fit(known, seeded())
-        for first, second in zip(batches[:2], batches[2:], strict=True):
-            assert torch.equal(first.images, second.images)
-        asked = normalise(1 - auxiliary.images if defenses else auxiliary.images)
-        every = torch.cat(shown).split(len(auxiliary))
-        assert len(every) == 2
-        for images in every:
-            torch.testing.assert_close(images, asked)
-        learned = QuantileRegression(iterations=1).fit(
-            replace(known, train=knowledge(auxiliary, overfit).train), seeded()
-        )
-        torch.testing.assert_close(learned.learned.images, asked)
+    known = Knowledge(auxiliary, Pipeline((Inverted(),)), MEAN, STD, train)
+    ShadowModels(num_shadows=2, num_members=30, iterations=2).fit(known, seeded())
+    for batch, images in zip(batches, shown, strict=True):
+        torch.testing.assert_close(images[:30], normalise(1 - batch.images))
+        assert len({tuple(image.flatten().tolist()) for image in images}) > 55, "members and others differ"
+    shown.clear()
+    RMIA(num_shadows=2, num_members=30).fit(known, seeded())
+    assert [len(batch) for batch in batches] == [30] * 4
+    assert not torch.equal(batches[0].images, batches[1].images)
+    assert all(torch.equal(batches[at].images, batches[at + 2].images) for at in range(2))
+    torch.testing.assert_close(torch.cat(shown), normalise(1 - auxiliary.images).repeat(2, 1, 1, 1))
 
 
 def test_online_shadow_models_train_on_the_records_in_question_and_neither_is_sent() -> None:
@@ -298,6 +275,7 @@ def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() ->
     assert_limits(LiRA, num_shadows=(1, 2), variance=("none", "fixed"))  # a variance of each record needs two
     assert_limits(OnlineLiRA, num_shadows=(3, 4), variance=("ratio", "each"))
     assert_limits(QuantileRegression, side=(4097, 4096))  # which clients would refuse after training
+    assert_limits(QuantileRegression, side=(0, 1), hidden=(0, 1), relabelled=(-1, 0), learning_rate=(2, 1))
     with pytest.raises(ValueError, match="correction"):
         RMIA(correction=1.5)
     assert LiRA(num_shadows=1, variance="fixed").num_shadows == 1

@@ -1,28 +1,32 @@
-"""Inversion of queries: exact where the client half can be undone, through a defence that was fitted, and at chance on noise."""
+"""Inversion of queries and the backward attack against closed forms, through and around a defence, and where they start."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from attacks import QueryInversion
-from attacks.image_measures import mse, psnr
+from attacks.image_measures import mse, psnr, squared_total_variation
+from attacks.queries import inversion
+from attacks.queries.backward import BackwardReconstruction
 from attacks.queries.base import Query
 from attacks.sender import Sender
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from tests.attacks.limits import assert_limits
-from tests.attacks.queries.query_wire import seeded
+from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, pictures, query, seeded
 from tests.attacks.wire import pictures as smooth
 
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-SHAPE = (3, 12, 12)
+COLOUR_MEAN, COLOUR_STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+COLOUR_SHAPE = (3, 12, 12)
 
 
-def pictures(count: int, seed: int = 0) -> Tensor:
+def photos(count: int, seed: int = 0) -> Tensor:
     return smooth(count, channels=3, seed=seed)
 
 
@@ -35,21 +39,23 @@ def client_half() -> nn.Module:
     return half.eval().requires_grad_(False)
 
 
-def query(images: Tensor, defense: str = "") -> Query:
+def undoable_query(images: Tensor, defense: str = "") -> Query:
     half, pipeline = client_half(), parse(defense)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         server = nn.Sequential(nn.Flatten(), nn.Linear(12 * 6 * 6, 5)).eval().requires_grad_(False)
-    latent = Sender(half, pipeline, MEAN, STD).latent(images, ("client",))
-    return Query(pipeline.decode_features(latent), latent, half, server, SHAPE, MEAN, STD, pipeline)
+    latent = Sender(half, pipeline, COLOUR_MEAN, COLOUR_STD).latent(images, ("client",))
+    return Query(
+        pipeline.decode_features(latent), latent, half, server, COLOUR_SHAPE, COLOUR_MEAN, COLOUR_STD, pipeline
+    )
 
 
 def test_an_invertible_half_is_undone_as_the_closed_form_undoes_it() -> None:
     """The transpose of an orthogonal map is its inverse."""
-    images = pictures(3)
-    seen = query(images)
+    images = photos(3)
+    seen = undoable_query(images)
     normalised = nn.functional.conv_transpose2d(seen.latent, seen.client_model.weight, stride=2)  # type: ignore[arg-type]
-    solved = normalised * torch.tensor(STD).view(3, 1, 1) + torch.tensor(MEAN).view(3, 1, 1)
+    solved = normalised * torch.tensor(COLOUR_STD).view(3, 1, 1) + torch.tensor(COLOUR_MEAN).view(3, 1, 1)
     guess = QueryInversion(iterations=300, total_variation=0.0)(seen, seeded(0))
     torch.testing.assert_close(solved, images, atol=1e-5, rtol=0)
     torch.testing.assert_close(guess.images, solved, atol=3e-3, rtol=0)
@@ -61,39 +67,98 @@ def test_an_invertible_half_is_undone_as_the_closed_form_undoes_it() -> None:
 @pytest.mark.numeric
 def test_a_prior_helps_against_noise_and_clipped_features_are_matched_as_clipped() -> None:
     """FeatureDP's noise is left out of what is expected, its clipping is not: else images would lose their contrast."""
-    images = pictures(4)
-    seen = query(images, "FeatureNoise(std=0.5)")
+    images = photos(4)
+    seen = undoable_query(images, "FeatureNoise(std=0.5)")
     plain, smoothed = (
         psnr(QueryInversion(total_variation=tv)(seen, seeded(0)).images, images).mean() for tv in (0.0, 0.3)
     )
     assert smoothed > plain + 0.5
-    seen = query(images, "FeatureDP(clip=4.0, noise_multiplier=0.001)")
+    seen = undoable_query(images, "FeatureDP(clip=4.0, noise_multiplier=0.001)")
     attack = QueryInversion(iterations=500, total_variation=0.0)
     through, around = (attack(one, seeded(0)).images for one in (seen, replace(seen, pipeline=Pipeline())))
     assert mse(through, images).mean() < 0.7 * mse(around, images).mean()
 
 
+# ---- the backward attack
+
+
+SEARCHES: list[Any] = [
+    QueryInversion(iterations=100, total_variation=0.0),
+    BackwardReconstruction(iterations=100, learning_rate=0.05, total_variation=0.0),
+]
+
+
+def quadratic_form(height: int, width: int) -> Tensor:
+    """Q with x'Qx = TV(x): mean squared differences of neighbours, down and across."""
+    down = np.kron(np.diff(np.eye(height), axis=0), np.eye(width))
+    across = np.kron(np.eye(height), np.diff(np.eye(width), axis=0))
+    return torch.from_numpy(down.T @ down / len(down) + across.T @ across / len(across))
+
+
+def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
+    """The gradient of |x - z|^2 / n + prior x'Qx + energy |x|^2 / n vanishes."""
+    height, width, size = 5, 4, 20
+    clean = torch.rand(2, 1, height, width, generator=seeded(1), dtype=torch.float64)
+    target = (clean - MEAN[0]) / STD[0]
+    server = nn.Sequential(nn.Flatten(), nn.Linear(size, 3)).double()
+    seen = Query(target, target, nn.Identity(), server, (1, height, width), MEAN, STD)
+    form = quadratic_form(height, width)
+    flat = target.flatten(1)
+    torch.testing.assert_close(squared_total_variation(target), torch.einsum("bi,ij,bj->b", flat, form, flat))
+    assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
+    for prior, energy in ((0.0, 0.0), (0.0, 0.7), (3.0, 0.2)):
+        attack = BackwardReconstruction(iterations=600, learning_rate=0.05, total_variation=prior, energy=energy)
+        guess = attack(seen, seeded(0))
+        assert not guess.failure
+        system = (1 + energy) / size * torch.eye(size, dtype=torch.float64) + prior * form
+        expected = torch.linalg.solve(system, flat.T / size).T.view_as(target)
+        assert ((guess.images - MEAN[0]) / STD[0] - expected).abs().max() < 3e-3
+
+
+@pytest.mark.long
 @pytest.mark.numeric
-def test_on_features_of_noise_it_is_no_better_than_grey() -> None:
-    images = pictures(8)
-    seen = query(images)
-    noise = torch.randn(seen.latent.shape, generator=seeded(1))
-    guess = QueryInversion()(replace(seen, features=noise, latent=noise), seeded(0))
-    assert mse(guess.images, images).mean() > 0.85 * mse(torch.full_like(images, 0.5), images).mean()
+def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None:
+    images, _ = pictures(4, seed=3)
+    scores = {}
+    for plug_in in ("ignored", "included"):
+        for defenses in ((), (Negate(),)):
+            attack = BackwardReconstruction(plug_in, iterations=200, learning_rate=0.05, total_variation=0.001)
+            guess = attack(query(images, *defenses), seeded(0))
+            scores[plug_in, len(defenses)] = float(psnr(guess.images, images).mean())
+            if plug_in == "included" or not defenses:
+                assert guess.diagnostics["relative_loss"] < 0.2
+    # A change of sign is undone exactly; the normalisation's mean, where the search starts, is no better than its failure.
+    assert scores["included", 1] == scores["included", 0] == scores["ignored", 0]
+    null = float(psnr(torch.full_like(images, MEAN[0]), images).mean())
+    assert scores["included", 1] > null + 1.5 > scores["ignored", 1] + 1.5
 
 
-def test_an_image_depends_on_its_own_query_and_nothing_is_changed() -> None:
-    seen, attack = query(pictures(2)), QueryInversion(iterations=20)
-    before = [seen.latent.clone(), *(weight.clone() for weight in seen.client_model.parameters())]
-    guesses = attack.attack_many([seen, query(pictures(2, seed=5))], [seeded(0), seeded(1)])
-    assert torch.equal(guesses[0].images, attack(seen, seeded(0)).images)
-    assert all(torch.equal(*pair) for pair in zip(before, [seen.latent, *seen.client_model.parameters()], strict=True))
-    for latent, why in (
-        (torch.full((2, 12, 6, 6), torch.nan), "NaN or infinite"),
-        (torch.zeros(2, 12, 5, 6), "expected (2, 12, 6, 6)"),
-    ):
-        guess = attack(replace(seen, features=latent, latent=latent), seeded(0))
-        assert why in guess.failure
-        assert torch.equal(guess.images, torch.full((2, *SHAPE), 0.5))
-        assert guess.labels.tolist() == [-1, -1]
+def normalised_query() -> Query:
+    """A client half whose groups are single channels, and which sees no border: a constant image has a variance of 0 in each."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        half = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(8, 8), nn.ReLU()).eval().requires_grad_(False)
+        server = nn.Sequential(nn.Flatten(), nn.Linear(8 * 14 * 14, 3)).eval().requires_grad_(False)
+    features = Sender(half, Pipeline(), MEAN, STD).features(pictures(3, seed=3)[0])
+    return Query(features, features, half, server, SHAPE, MEAN, STD)
+
+
+@pytest.mark.numeric
+def test_behind_a_normalisation_the_search_moves_from_noise_and_not_from_a_constant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved = [attack(normalised_query(), seeded(0)).diagnostics["relative_loss"] for attack in SEARCHES]
+    for name in ("START_STD", "SMOOTH_STD"):
+        monkeypatch.setattr(inversion, name, 0.0)
+    still = [attack(normalised_query(), seeded(0)).diagnostics["relative_loss"] for attack in SEARCHES]
+    for ours, theirs in zip(moved, still, strict=True):
+        assert ours < 0.2
+        assert theirs > 2 * ours
+
+
+def test_settings_have_limits() -> None:
     assert_limits(QueryInversion, iterations=(0, 1), learning_rate=(0.0, 0.1), total_variation=(-1.0, 0.0))
+    assert_limits(
+        BackwardReconstruction, plug_in=("both", "ignored"), iterations=(0, 1), learning_rate=(0.0, 0.01),
+        total_variation=(-1.0, 0.0), energy=(float("inf"), 0.0),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics against scikit-image, brute force and closed forms."""
+"""Metrics against scikit-image, brute force and closed forms; the oracle and the scores of class representatives."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+from torch.nn import functional as F
 
-from attacks.guesses import Labels, Reconstruction
+from attacks.guesses import Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
+from attacks.observations import AttackError
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score, squared_errors
+from attacks.scoring.oracle import train_oracle
+from attacks.scoring.representatives import score_representatives
+from clients.data.datasets import load_dataset, to_float
+from defenses.base import Batch
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -77,17 +83,6 @@ def test_ms_ssim_is_that_of_piq_and_of_one_scale_ssim_without_what_is_negative()
     assert ms_ssim(x, 1 - x).tolist() == [0, 0, 0, 0]
     for side in (5, 22, 44, 88, 176):
         assert ms_ssim(x := noise(2, 3, side, side), x).tolist() == pytest.approx([1, 1])
-
-
-def test_limits():
-    x = noise(3, 2, 16, 16)
-    assert mse(x, x).tolist() == [0, 0, 0]
-    assert psnr(x, x).tolist() == [math.inf] * 3
-    assert ssim(x, x).tolist() == pytest.approx([1, 1, 1])
-    # A shift by 0.1 has MSE 0.01, which is 20 dB below a peak of 1.
-    assert psnr(x, x + 0.1).tolist() == pytest.approx([20] * 3, abs=1e-3)
-    flat = torch.full((1, 1, 16, 16), 0.5)
-    assert ssim(flat, flat).item() == 1
 
 
 def test_total_variation_of_known_pictures():
@@ -219,3 +214,69 @@ def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
 def test_attacks_import_without_heavy_libraries():
     code = "import sys, attacks; print([m for m in ('scipy', 'skimage', 'flwr', 'ray', 'opacus') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+# ---- class representatives
+
+
+def batch(images, labels):
+    return Batch(images, F.one_hot(labels, 10).float())
+
+
+@pytest.mark.long
+@pytest.mark.numeric
+def test_reads_digits_that_it_never_saw_as_well_as_it_says_and_nothing_where_labels_are_shuffled():
+    train = load_dataset("mnist-5k").train
+    order = torch.randperm(len(train.images), generator=torch.Generator().manual_seed(0))[:1800]
+    images, labels = to_float(train.images)[order], train.labels[order]
+    oracle = train_oracle(batch(images[:800], labels[:800]), seed=0)
+    unseen = (oracle.classify(images[800:]) == labels[800:]).float().mean().item()
+    assert unseen >= 0.88
+    # The hold-out has 100 images: four standard deviations of its estimate.
+    assert abs(oracle.accuracy - unseen) < 4 * math.sqrt(unseen * (1 - unseen) / 100) + 0.01
+    shuffled = labels[:400][torch.randperm(400, generator=torch.Generator().manual_seed(1))]
+    taught = train_oracle(batch(images[:400], shuffled), seed=0, epochs=2)
+    # The network is one, so its errors are not independent: a loose bound.
+    assert (taught.classify(images[800:]) == labels[800:]).float().mean() < 0.35
+    assert taught.accuracy < 0.4
+
+
+def test_the_oracle_depends_on_its_arguments_alone_and_classifies_images_of_any_shape_one_by_one():
+    for shape in ((3, 12, 9), (1, 5, 5)):
+        few = batch(noise(32, *shape), torch.arange(32) % 10)
+        judge, again, other = (train_oracle(few, seed=seed, epochs=1) for seed in (3, 3, 4))
+        assert torch.equal(judge.network(few.images), again.network(few.images))
+        assert not torch.equal(judge.network(few.images), other.network(few.images))
+        answers = judge.classify(few.images)
+        assert answers.dtype == torch.int64
+        assert torch.equal(answers, torch.cat([judge.classify(image[None]) for image in few.images]))
+        assert judge.classify(few.images[:0]).shape == (0,)
+        with pytest.raises(ValueError, match="shape"):
+            judge.classify(torch.rand(1, 1, 4, 4))
+    with pytest.raises(AttackError, match="at least 16"):
+        train_oracle(batch(torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.int64)), seed=0)
+
+
+def test_scores_by_hand():
+    def flat(*values):
+        return torch.tensor(values).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+
+    guess = Representatives(flat(0.4, 0.3, 0.9, 0.5), torch.tensor([0, 0, 2, 1]))
+    truth, classes = flat(0.2, 0.4, 0.9), torch.tensor([0, 0, 2])
+    scores = score_representatives(guess, truth, classes, torch.tensor([0, 1, 2, 0]))
+    assert scores["recognition"] == [1.0, 0.0, 1.0, 0.0]
+    # Class 0 has the mean 0.3: the first is 0.1 off, MSE 0.01, 20 dB; the client has no class 1.
+    psnr = scores["class-mean-psnr"]
+    assert len(psnr) == len(scores["class-mean-ssim"]) == 3
+    assert psnr[0] == pytest.approx(20, abs=1e-3)
+    assert psnr[1] > 100
+    assert psnr[2] == math.inf
+    assert scores["class-mean-ssim"][2] == pytest.approx(1)
+    # A client without the classes, and answers that do not fit.
+    other = Representatives(flat(0.5, 0.5), torch.tensor([3, 4]))
+    answers = torch.tensor([3, 3])
+    scores = score_representatives(other, truth, classes, answers)
+    assert scores == {"recognition": [1.0, 0.0], "class-mean-psnr": [], "class-mean-ssim": []}
+    for labels, said, message in ((classes, answers[:1], "answers"), (classes[:1], answers, "classes of shape")):
+        with pytest.raises(ValueError, match=message):
+            score_representatives(other, truth, labels, said)
