@@ -114,7 +114,7 @@ def test_where_nothing_can_be_written_it_is_told_all_the_same(tmp_path: Path, mo
 
 def test_a_user_without_a_home_directory_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)
     monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
     with pytest.raises(RuntimeError):
