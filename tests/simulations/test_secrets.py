@@ -54,7 +54,7 @@ ANSWERS_ALL = {
 
 
 class Streams:
-    """The states in which random streams begin while somebody is watched, and which of them a defence drew from."""
+    """The states in which random streams begin while a client is watched, and which of them a defence drew from."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: set[bytes] = set()
@@ -284,44 +284,35 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
         assert bytes.fromhex(hidden) not in wire
 
 
-@pytest.mark.parametrize(
-    ("scenario", "answers", "refused"),
-    [
-        ("federated", {}, {"train.probe": "probes"}),
-        ("federated", {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}),
-        (
-            "federated",
-            {"probes": True, "audits": True},
-            {"train.probe": "publish-labels", "query.audit": "share-images"},
-        ),
-        ("outsourced", {}, {"query.audit": "audits"}),
-        ("outsourced", {"audits": True}, {"query.audit": "share-images"}),
-        ("split", {}, {"train.smash": "transmissions"}),
-        (
-            "split",
-            {"transmissions": -1, "audits": True},
-            {"train.smash": "reveal-orders", "query.audit": "share-images"},
-        ),
-    ],
-)
-def test_a_run_goes_on_where_nodes_refuse(
-    tmp_path: Path, scenario: str, answers: dict[str, Any], refused: dict[str, str]
-) -> None:
-    told = "FeatureInversion(permutation='oracle', iterations=1)"
+Refused = tuple[str, dict[str, Any], dict[str, str]]
+"""A scenario, what nodes answer, and for each message that they refuse the setting by which they would not."""
+REFUSING: list[Refused] = [
+    ("federated", {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}),
+    ("outsourced", {"audits": True}, {"query.audit": "share-images"}),
+    ("split", {"transmissions": -1, "audits": True}, {"train.smash": "reveal-orders", "query.audit": "share-images"}),
+]
+
+
+def test_a_run_goes_on_where_nodes_refuse(tmp_path: Path) -> None:
+    for at, case in enumerate(REFUSING):
+        run_refused(tmp_path / str(at), *case)
+
+
+def run_refused(folder: Path, scenario: str, answers: dict[str, Any], refused: dict[str, str]) -> None:
     common: dict[str, Any] = {
         "defenses": "", "num_clients": 2, "rounds": 1, "attack_rounds": "first", "train_limit": 80, "share_images": True,
     }  # fmt: skip
     if scenario == "federated":
-        settings = experiment(
-            tmp_path / "run", probe_attacks="LabelInference()", update_attacks="", labels="known", **common
-        )
+        attacks = {"probe_attacks": "LabelInference()", "update_attacks": "", "labels": "known"}
+        settings = experiment(folder / "run", **attacks, **common)
     elif scenario == "outsourced":
-        settings = outsourced_experiment(tmp_path / "run", model_attacks="", **common)
+        settings = outsourced_experiment(folder / "run", model_attacks="", **common)
     else:
-        settings = split_experiment(tmp_path / "run", smashed_attacks=f"ServerPrediction(); {told}", **common)
-    config = {at: {**answers, "secret-dir": str(tmp_path / "secrets")} for at in range(2)}
+        told = "ServerPrediction(); FeatureInversion(permutation='oracle', iterations=1)"
+        settings = split_experiment(folder / "run", smashed_attacks=told, **common)
+    config = {at: {**answers, "secret-dir": str(folder / "secrets")} for at in range(2)}
     report = run_experiment(LocalGrid(2, randomness="secret", node_config=config), settings)
-    rows = read_lines(tmp_path / "run" / "rows.jsonl")
+    rows = read_lines(folder / "run" / "rows.jsonl")
     assert not [row for row in rows if row["status"] == "failed"]
     found = {
         (row["client"], row["message"].split(":")[0]): row["message"] for row in rows if row["status"] == "refused"
@@ -335,11 +326,7 @@ def test_a_run_goes_on_where_nodes_refuse(
     answered = answers.get("audits", False)
     looks = {"federated": "LabelInference()", "outsourced": "AsUploaded()", "split": "ServerPrediction()"}
     assert scored == ({looks[scenario]} if answered else set())
-    assert {row["card"]["labels"] for row in rows if row["attack"]} <= {
-        "unknown",
-        "known",
-        "uploaded with the images",
-    }
-    # No picture of what a node holds: whoever looks at uploads makes some of what the server has itself.
-    shown = {one["kind"] for one in read_lines(tmp_path / "run" / "pictures" / "index.jsonl")}
+    assert {row["card"]["labels"] for row in rows if row["attack"]} <= {"unknown", "known", "uploaded with the images"}
+    # No picture of what a node holds: an attack on uploads makes some of what the server has itself.
+    shown = {one["kind"] for one in read_lines(folder / "run" / "pictures" / "index.jsonl")}
     assert shown == ({"reconstruction"} if answered and scenario == "outsourced" else set())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import simulations
 from simulations.cli import app
 from simulations.report.studies.rows import read_rows
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
-from simulations.trackers import ASKS, EXIT_NOT_TRACKED, LONGEST_NAME, Tracked, metric_name, parse_trackers
-from tests.simulations.run.test_in_process import TINY
+from simulations.trackers import LONGEST_NAME, Tracked, metric_name, parse_trackers
+from tests.simulations.report.report_run import write_run
 
 ACCURACY = "no-defence/training/test-accuracy-original"
 
@@ -28,18 +25,14 @@ def tracker(module: str) -> Any:
     return pytest.importorskip(module, reason=f"{module.partition('.')[0]} is not installed: uv sync --group dev")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return simulations.audit(out=tmp_path_factory.mktemp("tracked") / "run", experiment="digits", **TINY).directory
-
-
 @pytest.fixture
-def run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of a finished run, with trackers that write here."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder, with trackers that write beside it."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)
-    return shutil.copytree(finished, tmp_path / "run")
+    write_run(tmp_path / "run")
+    return tmp_path / "run"
 
 
 def values_of(directory: Path) -> list[float]:
@@ -83,89 +76,16 @@ def test_tensorboard_gets_each_number_once_however_often_it_is_asked(run: Path) 
     assert set(events.Tags()["tensors"]) == {"settings/text_summary", "conclusions/text_summary"}
 
 
-def test_wandb_gets_them_offline(run: Path) -> None:
-    wandb = tracker("wandb")
-    Record = tracker("wandb.proto.wandb_internal_pb2").Record
-    DataStore = tracker("wandb.sdk.internal.datastore").DataStore
-    result = CliRunner().invoke(app, ["report", str(run), "--track", "wandb"])
-    assert result.exit_code == 0, result.output
-    wandb.teardown()  # as the end of a process does: waits for the process that writes the file
-    (file,) = run.glob("wandb/offline-run-*/run-*.wandb")
-    store, numbers, steps, files = DataStore(), [], [], set()
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            steps.append(items["_step"])
-            numbers += [value for name, value in items.items() if not name.startswith("_")]
-        if record.HasField("request") and record.request.HasField("log_artifact"):
-            files = {entry.path for entry in record.request.log_artifact.artifact.manifest.contents}
-        if record.HasField("artifact"):
-            files = {entry.path for entry in record.artifact.manifest.contents}
-    assert sorted(numbers) == pytest.approx(values_of(run))
-    assert steps == sorted(set(steps))
-    assert {"report.html", "rows.csv", "config.json"} <= files
-
-
-@pytest.mark.long
-def test_a_run_is_tracked_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker("tensorboard")
-    monkeypatch.chdir(tmp_path)
-    pairs = [f"{name.replace('_', '-')}={value}" for name, value in TINY.items() if name != "num_clients"]
-    line = ["run", "--in-process", "--clients", "2", "--out", "made", "--track", "tensorboard"]
-    result = CliRunner().invoke(app, line + [part for pair in pairs for part in ("-s", pair)])
-    assert result.exit_code == 0, result.output
-    assert list((tmp_path / "made" / "tensorboard").glob("events.out.tfevents.*"))
-
-
-def test_what_a_tracker_does_not_take_is_told_and_the_run_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker("mlflow")
-    tracker("tensorboard")
-    monkeypatch.delitem(ASKS, "mlflow")  # the server is gone only after the run
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nobody")
-    result = CliRunner().invoke(app, ["report", str(run), "--track", "mlflow,tensorboard"])
-    assert result.exit_code == EXIT_NOT_TRACKED
-    assert "not tracked: mlflow:" in result.output
-    assert f"fedveil report {run} --track mlflow" in result.output
-    assert (run / "tensorboard").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("mlfow", "known: mlflow, tensorboard, wandb"),
-        ("mlflow,", "nothing is called ''"),
-        ("wandb,wandb", "stands twice"),
-    ],
-)
-def test_other_names_are_refused(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_and_missing_trackers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.trackers.find_spec", lambda _: object())  # all are installed
-    with pytest.raises(ConfigError, match=said):
-        parse_trackers(text)
-
-
-def test_a_tracker_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, said in (
+        ("mlfow", "known: mlflow, tensorboard, wandb"), ("mlflow,", "nothing is called ''"), ("wandb,wandb", "stands twice"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            parse_trackers(text)
     monkeypatch.setattr("simulations.trackers.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["run", "--track", "wandb", "--out", "nowhere"])
-    assert result.exit_code == 2
-    assert "pip install 'fedveil[wandb]'" in result.output
-
-
-def test_a_store_that_cannot_be_reached_ends_the_command_before_any_work(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tracker("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nobody")
-    out = run.parent / "new"
-    line = ["run", "--preset", "quick", "--in-process", "--out", str(out), "--track", "mlflow"]
-    result = CliRunner().invoke(app, line)
-    assert result.exit_code == 2, result.output
-    assert "--track mlflow:" in result.output
-    assert "gopher" in result.output
-    assert "memory: about" not in result.output  # which is estimated only then
-    assert not out.exists()
+    assert (result.exit_code, "pip install 'fedveil[wandb]'" in result.output) == (2, True)
 
 
 def test_numbers_that_do_not_count_are_named_so_and_none_takes_anothers_place(run: Path) -> None:
@@ -181,15 +101,3 @@ def test_numbers_that_do_not_count_are_named_so_and_none_takes_anothers_place(ru
     assert metrics[metric_name(row)] == 9.0
     assert metrics[f"{metric_name(row)}.2"] == math.inf
     assert max(map(len, metrics)) <= LONGEST_NAME
-
-
-def test_a_dry_run_leaves_no_database_and_says_that_nobody_was_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tracker("mlflow")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    result = CliRunner().invoke(app, ["run", "--preset", "quick", "--dry-run", "--track", "mlflow"])
-    assert result.exit_code == 0, result.output
-    assert "tracker: mlflow is installed; whether it takes runs is tried only when one starts" in result.output
-    assert list(tmp_path.iterdir()) == []

@@ -51,39 +51,28 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
     monkeypatch.setattr("simulations.experiment.experiment.client_sides", lambda: sides)
     assert Experiment.from_mapping({**settings, "labels": "untold"}).who_holds_labels == "untold"
     assert Experiment.from_mapping(settings).who_holds_labels == "told"
-    with pytest.raises(ConfigError, match="labels is 'known'; allowed with scenario = 'mine': 'told' or 'untold'"):
-        Experiment.from_mapping({**settings, "labels": "known"})
-    with pytest.raises(ConfigError, match="train-edge is True; it is a setting of split, and scenario is 'mine'"):
-        Experiment.from_mapping({**settings, "train-edge": True})
-    with pytest.raises(
-        ConfigError,
-        match=r"scenario is 'mime'; allowed: 'federated' or 'inference' or 'outsourced' or 'split' or 'mine'$",
+    for change, why in (
+        ({"labels": "known"}, "labels is 'known'; allowed with scenario = 'mine': 'told' or 'untold'"),
+        ({"train-edge": True}, "train-edge is True; it is a setting of split, and scenario is 'mine'"),
+        ({"scenario": "mime"}, "allowed: 'federated' or 'inference' or 'outsourced' or 'split' or 'mine'$"),
     ):
-        Experiment.from_mapping({**settings, "scenario": "mime"})
+        with pytest.raises(ConfigError, match=why):
+            Experiment.from_mapping({**settings, **change})
 
 
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
+def test_a_wrong_entry_point_is_named_and_replaces_or_leaves_out_nothing_unseen(tmp_path: Path) -> None:
+    for at, (source, why) in enumerate((
         ("from simulations.scenarios.split import SCENARIO as MINE", ": there is another scenario 'split'; rename one of them"),
         ("from simulations.scenarios.split import Split as MINE", " is no Scenario but ABCMeta"),
         ("MINE = 'federated'", " is no Scenario but str"),
         ("import nowhere_to_be_found", " cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("YOURS = 1", " cannot be loaded: AttributeError: "),
-    ],
-)  # fmt: skip
-def test_a_wrong_entry_point_is_named_and_no_package_replaces_a_scenario_unseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, why: str
-) -> None:
-    where = offer(monkeypatch, tmp_path, GROUP, source)
-    with pytest.raises(RegistryError) as caught:
-        scenarios()
-    assert str(caught.value).startswith(f"{where}{why}")
-
-
-def test_an_entry_point_is_never_left_out_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even for a run that does not use it: what was refused once is refused again."""
-    offer(monkeypatch, tmp_path, GROUP, "MINE = 1")
-    for _ in range(2):
-        with pytest.raises(RegistryError):
-            Experiment.from_mapping({"model": "lenet", "defenses": ""})
+    )):  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            (folder := tmp_path / f"wrong_scenario_{at}").mkdir()
+            where = offer(patch, folder, GROUP, source)
+            for _ in range(2):  # what was refused once is refused again, also for a run that does not use it
+                scenarios.cache_clear()
+                with pytest.raises(RegistryError) as caught:
+                    Experiment.from_mapping({"model": "lenet", "defenses": ""})
+                assert str(caught.value).startswith(f"{where}{why}")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,90 +15,52 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory_needs import Needs
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.run.side_by_side import runs_at_once
-from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.progress import read_progress
-from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.seed_ranges import parse_seeds
 from tests.lines import read_lines
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until
 
+pytestmark = pytest.mark.usefixtures("as_its_own_process")
+
 SMALL = {
     "train_limit": 100, "test_limit": 20, "num_clients": 2, "rounds": 1, "local_steps": 1, "batch_size": 8, "defenses": "",
     "probe_attacks": "LabelInference()", "update_attacks": "", "attack_rounds": "first", "attack_workers": 0, "adaptive": False,
 }  # fmt: skip
-PAIRS = [
-    *pairs({key.replace("_", "-"): value for key, value in SMALL.items() if key != "num_clients"}),
-    "--clients",
-    "2",
+PAIRS = ["--clients", "2", *pairs({key.replace("_", "-"): v for key, v in SMALL.items() if key != "num_clients"})]
+
+
+def test_seeds_are_read_as_ranges_and_numbers_and_other_texts_are_refused() -> None:
+    for text, expected in (
+        ("0..3", [0, 1, 2, 3]), ("7", [7]), ("1, 5,7 .. 9", [1, 5, 7, 8, 9]), ("3..3", [3]), ("0..999", list(range(1000))),
+        ("0,1..999", list(range(1000))),
+    ):  # fmt: skip
+        assert parse_seeds(text) == expected
+    for text in ("", "a", "-1", "0..", "4..2", "0..1000", "0..999,1000", "1,1", "0..5,3", "0...2", "1;2", "9" * 30):
+        with pytest.raises(ConfigError, match="--seeds"):
+            parse_seeds(text)
+
+
+CONTRADICTIONS = [
+    ("--seeds 0..1", "needs --out"),
+    ("--seeds x --out {}", "expected whole numbers and ranges"),
+    ("--seeds 0..1 --out {} -s seed=3", "say the same"),
+    ("--seeds 0..1 --resume {}", "goes on by itself"),
+    ("--jobs 2 --out {}", "--jobs is 2; it is for the runs of --seeds"),
+    ("--seeds 0..1 --jobs 1000000000 --out {} --dry-run", "--jobs is 1000000000; allowed: 0 to "),
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0..3", [0, 1, 2, 3]), ("7", [7]), ("1, 5,7 .. 9", [1, 5, 7, 8, 9]), ("3..3", [3])]
-)
-def test_seeds_are_read_as_ranges_and_numbers(text: str, expected: list[int]) -> None:
-    assert parse_seeds(text) == expected
+def test_the_command_refuses_what_contradicts_itself(tmp_path: Path) -> None:
+    for options, message in CONTRADICTIONS:
+        result = CliRunner().invoke(app, ["run", *(word.format(tmp_path / "out") for word in options.split()), *PAIRS])
+        assert result.exit_code == 2, options
+        assert message in " ".join(result.output.split()), options
+        assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("text", ["", "a", "-1", "0..", "4..2", "0..1000", "1,1", "0..5,3", "0...2", "1;2", "9" * 30])
-def test_other_texts_are_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(ConfigError, match="--seeds"):
-        parse_seeds(text)
-
-
-@pytest.mark.long
-def test_what_failed_ends_no_other_and_is_taken_up_again_and_what_is_finished_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment, ran = Experiment.of(output_dir=str(tmp_path), **SMALL), []
-
-    def run(one: Experiment, fails: int = -1) -> int:
-        ran.append((one.seed, one.resume))
-        if one.seed == fails:
-            return 1
-        run_experiment(LocalGrid(one.num_clients), one)
-        return 0
-
-    silent = Terminal(quiet=True)
-
-    def run_all(fails: int = -1) -> int:
-        left = of_seeds(experiment, [0, 1])
-        return finish_seeds(silent, experiment, [0, 1], one_by_one(silent, left, lambda one: run(one, fails)))
-
-    assert run_all(fails=0) == 1
-    assert "failed, for the reasons above: seed 0; 1 of 2 seeds are finished" in capsys.readouterr().err
-    assert not (tmp_path / "comparison.html").exists()
-    assert run_all() == 0
-    assert ran == [(0, False), (1, False), (0, False)]
-    rows = {seed: (tmp_path / f"seed-{seed}" / "rows.jsonl").read_text().splitlines() for seed in (0, 1)}
-    assert all(json.loads(line)["seed"] == seed for seed, lines in rows.items() for line in lines)
-    assert [line.replace('"seed": 1', '"seed": 0') for line in rows[1]] != rows[0]
-    assert "0, 1" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
-    assert of_seeds(experiment, [0, 1]) == []
-    with pytest.raises(ConfigError, match="rounds was 1 and is now 2"):
-        of_seeds(Experiment.of(output_dir=str(tmp_path), **SMALL | {"rounds": 2}), [0, 1])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--seeds", "0..1"], "needs --out"),
-        (["--seeds", "x", "--out", "{}"], "expected whole numbers and ranges"),
-        (["--seeds", "0..1", "--out", "{}", "-s", "seed=3"], "say the same"),
-        (["--seeds", "0..1", "--resume", "{}"], "goes on by itself"),
-        (["--jobs", "2", "--out", "{}"], "--jobs is 2; it is for the runs of --seeds"),
-    ],
-)
-def test_the_command_refuses_what_contradicts_itself(tmp_path: Path, options: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["run", *(one.format(tmp_path / "out") for one in options)])
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
-    assert not (tmp_path / "out").exists()
-
-
-def test_who_stops_a_run_stops_those_behind_it(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_stops_those_behind_it(tmp_path: Path) -> None:
     experiment, ran = Experiment.of(output_dir=str(tmp_path), **SMALL), []
     silent = Terminal(quiet=True)
     ended = one_by_one(silent, of_seeds(experiment, [0, 1, 2]), lambda one: ran.append(one.seed) or EXIT_STOPPED)
@@ -124,17 +85,11 @@ def test_runs_side_by_side_give_the_rows_of_runs_one_after_the_other(tmp_path: P
         assert result.exit_code == 1, result.output
         assert "seed 7; 2 of 3 seeds are finished" in " ".join(result.output.split())
         assert not (tmp_path / name / "comparison.html").exists()
-    rows = {
-        (name, seed): untimed(read_lines(tmp_path / name / f"seed-{seed}" / "rows.jsonl"))
-        for name in results
-        for seed in (0, 1)
-    }
     for seed in (0, 1):
-        assert rows["alone", seed] == rows["beside", seed]
-        assert rows["alone", seed]
-    told = results["beside"].output
-    assert all(f"seed {seed} | finished in " in told for seed in (0, 1))
-    assert "seed 7 | " in told
+        alone, beside = (untimed(read_lines(tmp_path / name / f"seed-{seed}" / "rows.jsonl")) for name in results)
+        assert alone == beside != []
+        assert all(row["seed"] == seed for row in alone)
+    assert all(f"seed {seed} | finished in " in results["beside"].output for seed in (0, 1))
     # Once what was broken is mended, the same command goes on with it alone.
     (tmp_path / "beside" / "seed-7" / "rows.jsonl").rmdir()
     again = CliRunner().invoke(
@@ -150,9 +105,9 @@ def test_runs_side_by_side_give_the_rows_of_runs_one_after_the_other(tmp_path: P
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> None:
     endless = [*PAIRS, "-s", "rounds=1000000"]
+    words = ["run", "--in-process", "--seeds", "0..2", "--jobs", "2", "--out", str(tmp_path / "out"), *endless]
     command = subprocess.Popen(
-        [str(BINARIES / "fedveil"), "run", "--in-process", "--seeds", "0..2", "--jobs", "2", "--out", str(tmp_path / "out"),
-         *endless],
+        [str(BINARIES / "fedveil"), *words],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=marked(tmp_path), start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
@@ -166,7 +121,7 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
     assert not (tmp_path / "out" / "seed-2").exists()
     assert command.stdout is not None
     told = command.stdout.read()
-    if number != signal.SIGKILL:  # then nobody is there to print it
+    if number != signal.SIGKILL:  # then the command cannot print it
         assert all(f"seed {seed} | stopped; continue with" in told for seed in (0, 1))
     if number == signal.SIGINT:
         assert "stopped; the same command goes on with what is left" in told
@@ -185,38 +140,12 @@ def test_as_many_at_once_as_cores_and_memory_hold(monkeypatch: pytest.MonkeyPatc
     assert runs_at_once(0, 3, plain, needs(0.5), busy=4) == 3
     assert runs_at_once(0, 9, plain, needs(3), busy=4) == 2
     assert runs_at_once(0, 9, plain, needs(7), busy=4) == 1
+    assert runs_at_once(0, 9, plain, needs(0.5), busy=8) == 2
     assert runs_at_once(0, 9, plain, needs(0.5), busy=9) == 1
+    assert runs_at_once(0, 9, plain, needs(0.5), busy=4, cards=1) == 1
     assert runs_at_once(0, 9, Experiment.of(attack_gpus=0.5), needs(0.5), busy=1) == 1
     assert runs_at_once(12, 9, plain, needs(0.5), busy=16) == 9
     with pytest.raises(ConfigError, match="--jobs is 17; allowed: 0 to 16, the cores of this machine"):
         runs_at_once(17, 99, plain, needs(0.1), busy=1)
     with pytest.raises(ConfigError, match=r"--jobs is 3, and one run needs about 3.0 GiB.*allowed here: 0 to 2"):
         runs_at_once(3, 9, plain, needs(3), busy=1)
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ('{"config": {', "is no configuration of a run"),
-        ('{"x": 1}', "config is a NoneType"),
-        ("[]", "is no configuration of a run"),
-        ('{"config": {}, "progress": 3}', "progress is a int"),
-        ('{"config": {"scenario": "recording"}}', "holds attacks on a recording"),
-    ],
-)
-def test_a_damaged_run_among_the_seeds_is_named(tmp_path: Path, content: str, told: str) -> None:
-    (tmp_path / "seed-1").mkdir()
-    (tmp_path / "seed-1" / "config.json").write_text(content)
-    line = ["run", "--seeds", "0..1", "--out", str(tmp_path), "--dry-run", *PAIRS]
-    result = CliRunner().invoke(app, line)
-    assert result.exit_code == 2, result.output
-    output = " ".join(result.output.split())
-    assert f"--seeds: {tmp_path / 'seed-1'}" in output
-    assert told in output
-
-
-def test_more_jobs_than_cores_are_refused_before_anything_is_estimated(tmp_path: Path) -> None:
-    line = ["run", "--seeds", "0..1", "--jobs", "1000000000", "--out", str(tmp_path / "out"), "--dry-run", *PAIRS]
-    result = CliRunner().invoke(app, line)
-    assert result.exit_code == 2
-    assert result.output.startswith("error: --jobs is 1000000000; allowed: 0 to ")

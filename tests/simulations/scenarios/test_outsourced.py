@@ -23,51 +23,36 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # Defences of what is never sent.
     ({"defenses": "DPSGD(target_epsilon=8.0)"}, ("DPSGD(target_epsilon=8.0)", TRAINS, "optimizers such as STAdam")),
     ({"defenses": "GaussianNoise(std=0.1)"}, ("GaussianNoise(std=0.1", TRAINS)),
-    ({"defenses": "Clip(max_norm=1.0, per='step')"}, ("Clip(max_norm=1.0", TRAINS)),
     ({"defenses": "PatchShuffle()"}, ("PatchShuffle() protects tokens, which no client sends with scenario = 'outsourced'",)),
-    ({"defenses": "AdversarialTraining()"}, ("AdversarialTraining(weight=1.0) protects tokens",)),
     # The second pipeline, and a stage behind one that may stay, are checked before the first is trained.
     ({"defenses": "VisualMixer(); VisualMixer() | Pruning(fraction=0.5)"}, ("Pruning(fraction=0.5, per='step')", TRAINS)),
-    # Views of an image that nobody makes.
+    # Views of an image that no client makes.
     ({"crop-padding": 2}, ("crop-padding is 2", "allowed with scenario = 'outsourced': 0 and False", "uploaded once")),
-    ({"horizontal-flip": True}, ("horizontal-flip True", "uploaded once")),
     # The server's own examples.
     ({"auxiliary-data": "private"}, ("auxiliary-data is 'private'; allowed with scenario = 'outsourced': 'held-out'",)),
-    ({"auxiliary-data": "photos"}, ("auxiliary-data is 'photos'; allowed with scenario = 'outsourced': 'held-out'",)),
     # Sizes.
     ({"probe-targets": 4}, ("probe-targets is 4, and a client with 48", "uploads 3 batches of 16", "lower one of the two")),
     ({"probe-images": 17}, ("probe-images is 17; allowed: up to batch-size = 16",)),
     ({"local-steps": 3}, ("local-steps is 3; allowed with scenario = 'outsourced': 0",)),
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final to attack-rounds, or set model-attacks = ''")),
-    ({"upload-batches": 0}, ("upload-batches is 0", "allowed: at least 1")),
     ({"upload-batches": 30_000}, ("upload-batches is 30000", "1.4 GiB", "1 GiB is allowed")),
     # Attacks on something else.
     ({"upload-attacks": "DLG()"}, ("upload-attacks: DLG() does not attack uploaded images but one-step probes", "AsUploaded")),
-    ({"upload-attacks": "LossThreshold()"}, ("upload-attacks: LossThreshold() does not attack uploaded images",)),
-    ({"upload-attacks": "TokenDecoder()"}, ("TokenDecoder() does not attack uploaded images but smashed data",)),
     ({"upload-attacks": "WindowMean()"}, ("upload-attacks: ", "WindowMean() refines", "AsUploaded() | WindowMean()")),
-    ({"upload-attacks": "AsUpload()"}, ("unknown attack 'AsUpload'", "did you mean 'AsUploaded'?")),
     ({"model-attacks": "AsUploaded()"}, ("AsUploaded() does not attack trained models but uploaded images (see upload-attacks)",)),
     ({"model-attacks": "DLG()"}, ("model-attacks: DLG() does not attack trained models but one-step probes",)),
-    ({"model-attacks": "DLG() | WindowMean()"}, ("does not attack trained models",)),
-    ({"model-attacks": "MultitaskGAN()"}, ("MultitaskGAN() does not attack trained models",)),
     # What belongs to others.
-    ({"model": "vit"}, ("unknown model 'vit'",)),
-    ({"labels": "known"}, ("labels is 'known'; allowed with scenario = 'outsourced': 'uploaded'",)),
     ({"train-edge": True}, ("train-edge is True; it is a setting of split, and scenario is 'outsourced'",)),
-    ({"probe-attacks": "DLG()"}, ("probe-attacks is 'DLG()'; it is a setting of federated",)),
-    ({"fraction-train": 0.5}, ("fraction-train is 0.5; it is a setting of federated",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said"), BAD, ids=lambda value: str(value)[:60])
-def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: tuple[str, ...]) -> None:
-    grid, good = LocalGrid(2), outsourced_experiment(tmp_path / "run").to_mapping()
-    with pytest.raises(ConfigError) as caught:
-        run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-    for part in said:
-        assert part in str(caught.value)
-    assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
+    for at, (changes, said) in enumerate(BAD):
+        grid, good = LocalGrid(2), outsourced_experiment(tmp_path / str(at)).to_mapping()
+        with pytest.raises(ConfigError) as caught:
+            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
+        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
+        assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))], changes
 
 
 def check(settings: Experiment, train: int = 48) -> None:
@@ -75,29 +60,21 @@ def check(settings: Experiment, train: int = 48) -> None:
     scenario("outsourced").check_clients(settings, KnownClients(card, {0: (train, 15), 1: (48, 15)}, {}))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
+    advised: list[dict[str, Any]] = [
         {}, {"probe_targets": 3}, {"upload_batches": 16_000}, {"defenses": "VisualMixer() | STAdam(); ATS(); InstaHide()"},
         {"upload_attacks": "AsUploaded(); AsUploaded() | WindowMean() | LearnedRestorer(iterations=5)"},
         {"upload_attacks": "", "model_attacks": ""}, {"model_attacks": "ShadowModels(); ClassGAN()"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    check(outsourced_experiment(tmp_path / "run", **changes))
+    ]  # fmt: skip
+    for changes in advised:
+        check(outsourced_experiment(tmp_path / "run", **changes))
 
 
-@pytest.mark.parametrize(("train", "fits"), [(33, False), (34, True)])
-def test_an_image_that_is_left_over_makes_no_batch_to_attack(tmp_path: Path, train: int, fits: bool) -> None:
+def test_an_image_that_is_left_over_makes_no_batch_to_attack(tmp_path: Path) -> None:
     settings = outsourced_experiment(tmp_path / "run", probe_targets=3)
-    if fits:
-        check(settings, train)
-        return
-    with pytest.raises(
-        ConfigError, match="probe-targets is 3, and a client with 33 training examples uploads 2 batches"
-    ):
-        check(settings, train)
+    check(settings, 34)
+    with pytest.raises(ConfigError, match="a client with 33 training examples uploads 2 batches"):
+        check(settings, 33)
 
 
 def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(tmp_path: Path) -> None:
@@ -112,9 +89,10 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
     assert not replace(settings, upload_attacks="").attacks_on(mixer, UPLOAD)
 
 
-@pytest.mark.parametrize(("batches", "messages"), [(1, 3), (2, 2), (3, 1), (9, 1)])
-def test_an_upload_takes_as_many_messages_as_its_setting_says(tmp_path: Path, batches: int, messages: int) -> None:
-    settings = outsourced_experiment(tmp_path / "run", upload_batches=batches, attack_rounds="", rounds=3)
-    grid = LocalGrid(2)
-    run_experiment(grid, settings)
-    assert len([kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]) == 2 * (messages + 4)
+def test_an_upload_takes_as_many_messages_as_its_setting_says(tmp_path: Path) -> None:
+    for batches, messages in ((1, 3), (2, 2), (9, 1)):  # of three batches
+        settings = outsourced_experiment(tmp_path / str(batches), upload_batches=batches, attack_rounds="", rounds=1)
+        grid = LocalGrid(2)
+        run_experiment(grid, settings)
+        sent = [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]
+        assert len(sent) == 2 * (messages + settings.rounds + 1), batches

@@ -21,35 +21,24 @@ from tests.simulations.split.test_run import split_experiment
 BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"patch-size": 5}, ("patch-size is 5", "allowed: 1, 2, 4, 7, 14", "28 x 28")),
     ({"patch-size": 28}, ("patch-size is 28", "allowed: 1, 2, 4, 7, 14")),
-    ({"patch-size": 0}, ("patch-size is 0", "allowed: at least 1")),
     ({"heads": 3}, ("heads is 3", "allowed: 1, 2, 4, 8, 16", "width = 16")),
     ({"edge-blocks": 2}, ("edge-blocks is 2", "allowed: 0 to 1, below depth")),
-    ({"depth": 0}, ("depth is 0", "allowed: at least 1")),
     ({"model": "vitt"}, ("unknown split model 'vitt'", "did you mean 'vit'?", "t2t-performer")),
-    ({"model": "lenet"}, ("unknown split model 'lenet'", "known: difm, difm-factors, t2t, t2t-performer, vit")),
-    ({"batches-per-message": 0}, ("batches-per-message is 0", "allowed: at least 1")),
     ({"batches-per-message": 100_000}, ("batches-per-message is 100000", "1.5 GiB", "1 GiB is allowed")),
-    ({"optimizer": "adam"}, ("optimizer is 'adam'", "'sgd' or 'adamw'")),
-    ({"learning-rate-floor": 0.0}, ("learning-rate-floor is 0.0", "above 0, at most 1")),
-    ({"fraction-train": 0.5}, ("fraction-train is 0.5", "a setting of federated", "scenario is 'split'")),
     ({"nesterov": True, "optimizer": "adamw"}, ("nesterov is True; allowed with optimizer = 'adamw': False",)),
     (
         {"learning-rate-milestones": "1", "rounds": 2},
         ("learning-rate-milestones is '1'; it is a setting of federated",),
     ),
-    ({"probe-mode": "eval"}, ("probe-mode is 'eval'; it is a setting of federated",)),
     # Pretrained weights.
     ({"pretrained": "/no/such.pth"}, ("cannot read /no/such.pth", "the server and every client need the file")),
     ({"pretrained": "weights.pth"}, ("pretrained is 'weights.pth'", "expected an absolute path")),
     ({"pretrained": "/no/such.pth", "model": "t2t"}, ("allowed with model = 'vit' only, not 't2t'", "performer")),
     # Labels and the server's own examples.
-    ({"labels": "known"}, ("labels is 'known'", "scenario = 'split'", "'server' or 'client'")),
     ({"partition": "node"}, ("labels is 'server'", "partition = 'node'", "set labels = 'client'")),
-    ({"auxiliary-data": "photo"}, ("unknown auxiliary-data 'photo'", "did you mean 'photos'?", "held-out", "private")),
     # Defences.
     ({"defenses": "BatchShuffle(k=0.4)", "batch-size": 1}, ("BatchShuffle(k=0.4)", "a batch of 1")),
     ({"defenses": "BatchShuffle(k=0.05)"}, ("would keep none of 16 tokens", "at least 1/16")),
-    ({"defenses": "BatchShuffle(k=1.5)"}, ("k is 1.5", "from 0 to 1")),
     ({"defenses": "PatchShuffle() | SpectralShuffle()"}, ("cannot follow each other",)),
     ({"defenses": "DPSGD()"}, ("DPSGD", "training of whole models", "scenario = 'split'")),
     (
@@ -70,23 +59,16 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"smashed-attacks": "DLG()"},
         ("DLG() does not attack smashed data but one-step probes; these do", "TokenDecoder"),
     ),
-    ({"smashed-attacks": "TokenDecodr()"}, ("unknown attack 'TokenDecodr'", "did you mean 'TokenDecoder'?")),
-    ({"smashed-attacks": "TokenDecoder(iterations=0)"}, ("smashed-attacks: ", "iterations is 0", "from 1 to")),
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), BAD, ids=lambda value: str(value)[:60])
-def test_what_cannot_work_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], said: tuple[str, ...]) -> None:
-    grid, good = LocalGrid(2), split_experiment(tmp_path / "run").to_mapping()
-    with pytest.raises(ConfigError) as caught:
-        run_experiment(grid, Experiment.from_mapping({**good, **changes}))
-    for part in said:
-        assert part in str(caught.value)
-    assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]
-
-
-def test_the_settings_that_the_others_differ_from_are_good(tmp_path: Path) -> None:
-    check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28)))
+def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
+    for at, (changes, said) in enumerate(BAD):
+        grid, good = LocalGrid(2), split_experiment(tmp_path / str(at)).to_mapping()
+        with pytest.raises(ConfigError) as caught:
+            run_experiment(grid, Experiment.from_mapping({**good, **changes}))
+        assert all(part in str(caught.value) for part in said), (changes, str(caught.value))
+        assert not [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))], changes
 
 
 def check(settings: Experiment, clients: KnownClients) -> None:
@@ -105,26 +87,21 @@ def test_spectral_shuffling_wants_a_square_of_tokens(tmp_path: Path) -> None:
     check(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
 
 
-@pytest.mark.parametrize("sizes", [(1, 15), (48, 1)])
-def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: Path, sizes: tuple[int, int]) -> None:
-    with pytest.raises(ConfigError, match=f"client 0 holds {sizes[0]} training and {sizes[1]} test examples"):
-        check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))
+def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: Path) -> None:
+    for sizes in ((1, 15), (48, 1)):
+        with pytest.raises(ConfigError, match=f"client 0 holds {sizes[0]} training and {sizes[1]} test examples"):
+            check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))
+    check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), (2, 2)))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"defenses": "GaussianNoise(std=0.001)", "train_edge": True},
-        {"defenses": "InstaHide()", "labels": "client"},
-        {"defenses": "BatchShuffle(k=0.4)", "labels": "client"},
-        {"partition": "node", "labels": "client"},
-        {"auxiliary_data": "photos"},
-        {"defenses": "SpectralShuffle(fft_stage='pixel')"},
-    ],
-    ids=str,
-)
-def test_what_the_messages_advise_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
-    check(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
+def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
+    advised: list[dict[str, Any]] = [
+        {}, {"defenses": "GaussianNoise(std=0.001)", "train_edge": True}, {"defenses": "InstaHide()", "labels": "client"},
+        {"defenses": "BatchShuffle(k=0.4)", "labels": "client"}, {"partition": "node", "labels": "client"},
+        {"auxiliary_data": "photos"}, {"defenses": "SpectralShuffle(fft_stage='pixel')"},
+    ]  # fmt: skip
+    for changes in advised:
+        check(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))
 
 
 def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_path: Path) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from attacks.metrics.names import Role
 from defenses import ATS
@@ -38,15 +35,8 @@ def rows(policies: str, accuracy: float, seen: tuple[float, float], knowing: flo
                 Row(metric="psnr", reference="original", value=height - 1, ci_low=height - 2, ci_high=height, **about),
                 Row(metric="retrieval", reference="original", value=1.0, **about),
             ]
-        blind = shared | {
-            "attack": "mean",
-            "role": Role.NULL_BASELINE,
-            "round": at,
-            "final": final,
-            "card": card,
-            "n": 16,
-        }
-        found += [Row(metric="psnr", reference=of, value=mean, **blind) for of in ("original", "transformed")]
+        null = {"attack": "mean", "role": Role.NULL_BASELINE, "round": at, "final": final, "card": card, "n": 16}
+        found += [Row(metric="psnr", reference=of, value=mean, **shared, **null) for of in ("original", "transformed")]
     return found
 
 
@@ -82,56 +72,26 @@ def test_numbers_are_those_of_the_run_and_the_attack_that_knows_stands_apart(tmp
     assert (found.none.accuracy, found.found.accuracy, found.images) == (0.8, 0.78, 16)
 
 
-@pytest.mark.parametrize(
-    ("seen", "accuracy", "judged", "lost"),
-    [
-        (
-            (13.0, 12.0), 0.78, ("13.0 dB", "below the mean of 2 random hybrids, 18.0 dB; 0 of them", "33 %"),
-            ("2.0 points", "within 3")
-        ),
-        (
-            (13.0, 18.5), 0.7, ("18.5 dB", "not below the mean of 2 random hybrids, 18.0 dB; 2 of them", "100 %"),
-            ("10.0 points", "not within 3")
-        ),
-    ],
-)  # fmt: skip
-def test_both_promises_are_judged(
-    tmp_path: Path, seen: tuple[float, float], accuracy: float, judged: tuple[str, str, str], lost: tuple[str, str]
-) -> None:
-    first, gain, own, second = read(written(tmp_path, seen, accuracy)).verdicts
-    assert (
-        f"{judged[0]} to the transformed image: {judged[1]} are lower still (chance gives such a rank or a better"
-        in first
+def test_both_promises_are_judged(tmp_path: Path) -> None:
+    """The mean image has 10 dB under all policies, the attack that knows the policies 29 dB to the original."""
+    below, above = (
+        ("below", 0, "33 %", "2.0 points", "within 3"),
+        ("not below", 2, "100 %", "10.0 points", "not within 3"),
     )
-    assert f"in {judged[2]} of cases" in first
-    # The mean image has 10 dB under all of them, the attack that knows the policies 29 dB to the original.
-    assert gain.startswith(
-        f"That is {max(seen) - 10:.1f} dB above the mean image there: {judged[1].replace('18.0', '8.0')}"
-    )
-    assert own.startswith(
-        "Of the original, the strongest of all attacks recovers 29.0 dB: not below the mean of 2 random hybrids"
-    )
-    assert second.startswith(
-        f"It costs {lost[0]} of accuracy (the random hybrids cost 30.0 in the mean): {lost[1]} points of no policy, on 100 test"
-    )
-    assert "some 11 points to each side" in second  # 1.96 sqrt(2 * 0.8 * 0.2 / 100)
-
-
-def test_an_attack_that_does_not_break_the_run_without_a_policy_gives_no_verdict(tmp_path: Path) -> None:
-    found = read(written(tmp_path, (13.0, 12.0), 0.78))
-    assert found.validated
-    assert not replace(found, validated=False).verdicts[0].startswith("The strongest")
-    weak = written(tmp_path / "weak", (13.0, 12.0), 0.78, mean=25.0)
-    assert not read(weak).validated
-
-
-def test_a_run_of_something_else_is_left_out_with_the_reason(tmp_path: Path) -> None:
-    folder = SearchFolder(tmp_path, SEARCH)
-    assert read_attacked(folder, RESULT) is None
-    written(tmp_path, (14.0, 18.0), 0.5)
-    other = read_attacked(folder, RESULT | {"policies": "11"})
-    assert other == "The run in audit has not attacked 11 and no policy beside it."
-    elsewhere = read_attacked(SearchFolder(tmp_path, replace(SEARCH, model="lenet")), RESULT)
-    assert elsewhere == "The run in audit is about something else: model 'cnn', not 'lenet'."
-    (tmp_path / AUDIT / "config.json").write_text("{")
-    assert "cannot be read" in str(read_attacked(folder, RESULT))
+    for at, (seen, accuracy, expected) in enumerate((((13.0, 12.0), 0.78, below), ((13.0, 18.5), 0.7, above))):
+        judged, lower, chance, lost, within = expected
+        first, gain, own, second = read(written(tmp_path / str(at), seen, accuracy)).verdicts
+        assert (
+            f"{max(seen)} dB to the transformed image: {judged} the mean of 2 random hybrids, 18.0 dB; {lower} of"
+            in first
+        )
+        assert f"in {chance} of cases" in first
+        assert gain.startswith(
+            f"That is {max(seen) - 10:.1f} dB above the mean image there: {judged} the mean of 2 random"
+        )
+        assert "hybrids, 8.0 dB" in gain
+        assert own.startswith("Of the original, the strongest of all attacks recovers 29.0 dB: not below the mean")
+        assert second.startswith(
+            f"It costs {lost} of accuracy (the random hybrids cost 30.0 in the mean): {within} points"
+        )
+        assert "some 11 points to each side" in second  # 1.96 sqrt(2 * 0.8 * 0.2 / 100)

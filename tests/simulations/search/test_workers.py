@@ -12,6 +12,8 @@ from simulations.search.settings import Search
 from simulations.search.workers import score_all
 from simulations.settings.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("as_its_own_process")
+
 
 def start(monkeypatch: pytest.MonkeyPatch, search: Search, raised: Exception) -> tuple[dict[str, Any], str]:
     """What Ray is asked for by a search, and what is told when it raises."""
@@ -34,15 +36,11 @@ def test_no_address_is_this_machine_whatever_clusters_there_are(monkeypatch: pyt
     assert told == "workers is 2, and Ray cannot start them on this machine; workers=1 does without it: no memory"
 
 
-@pytest.mark.parametrize(
-    "raised", [AssertionError(), RuntimeError("x"), ConnectionError("x"), ValueError("x"), OSError("x")]
-)
-def test_an_address_where_nothing_answers_is_told_by_its_key(
-    monkeypatch: pytest.MonkeyPatch, raised: Exception
-) -> None:
+def test_an_address_where_nothing_answers_is_told_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.create_connection", lambda *_: SimpleNamespace(close=lambda: None))
-    asked, told = start(monkeypatch, Search(workers=2, ray_address="h:1"), raised)
-    assert asked["address"] == "h:1"
-    assert "num_cpus" not in asked
-    assert "ray-address is 'h:1', and no cluster answers there; allowed: " in told
-    assert told.endswith(str(raised) or "AssertionError")
+    for raised in (AssertionError(), RuntimeError("x"), ConnectionError("x"), ValueError("x"), OSError("x")):
+        asked, told = start(monkeypatch, Search(workers=2, ray_address="h:1"), raised)
+        assert asked["address"] == "h:1"
+        assert "num_cpus" not in asked
+        assert "ray-address is 'h:1', and no cluster answers there; allowed: " in told
+        assert told.endswith(str(raised) or "AssertionError")

@@ -1,10 +1,12 @@
-"""Every numeric setting with extreme values: refused by its key, or a run that a dry run checks soon and in little memory."""
+"""Every numeric setting with extreme values: refused by its key, or a run that a dry run checks in little memory."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from clients.wire.limits import LIMITS
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import LARGEST
+from simulations.settings.fields import LARGEST, above, at_least, at_most_characters, between, shown
 from simulations.settings.plain import SETTINGS, fields_of, refuse_plain
 from tests.bounded import bounded
 
@@ -29,13 +31,26 @@ HARMLESS = {
 }
 """Counts of what there is, of which more than all is all or is refused with the data; and a number that only names a stream."""
 QUICK = {"dataset": "mnist-5k", "train_limit": 200, "test_limit": 80, "num_clients": 2, "rounds": 2, "defenses": ""}
+HANGS = 120
+"""Processor seconds after which something is taken to hang."""
+
+
+def test_ranges_include_the_ends_that_they_name() -> None:
+    for limit, holds, fails in (
+        (at_least(2), (2, 3), (1,)), (between(2, 4), (2, 4), (1, 5)), (above(0, 1), (1e-9, 1), (0, 1.1)),
+        (at_most_characters(3), ("", "abc"), ("abcd", "\n")),
+    ):  # fmt: skip
+        assert all(map(limit["check"], holds))
+        assert not any(map(limit["check"], fails))
+    assert shown("x" * 158) == repr("x" * 158)
+    assert shown("x" * 159) == f"'{'x' * 159}... (161 characters)"
 
 
 def with_one(key: str, value: Any) -> Experiment | None:
     """An experiment with one extreme setting, or None where it is refused: by its key, what came, and what is allowed."""
     given = {"scenario": owners(key)[0], **QUICK, key.replace("-", "_"): value}
     try:
-        with bounded(5, 2**28):
+        with bounded(HANGS, 2**28):
             return Experiment.of(**given)
     except ConfigError as error:
         told = str(error)
@@ -45,52 +60,82 @@ def with_one(key: str, value: Any) -> Experiment | None:
     return None
 
 
-@pytest.mark.parametrize("key", NUMERIC)
-def test_a_number_is_refused_by_its_key_or_has_an_end(key: str) -> None:
-    for value in EXTREMES:
-        experiment = with_one(key, value)
-        if experiment is None:
+def try_numbers(key: str, values: Iterable[Any]) -> None:
+    for value in values:
+        if with_one(key, value) is None:
             with pytest.raises(ConfigError, match=rf"\b{key}\b"):  # the same before torch is loaded
                 refuse_plain({"scenario": owners(key)[0], key: value})
             continue
-        assert type(value) in (int, float)
-        assert not math.isnan(value)
-        assert value <= (LARGEST if key in HARMLESS else 10**9)
+        assert type(value) in (int, float), key
+        assert not math.isnan(value), key
+        assert value <= (LARGEST if key in HARMLESS else 10**9), key
 
 
-@pytest.mark.parametrize("key", NUMERIC)
-def test_a_dry_run_of_an_extreme_number_ends_soon(key: str, tmp_path: Any) -> None:
-    for value in (*EXTREMES, 10**9, 10**6, 4096):
-        experiment = with_one(key, value)
-        if experiment is None or value == fields_of(SETTINGS)[key].default:
-            continue
-        told = key
-        try:
-            with bounded(30, 2**31):
-                preflight(replace(experiment, output_dir=str(tmp_path / "out")), lambda _: None)
-        except ConfigError as error:
-            told = str(error)
-        assert re.search(rf"\b{key}\b|memory: ", told), told
+def test_a_number_is_refused_by_its_key_or_has_an_end() -> None:
+    for at, key in enumerate(NUMERIC):
+        try_numbers(key, EXTREMES[at % 5 :: 5])
 
 
-@pytest.mark.parametrize("scenario", sorted({"federated", "inference", "outsourced", "split"}))
-def test_a_node_takes_what_the_settings_allow(scenario: str) -> None:
+@pytest.mark.long
+def test_every_extreme_number_is_refused_by_its_key_or_has_an_end() -> None:
+    for key in NUMERIC:
+        try_numbers(key, EXTREMES)
+
+
+def try_dry_runs(keys: Iterable[str], out: Path) -> None:
+    for key in keys:
+        for value in (*EXTREMES, 10**9, 10**6, 4096):
+            experiment = with_one(key, value)
+            if experiment is None or value == fields_of(SETTINGS)[key].default:
+                continue
+            told = key
+            try:
+                with bounded(HANGS, 2**31):
+                    preflight(replace(experiment, output_dir=str(out)), lambda _: None)
+            except ConfigError as error:
+                told = str(error)
+            assert re.search(rf"\b{key}\b|memory: ", told), told
+
+
+def test_a_dry_run_of_an_extreme_number_needs_little_memory(tmp_path: Path) -> None:
+    try_dry_runs(("batch-size", "num-clients", "image-size"), tmp_path / "out")
+
+
+@pytest.mark.long
+def test_a_dry_run_of_every_extreme_number_needs_little_memory(tmp_path: Path) -> None:
+    try_dry_runs(NUMERIC, tmp_path / "out")
+
+
+def test_a_node_takes_what_the_settings_allow() -> None:
     """And has a limit for each number of a plan: a setting and a node's limit of the same name fit each other."""
     known = all_settings()
-    plan = client_sides()[scenario].plan
-    numbers = [spec for spec in plan.__dataclass_fields__.values() if str(spec.type) in ("int", "float")]
-    assert {spec.name for spec in numbers} <= set(LIMITS)
-    for spec in numbers:
-        limit, setting = LIMITS[spec.name], known[spec.name.replace("_", "-")]
-        assert limit.allows(limit.least)
-        assert limit.allows(limit.most) != limit.below
-        check = setting.metadata["check"] or (lambda _: True)
-        kind = type(setting.default)
-        for value in (0, 1, 2, 10**3, 10**6, 10**9, 10**12, LARGEST, 1e-12, 1e-3, 0.5, 0.999):
-            if type(value) is kind and check(value):
-                assert limit.allows(value), (spec.name, value)
+    for scenario in ("federated", "inference", "outsourced", "split"):
+        plan = client_sides()[scenario].plan
+        numbers = [spec for spec in plan.__dataclass_fields__.values() if str(spec.type) in ("int", "float")]
+        assert {spec.name for spec in numbers} <= set(LIMITS)
+        for spec in numbers:
+            limit, setting = LIMITS[spec.name], known[spec.name.replace("_", "-")]
+            assert limit.allows(limit.least)
+            assert limit.allows(limit.most) != limit.below
+            check = setting.metadata["check"] or (lambda _: True)
+            kind = type(setting.default)
+            for value in (0, 1, 2, 10**3, 10**6, 10**9, 10**12, LARGEST, 1e-12, 1e-3, 0.5, 0.999):
+                if type(value) is kind and check(value):
+                    assert limit.allows(value), (spec.name, value)
+    default = Experiment.of(num_clients=4).plan()
+    assert type(default).of(default.__dict__ | {"card": None}) == default
 
 
-def test_a_plan_of_the_default_audit_is_within_the_limits() -> None:
-    plan = Experiment.of(num_clients=4).plan()
-    assert type(plan).of(plan.__dict__ | {"card": None}) == plan
+def test_a_scenario_alone_can_be_run_and_what_is_set_stays() -> None:
+    cases: list[dict[str, Any]] = [
+        {"scenario": "inference"}, {"scenario": "split"}, {"scenario": "outsourced"},
+        {"scenario": "split", "dataset": "census"}, {"scenario": "split", "dataset": "criteo:all"},
+    ]  # fmt: skip
+    for values in cases:
+        experiment = Experiment.of(**values)
+        assert len(experiment.pipelines) > 1, values
+        assert all(experiment.attacks[kind] for kind in experiment.kinds[:1]), values
+        # Written out, as a run is started and taken up again, it is the same.
+        assert Experiment.from_mapping(experiment.to_mapping()) == experiment
+        assert Experiment.of(**values, defenses="").defenses == ""
+    assert Experiment.of().model == "cnn"

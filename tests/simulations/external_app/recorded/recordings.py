@@ -102,7 +102,7 @@ def invoke(update: Path, *options: Any, **changes: Any) -> Result:
 
 
 CLAIMS = re.compile("[Nn]o defence(?! known| is known)|[Ww]ithout a defence|undefended run")
-"""Nobody told the recorder whether a defence acted: a page that says one of these knows more than the recording."""
+"""A recording does not state whether a defence acted: a page that says one of these claims more than is known."""
 
 
 def page_of(out: Path) -> str:

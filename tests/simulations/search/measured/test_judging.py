@@ -13,6 +13,8 @@ from simulations.search.measured.judging import Judgement, judge
 from simulations.search.measured.pools import HELD_OUT, SEARCH, write_pools
 from simulations.search.measured.settings import Measured, Rung
 
+pytestmark = pytest.mark.usefixtures("as_its_own_process")
+
 SEARCH_OF_DIGITS = Measured(dataset="mnist-5k", train_limit=60, test_limit=50, num_clients=2, batch_size=16)
 RUNG = Rung(rounds=1, attack_rounds="first", images=2, restorer=False)
 HYBRID = "3-1-7+43-18-18"
@@ -23,6 +25,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_pools(tmp_path_factory.mktemp("pools"), SEARCH_OF_DIGITS.pools())
 
 
+@pytest.mark.long
 def test_it_is_that_of_a_run_and_its_report(tmp_path: Path, places: dict[str, str]) -> None:
     found = judge(SEARCH_OF_DIGITS, places[SEARCH], HYBRID, RUNG, 5, tmp_path / "judged")
     settings = SEARCH_OF_DIGITS.experiment(places[SEARCH], HYBRID, RUNG, 5, tmp_path / "run").to_mapping()

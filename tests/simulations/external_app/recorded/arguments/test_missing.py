@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
 from simulations.runtime.launch import ROOT
 from tests.lines import read_lines
-from tests.simulations.external_app.recorded.recordings import MEAN, STD, invoke, record
+from tests.simulations.external_app.recorded.recordings import DLG, RATE, invoke, record
 
 
 def bare(*words: Any) -> Result:
@@ -28,6 +29,11 @@ def command_in(result: Result) -> list[str]:
     assert result.exit_code == 2, result.output
     assert result.output.count("error:") == 1
     return shlex.split(result.output.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("foreign"), names=False)
 
 
 @pytest.fixture(scope="module")
@@ -55,31 +61,6 @@ def test_everything_missing_is_named_at_once_and_the_command_runs(digits_of_two:
     assert about["local_steps"] == [1, 1]
 
 
-def test_what_is_wrong_stands_beside_what_is_missing(digits_of_two: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    result = bare(
-        digits_of_two, "--model", "mlp", "--momentum", 2, "--truth", "t", "--rounds", 7, "--learning-rate", -1,
-        "--std", 0, "--batch-size", -3, "--originals", tmp_path, "--out", tmp_path / "file" / "in",
-    )  # fmt: skip
-    words = " ".join(result.output.split())
-    for told in (
-        "--momentum is 2.0; allowed: from 0, below 1", "--truth is for a single update", "--rounds is '7'; allowed: of 1",
-        "--learning-rate is -1.0; allowed: a positive number", "--std is '0'; allowed: positive numbers",
-        "--batch-size is -3; allowed", "--num-classes is missing", "--input-shape is missing", "is a file, and results need",
-    ):  # fmt: skip
-        assert told in words
-    assert "--truth" not in command_in(result)
-    assert "MOMENTUM" in command_in(result)
-
-
-def test_a_single_update_has_the_same_error(tmp_path: Path) -> None:
-    result = bare(tmp_path / "none.safetensors", "--rounds", 1, "--mean", "cat")
-    words = " ".join(result.output.split())
-    for told in ("UPDATE: there is no file", "--mean is 'cat'", "--model is missing", "--num-classes is missing"):
-        assert told in words
-    assert "--model MODEL --num-classes CLASSES --input-shape C,H,W" in words
-
-
 def test_arguments_are_checked_before_torch_is_imported(digits_of_two: Path) -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom simulations.cli import app\n"
@@ -91,40 +72,51 @@ def test_arguments_are_checked_before_torch_is_imported(digits_of_two: Path) -> 
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_momentum_and_decay_of_the_app_are_used_and_said(tmp_path: Path) -> None:
-    settings = {"local-epochs": 1, "batch-size": 1, "momentum": 0.9, "weight-decay": 0.01}
-    folder = record(tmp_path, model="mlp", **settings)
-    used = {}
-    for name, options in (("read", {}), ("given", {"momentum": 0, "weight_decay": 0.02})):
-        result = invoke(folder, model="mlp", out=tmp_path / name, attack="LabelInference()", **options)
-        assert result.exit_code == 0, result.output
-        config = json.loads((tmp_path / name / "config.json").read_text())["config"]
-        used[name] = (config["momentum"], config["weight-decay"])
-        said = "Whether 0.9, which the recording gives as momentum" in " ".join(result.output.split())
-        assert said == (name == "read")
-    assert used == {"read": (0.9, 0.01), "given": (0.0, 0.02)}
+CASES: list[tuple[list[str], str]] = [
+    ([], "does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"),
+    (["--local-epochs", "-1", "--batch-size", "1"], "--local-epochs is -1; allowed: a whole number of at least 0"),
+    (["--local-steps", "1", "--weights", "w"], "--weights is for a single update"),
+    (["--local-steps", "1", "--labels", "3"], "--labels is for a single update"),
+    (["--local-steps", "1", "--rounds", "7"], "--rounds is '7'; allowed: of 1, such as 1,3"),
+    (["--local-steps", "1", "--model", "cnn"], "lacks '0.weight'"),
+    (["--local-steps", "1", "--originals", "nowhere"], "nowhere has neither round-0001-node-1"),
+]
 
 
-def test_originals_state_the_normalisation(tmp_path: Path) -> None:
-    folder, kept = record(tmp_path, model="mlp", **{"local-epochs": 1, "batch-size": 1}), tmp_path / "originals"
-    stated = {"normalisation": json.dumps({"mean": [MEAN], "std": [STD]})}
-    for file in kept.iterdir():
-        save_file(load_file(file), file, stated)
-    options = {"model": "mlp", "originals": kept, "attack": "LabelInference()"}
-    result = invoke(folder, out=tmp_path / "out", mean=None, std=None, **options)
+def test_refuses_before_any_work(foreign: Path, tmp_path: Path) -> None:
+    for options, message in CASES:
+        result = invoke(foreign, *options, out=tmp_path / "out", attack=DLG)
+        assert result.exit_code == 2, options
+        assert message in " ".join(result.output.split()), options
+        assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_a_recording_that_are_none_blame_no_option(tmp_path: Path) -> None:
+    for at, told in enumerate(({"local-epochs": -1, "batch-size": 1}, {"local-epochs": 1, "batch-size": -2})):
+        folder = record(tmp_path / str(at), **told)
+        words = " ".join(invoke(folder, out=tmp_path / "out", attack=DLG).output.split())
+        assert "does not tell how often a client stepped; name --local-steps" in words
+        path = folder / "round-0001" / "sent.json"
+        path.write_text(path.read_text().replace(f'"lr": {RATE}', '"lr": -0.5'))
+        words = " ".join(invoke(folder, "--local-steps", 1, out=tmp_path / "out", attack=DLG).output.split())
+        assert "holds no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); name --learning-rate" in words
+
+
+def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_path: Path) -> None:
+    """One holds NaN, of another the recorder dropped the arrays."""
+    folder, out = record(tmp_path, nodes=3), tmp_path / "out"
+    path = folder / "round-0001" / "train-0001-0.safetensors"
+    with safe_open(path, framework="pt") as file:
+        order, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    arrays["0.weight"][0] = float("nan")
+    save_file(arrays, path, order)
+    path = folder / "round-0001" / "train-0000.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"arrays": {}, "dropped": "arrays: the disk was full"}))
+    result = invoke(folder, "--local-steps", 1, out=out, attack="LabelInference()")
     assert result.exit_code == 0, result.output
-    assert f"The mean of the normalisation: {MEAN} was read from the originals" in " ".join(result.output.split())
-    config = json.loads((tmp_path / "out" / "config.json").read_text())["config"]
-    assert (config["mean"], config["std"]) == (str(MEAN), str(STD))
-    refused = invoke(folder, out=tmp_path / "other", mean=0.5, **options)
-    assert f"--mean is '0.5'; the originals were saved with {MEAN}" in " ".join(refused.output.split())
-    assert f"--mean {MEAN}" in " ".join(command_in(refused))
-
-
-def test_weight_decay_needs_a_learning_rate(tmp_path: Path) -> None:
-    folder = record(tmp_path)
-    sent = folder / "round-0001" / "sent.json"
-    sent.write_text(sent.read_text().replace('"lr"', '"unnamed"'))
-    result = invoke(folder, "--local-steps", 1, "--weight-decay", 0.1, out=tmp_path / "out")
-    assert "weight decay cannot be subtracted without it; name --learning-rate" in " ".join(result.output.split())
-    assert "LEARNING_RATE" in command_in(result)
+    assert "'0.weight' holds NaN or infinite values" in " ".join(result.output.split())
+    assert "its arrays were not recorded: arrays: the disk was full" in (out / "report.html").read_text(
+        encoding="utf-8"
+    )
+    about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
+    assert (about["n"], len(about["unusable"])) == (1, 2)
