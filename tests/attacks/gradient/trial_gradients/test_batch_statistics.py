@@ -1,126 +1,368 @@
+"""Batch statistics that a client's running averages reveal over one step or several, and what stands in for kept ones."""
+
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
+from attacks import InvertingGradients, Knowledge
+from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.inversion_target import Target, Victim
+from attacks.gradient.trial_gradients.averaged_statistics import (
+    AveragedSteps,
+    averaging_shares,
+    observed_statistics,
+    statistics_prior,
+)
 from attacks.gradient.trial_gradients.batch_statistics import (
+    Statistics,
     batch_norms,
     call_with_statistics,
     sent_statistics,
     statistics_distance,
 )
+from attacks.gradient.trial_gradients.local_steps import local_orders
 from attacks.gradient.trial_gradients.matching import attackable
-from attacks.observations import AttackError
-from clients.models.classifiers import build_model
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, linear_net, observe, pictures
+from attacks.gradient.trial_gradients.missing_statistics import (
+    MOST_PROXIES,
+    PROXY_BATCHES,
+    kept_layers,
+    proxy_images,
+    proxy_statistics,
+    running_statistics,
+)
+from attacks.observations import AttackError, ClientUpdate
+from defenses import VisualMixer
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
+from strategies.audit.attack_card import attack_card
+from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
+from tests.attacks.gradient.clients import (
+    bn_net,
+    close,
+    direct_statistics,
+    moments,
+    normalised,
+    sent,
+    trained,
+    two_layers,
+)
+from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, linear_net, observe, pictures
 
 
-def bn_net(momentum=0.1):
-    model = build_model("resnet20", num_classes=CLASSES, input_shape=(1, 12, 12), width=1, norm="batch", seed=0)
-    for layer in batch_norms(model).values():
-        layer.momentum = momentum
-    model(torch.randn(8, 1, 12, 12, generator=torch.Generator().manual_seed(1)))  # running averages of no special value
-    return model
+def test_sent_statistics_are_those_of_the_batch() -> None:
+    for count, momentum in ((1, 0.1), (4, 0.1), (3, 0.7)):
+        model, images = bn_net(momentum), pictures(count)
+        found = sent_statistics(sent(model, images, classes(count)))
+        assert list(found) == list(batch_norms(model))
+        assert close(found, direct_statistics(model, images), 1e-4), (count, momentum)
+    vectors = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, CLASSES))
+    found, rows = sent_statistics(sent(vectors, pictures(5), classes(5))), normalised(pictures(5)).flatten(1)
+    assert close(found, {"1": (rows.mean(0), rows.var(0, correction=0))}, 1e-4)
 
 
-def sent(model, images, labels):
-    """The update of a client that really takes one step in train mode, buffers included."""
-    client = copy.deepcopy(model).train()
-    seen = observe(client, images, labels)
-    deltas = {
-        name: (buffer - dict(model.named_buffers())[name]).detach()
-        for name, buffer in client.named_buffers()
-        if buffer.is_floating_point()
-    }
-    return replace(seen, model=model, update=seen.update | deltas, train_mode=True)
-
-
-def direct_statistics(model, images):
-    """What enters each BatchNorm layer, kept as it is."""
-    client, inputs = copy.deepcopy(model).train(), {}
-    for name, layer in batch_norms(client).items():
-        layer.register_forward_hook(lambda _, x, __, name=name: inputs.update({name: x[0]}))
-    with torch.no_grad():
-        client((images - MEAN[0]) / STD[0])
-    return {name: (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) for name, x in inputs.items()}
-
-
-@pytest.mark.parametrize(("count", "momentum"), [(1, 0.1), (4, 0.1), (3, 0.7)])
-def test_sent_statistics_are_those_of_the_batch(count, momentum):
-    model, images = bn_net(momentum), pictures(count)
-    found = sent_statistics(sent(model, images, classes(count)))
-    truth = direct_statistics(model, images)
-    assert list(found) == list(batch_norms(model))
-    for name, values in truth.items():
-        for guess, value in zip(found[name], values, strict=True):
-            assert torch.allclose(guess, value, atol=1e-4)
-
-
-def test_collected_under_vmap_and_grad():
+def test_statistics_are_collected_under_vmap_and_grad() -> None:
     model, images = bn_net(), pictures(6)
     private = attackable(model, train_mode=True)
     state = dict(private.named_parameters()), dict(private.named_buffers())
-    many = ((images - MEAN[0]) / STD[0]).view(2, 3, *images.shape[1:])
+    many = normalised(images).view(2, 3, *images.shape[1:])
     logits, found = vmap(lambda x: call_with_statistics(private, *state, x))(many)
     for row in range(2):
-        truth = direct_statistics(model, images.view(many.shape)[row])
-        for name, values in truth.items():
-            for guess, value in zip(found[name], values, strict=True):
-                assert torch.allclose(guess[row], value, atol=1e-4)
+        mine = {name: (mean[row], variance[row]) for name, (mean, variance) in found.items()}
+        assert close(mine, direct_statistics(model, images.view(many.shape)[row]), 1e-4)
     assert torch.allclose(logits[0], copy.deepcopy(model).train()(many[0]), atol=1e-4)
     assert not any(layer._forward_pre_hooks for layer in batch_norms(private).values())
-
     observed = direct_statistics(model, images[:3])
     distance = lambda x: statistics_distance(observed, call_with_statistics(private, *state, x)[1])  # noqa: E731
     gradients = vmap(grad(distance))(many)
     assert gradients[1].abs().sum() > 100 * gradients[0].abs().sum()  # the first batch is the one that was observed
-    step = many[1] - 1e-2 * gradients[1] / gradients[1].norm()
-    assert distance(step) < distance(many[1])
 
 
-def test_distance_is_zero_for_the_batch_only():
-    model, images = bn_net(), pictures(6)
-    observed = sent_statistics(sent(model, images[:3], classes(3)))
-    same, other = (direct_statistics(model, batch) for batch in (images[:3], images[3:]))
-    assert statistics_distance(observed, same) < 1e-6
-    assert statistics_distance(observed, other) > 1e-3
+def test_the_distance_is_relative_to_the_observed_variance_and_leaves_out_noised_ones() -> None:
+    layer = lambda mean, variance: {"layer": (torch.tensor(mean), torch.tensor(variance))}  # noqa: E731
+    observed, dummy = layer([1.0, 2.0], [0.5, 0.25]), layer([1.5, 1.0], [1.0, 0.0])
+    off = [0.25 / 0.5 + (0.5 / 0.5) ** 2, 1.0 / 0.25 + (0.25 / 0.25) ** 2]
+    assert statistics_distance(observed, dummy).item() == pytest.approx(sum(off) / 2, rel=1e-4)
+    assert statistics_distance(observed, observed) == 0
     with pytest.raises(AttackError, match="lack"):
         statistics_distance(observed, {})
+    # Noise pushed a variance below zero. Relative to eps alone the truth would be at 5e7, the other batch at 5e3.
+    noised = layer([0.0, 0.0], [0.1, 0.0])
+    assert statistics_distance(noised, layer([0.0, 0.0], [0.1, 0.1])) == 0
+    assert statistics_distance(noised, layer([0.0, 0.0], [0.3, 0.001])) > 1
 
 
-def test_a_variance_that_noise_pushed_below_zero_does_not_outweigh_the_others():
-    truth, other = ({"layer": (torch.zeros(2), torch.tensor(values))} for values in ([0.1, 0.1], [0.3, 0.001]))
-    noised = {"layer": (torch.zeros(2), torch.tensor([0.1, 0.0]))}
-    # Relative to eps alone the truth would be at 5e7, the other batch at 5e3.
-    assert statistics_distance(noised, truth) == 0
-    assert statistics_distance(noised, other) > 1
-
-
-def test_refuses_what_holds_no_statistics():
+def test_what_holds_no_statistics_is_refused() -> None:
     model, images, labels = bn_net(), pictures(2), classes(2)
     seen = sent(model, images, labels)
-    for broken in (
-        replace(seen, train_mode=False),
-        replace(seen, update={}),
-        replace(seen, update={name: torch.zeros(1) for name in seen.update}),
-        observe(linear_net(), images, labels),
-        replace(seen, model=bn_net(None)),
+    for broken, why in (
+        (replace(seen, train_mode=False), "eval mode"),
+        (replace(seen, update={name: torch.zeros_like(v) for name, v in seen.update.items()}), "no running averages"),
+        (replace(seen, update={name: torch.ones(1) for name in seen.update}), "shape"),
+        (observe(linear_net(), images, labels), "no running averages"),
+        (replace(seen, model=bn_net(None)), "plain average"),
     ):
-        with pytest.raises(AttackError):
+        with pytest.raises(AttackError, match=why):
             sent_statistics(broken)
     noisy = replace(seen, update={name: value - 10 for name, value in seen.update.items()})
     assert all(value[1].min() >= 0 for value in sent_statistics(noisy).values())
 
 
-def test_vectors_have_one_position():
-    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, CLASSES))
-    images = pictures(5)
-    found = sent_statistics(sent(model, images, classes(5)))
-    rows = ((images - MEAN[0]) / STD[0]).flatten(1)
-    assert torch.allclose(found["1"][0], rows.mean(0), atol=1e-4)
-    assert torch.allclose(found["1"][1], rows.var(0, correction=0), atol=1e-4)
-    assert F.mse_loss(found["1"][1], rows.var(0)) > 1e-4
+# ---- over several local steps
+
+
+def rounds(
+    model: nn.Module, count: int, batch: int, steps: int, rate: float = 0.05, seed: int = 0
+) -> tuple[ClientUpdate, list[Statistics]]:
+    """What a client sends after local steps in train mode, and the biased statistics of each step as hooks saw them."""
+    order = local_orders(count, batch, steps, torch.Generator().manual_seed(0))
+    layers, entered = batch_norms(model), list[tuple[str, tuple[Tensor, Tensor]]]()
+    handles = [
+        layer.register_forward_hook(lambda _, x, __, name=name: entered.append((name, moments(x[0].detach()))))
+        for name, layer in layers.items()
+    ]
+    seen = trained(model.train(), pictures(count, seed=seed), classes(count), order, rate)
+    for handle in handles:
+        handle.remove()
+    return seen, [dict(entered[at * len(layers) : (at + 1) * len(layers)]) for at in range(steps)]
+
+
+def test_an_update_reveals_the_weighted_mean_of_the_statistics_of_its_steps() -> None:
+    for count, batch, steps in ((4, 4, 1), (4, 4, 3), (6, 2, 5), (5, 2, 6)):
+        for momentum in (0.1, 0.7):
+            observation, seen = rounds(bn_net(momentum).double(), count, batch, steps)
+            found = sent_statistics(observation)
+            assert list(found) == list(batch_norms(observation.model))
+            assert close(AveragedSteps.of(observation).average(seen), found), (count, batch, steps, momentum)
+            shares = averaging_shares(momentum, steps)
+            assert sum(shares) == pytest.approx(1)
+            means = {name: sum(s * one[name][0] for s, one in zip(shares, seen, strict=True)) for name in found}
+            assert all(torch.allclose(means[name], found[name][0]) for name in found)
+            # No step has it alone.
+            assert steps == 1 or not any(close(one, found, 1e-4) for one in seen)
+
+
+def target_of(attack: GradientInversion, seen: ClientUpdate) -> Target:
+    return attack.prepare(0, seen, Victim.of(seen), generators(1)[0])
+
+
+def objective(attack: GradientInversion, observation: ClientUpdate, seed: int = 0) -> float:
+    """At the client's images, or at others."""
+    matching = attack._objective([(target_of(attack, observation), 0)], Victim.of(observation))
+    images = normalised(pictures(observation.num_examples, seed=seed)).to(next(observation.model.parameters()))
+    return float(matching(images.flatten()[None], torch.tensor([0]))[0])
+
+
+def test_the_unrolled_objective_is_zero_at_the_truth_and_its_statistics_count() -> None:
+    observation, _ = rounds(two_layers(), 5, 2, 6)
+    attack = GradientInversion(total_variation=0.0, batch_norm_prior=1.0, labels="known")
+    assert abs(objective(attack, observation)) < 1e-9
+    without, once, twice = (objective(replace(attack, batch_norm_prior=w), observation, 1) for w in (0.0, 1.0, 2.0))
+    assert once > without + 0.01
+    assert twice - without == pytest.approx(2 * (once - without), rel=1e-6)
+
+
+@pytest.mark.numeric
+def test_without_unrolling_the_statistics_are_those_on_the_line_between_the_models() -> None:
+    """Exact where the weights do not move; where they move little, far nearer for the true images than for others."""
+    for rate, worst in ((1e-9, 1e-9), (0.005, 0.02)):
+        observation, _ = rounds(two_layers(), 5, 2, 6, rate)
+        observed = observed_statistics([observation], [sent_statistics(observation)])
+        prior = statistics_prior(attackable(observation.model, True), observation, 1.0)
+        mine = tree_map(lambda values: values[0], observed)
+        truth, other = (float(prior(normalised(pictures(5, seed=seed)).double(), mine)) for seed in (0, 1))
+        assert truth < worst * other
+        at_global = mine._replace(moves={name: torch.zeros_like(move) for name, move in mine.moves.items()})
+        assert rate == 1e-9 or truth < float(prior(normalised(pictures(5)).double(), at_global)) / 8
+
+
+# ---- what stands in for statistics that a client kept
+
+LAYERS = {"1", "4"}
+STAND_INS = ("running", "proxy")
+QUICK = InvertingGradients(iterations=3)
+
+
+def guess(attack: Any, seen: ClientUpdate) -> Any:
+    return attack(seen, generators(1)[0])
+
+
+def kept(seen: ClientUpdate, layers: set[str] | None = None) -> ClientUpdate:
+    """The observation of a client that sends no running averages, of some layers or all."""
+    gone = [name for name in seen.update if "running" in name and (layers is None or name.rpartition(".")[0] in layers)]
+    return replace(seen, update={name: value for name, value in seen.update.items() if name not in gone})
+
+
+def case(count: int = 3) -> ClientUpdate:
+    """A step on some pictures, of a network whose running averages have moved."""
+    model = two_layers().float()
+    model(2 * torch.randn(16, 1, 12, 12, generator=torch.Generator().manual_seed(2)) + 0.5)
+    return sent(model, pictures(count), classes(count))
+
+
+def knowledge(count: int = 40, defenses: tuple[Any, ...] = (), seed: int = 8) -> Knowledge:
+    auxiliary = Batch(pictures(count, seed=seed), F.one_hot(classes(count, seed=seed), CLASSES).float())
+    return Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, lambda *_: two_layers())
+
+
+def standing_in(what: str, attack: Any = QUICK, **known: Any) -> Any:
+    return replace(attack, missing_statistics=what).fit(knowledge(**known), generators(1)[0])
+
+
+def without_momentum(seen: ClientUpdate) -> ClientUpdate:
+    model = copy.deepcopy(seen.model)
+    batch_norms(model)["1"].momentum = None
+    return replace(seen, model=model)
+
+
+def test_running_averages_of_the_global_model_become_biased_as_in_a_batch() -> None:
+    seen = case(3)
+    found = running_statistics(seen, LAYERS)
+    for name, positions in (("1", 36), ("4", 9)):
+        layer, values = batch_norms(seen.model)[name], 3 * positions
+        assert torch.equal(found[name][0], layer.running_mean)
+        torch.testing.assert_close(found[name][1], layer.running_var * (values - 1) / values)
+    assert list(running_statistics(seen, {"4"})) == ["4"]
+    # Initial averages and those that are no numbers stand for nothing.
+    initial = replace(case(), model=two_layers().float())
+    assert running_statistics(initial, LAYERS) == {}
+    batch_norms(initial.model)["4"].running_mean[0] = 0.1
+    assert list(running_statistics(initial, LAYERS)) == ["4"]
+    batch_norms(initial.model)["4"].running_var[0] = torch.nan
+    assert running_statistics(initial, LAYERS) == {}
+
+
+def test_proxies_are_the_mean_over_whole_batches_of_the_clients_size() -> None:
+    for size, count, batches in ((1, 5, 5), (3, 11, 3), (1, PROXY_BATCHES + 9, PROXY_BATCHES)):
+        seen, images = case(size), pictures(count, seed=4)
+        found = proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
+        each = [direct_statistics(seen.model, images[at * size : (at + 1) * size]) for at in range(batches)]
+        mean = {name: tuple(torch.stack([one[name][at] for one in each]).mean(0) for at in (0, 1)) for name in LAYERS}
+        assert close(found, mean, 1e-4), (size, count)  # type: ignore[arg-type]
+        assert list(proxy_statistics(seen, attackable(seen.model, True), images, {"4"})) == ["4"]
+    # The client's own batch gives what it would have sent.
+    found = proxy_statistics(case(3), attackable(case(3).model, True), pictures(3), LAYERS)
+    assert close(found, sent_statistics(case(3)), 1e-4)
+
+
+def test_a_client_keeps_layers_in_train_mode_whose_average_can_be_weighed() -> None:
+    seen = case()
+    assert kept_layers(seen, {"1"}) == ["4"]
+    assert kept_layers(replace(seen, train_mode=False), set()) == []
+    assert kept_layers(without_momentum(seen), set()) == ["1", "4"]
+    assert kept_layers(replace(without_momentum(seen), local_steps=2), set()) == ["4"]
+
+
+def test_sent_statistics_are_preferred_in_every_layer() -> None:
+    seen = case()
+    plain = guess(QUICK, seen)
+    for what in STAND_INS:
+        attack = standing_in(what)
+        found = guess(attack, seen)
+        assert torch.equal(found.images, plain.images), what
+        assert (found.diagnostics["batch_norm_layers"], found.diagnostics["batch_norm_stand_ins"]) == (2, 0)
+        target = target_of(attack, kept(seen, {"4"}))
+        assert target.stand_ins == {"4"}
+        expected = (
+            running_statistics(seen, {"4"})
+            if what == "running"
+            else proxy_statistics(seen, attackable(seen.model, True), attack.proxies.images, {"4"})
+        )
+        assert close(target.statistics, {"1": sent_statistics(seen)["1"]} | expected), what
+        assert target.diagnostics["batch_norm_layers"] == 2
+        assert target.diagnostics["batch_norm_stand_ins"] == 1
+
+
+def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone() -> None:
+    whole, attack = case(), standing_in("proxy")
+    seen = [kept(whole), whole, kept(whole, {"1"})]
+    together = attack.attack_many(seen, generators(3))
+    for one, generator, found in zip(seen, generators(3), together, strict=True):
+        torch.testing.assert_close(found.images, attack(one, generator).images, atol=1e-6, rtol=0)
+    assert [found.diagnostics["batch_norm_stand_ins"] for found in together] == [2, 0, 1]
+    assert not guess(attack, replace(seen[0], train_mode=False)).diagnostics["batch_norm_stand_ins"]
+    # No layer is normalised by stand-ins.
+    normalising = replace(attack, iterations=8, normalise_by="sent").attack_many(seen, generators(3))
+    assert [found.diagnostics["normalised_by_sent"] for found in normalising] == [0, 2, 1]
+
+
+def test_they_are_matched_over_several_steps() -> None:
+    model = two_layers().train()
+    model(2 * torch.randn(16, 1, 12, 12, generator=torch.Generator().manual_seed(2)).double())
+    seen = kept(trained(model, pictures(4), classes(4), [[0, 1], [2, 3], [3, 1]], 0.05))
+    for unrolled in (16, 0):
+        plain = guess(replace(QUICK, max_unrolled_steps=unrolled), seen)
+        for what in STAND_INS:
+            found = guess(replace(standing_in(what), max_unrolled_steps=unrolled), seen)
+            assert found.failure == ""
+            assert found.diagnostics["unrolled"] == float(unrolled > 0)
+            assert found.diagnostics["batch_norm_stand_ins"] == found.diagnostics["batch_norm_layers"] == 2
+            assert not torch.equal(found.images, plain.images), (what, unrolled)
+
+
+def test_the_objective_adds_their_weighted_distance() -> None:
+    """At the client's images, whose gradient matches: what is left is the distance to the stand-in alone."""
+    seen = kept(case(3))
+    attack = GradientInversion(total_variation=0.0, batch_norm_prior=2.0, labels="known", missing_statistics="running")
+    truth, terms = direct_statistics(seen.model, pictures(3)), []
+    for name, (mean, variance) in running_statistics(seen, LAYERS).items():
+        scale = variance + 1e-5
+        terms.append(((truth[name][0] - mean) ** 2 / scale) + ((truth[name][1] - variance) / scale) ** 2)
+    assert objective(attack, seen) == pytest.approx(2.0 * float(torch.cat(terms).mean()), rel=1e-3)
+    assert abs(objective(replace(attack, missing_statistics="none"), seen)) < 1e-5
+
+
+def test_only_proxies_need_auxiliary_images_and_unfit_ones_are_refused() -> None:
+    for what, needs in (("none", False), ("running", False), ("proxy", True)):
+        attack = replace(QUICK, missing_statistics=what)
+        assert attack.needs_auxiliary is needs
+        assert attack.threat_class == ("D" if needs else "C")
+        assert attack.fit(knowledge(), generators(1)[0]) == attack
+    seen = case(3)
+    for images, why in (
+        (pictures(2), "2 auxiliary images; .* at least 3"),
+        (pictures(9, side=8), r"shape \(1, 8, 8\)"),
+    ):
+        with pytest.raises(AttackError, match=why):
+            proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
+    assert "2 auxiliary images" in guess(standing_in("proxy", count=2), kept(seen)).failure
+    with pytest.raises(AttackError, match="needs auxiliary images: call fit first"):
+        guess(replace(QUICK, missing_statistics="proxy"), kept(seen))
+
+
+def test_proxies_are_drawn_at_random_as_the_clients_defences_leave_them() -> None:
+    images = knowledge().auxiliary.images
+    plain, again, mixed = (
+        proxy_images(knowledge(defenses=some), generators(1)[0]).images for some in ((), (), (VisualMixer(),))
+    )
+    assert torch.equal(plain, again)
+    assert not torch.equal(plain, images)
+    assert torch.equal(plain.flatten(1).sum(1).sort().values, images.flatten(1).sum(1).sort().values)
+    assert not torch.equal(plain, mixed)
+    torch.testing.assert_close(plain.mean((1, 2, 3)), mixed.mean((1, 2, 3)))  # Pixels were moved, not changed.
+    assert len(proxy_images(knowledge(MOST_PROXIES + 1), generators(1)[0])) == MOST_PROXIES
+
+
+def test_the_threat_card_says_what_was_matched() -> None:
+    card = ThreatCard(local_steps=1, images=2, more={"mode": "train", "batch_norm_statistics": KEPT_STATISTICS})
+    whole = card.but(batch_norm_statistics="sent as they are")
+    for what, case, words in (
+        ("none", card, KEPT_STATISTICS),
+        ("running", card, f"{KEPT_STATISTICS}; the attack matches the running averages of the global model"),
+        ("proxy", card, f"{KEPT_STATISTICS}; the attack matches the statistics of auxiliary batches instead"),
+        ("proxy", whole, "sent as they are; matched by the attack"),
+        ("proxy", card.but(local_steps=99), KEPT_STATISTICS),
+        ("proxy", card.but(mode="eval"), KEPT_STATISTICS),
+    ):
+        job: Any = SimpleNamespace(card=case, task=SimpleNamespace(plan=SimpleNamespace(auxiliary_data="held-out")))
+        found = str(attack_card(job, replace(QUICK, missing_statistics=what)).more["batch_norm_statistics"])
+        assert found.startswith(words) if what == "running" else found == words

@@ -1,7 +1,8 @@
-"""Differences in place of second derivatives: against double backward, torch.func and hand-made kinks."""
+"""The batched objective against plain autograd, one trial at a time; differences in place of its second derivatives."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -15,14 +16,16 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
+from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from clients.models.classifiers import build_model
-from tests.attacks.gradient.trial_gradients.test_batch_statistics import sent
-from tests.attacks.wire import classes, linear_net, observe, pictures
+from tests.attacks.gradient.clients import matching, random, sent
+from tests.attacks.wire import classes, generators, linear_net, observe, pictures
 
-TRIALS, CLASSES = 3, 4
+TRIALS, BATCH, CLASSES = 3, 2, 4
+EVERY = torch.arange(TRIALS)
 
 
 class Pieces(nn.Module):
@@ -48,26 +51,34 @@ class Tokens(nn.Module):
         return self.out(F.gelu(self.norm(self.embed(images.permute(0, 2, 1, 3).flatten(2)))).mean(1))
 
 
+class Attention(nn.Module):
+    """One fused attention over image rows: its fast kernels have no second derivative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.Linear(12, 36), nn.Linear(12, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = images.permute(0, 2, 1, 3).flatten(2)
+        q, k, v = self.mix(F.layer_norm(tokens, (12,))).chunk(3, -1)
+        return self.head(F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0].mean(1))
+
+
+def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **settings: object) -> nn.Module:
+    first = nn.Conv2d(2, 4, 3, **settings)  # type: ignore[arg-type]
+    return nn.Sequential(first, *middle, nn.Flatten(), nn.Linear(features, CLASSES, bias=bias))
+
+
+STRIDED = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
 NETS: dict[str, Callable[[], nn.Module]] = {
     "pieces": Pieces,
     "tokens": Tokens,
-    "strided groups": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(36, CLASSES)
-    ),
-    "same": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding="same", dilation=2), nn.Tanh(), nn.Flatten(), nn.Linear(144, CLASSES, bias=False)
-    ),
-    "group norm": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
-    ),
-    "batch norm": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES)
-    ),
+    "attention": Attention,
+    "strided groups": lambda: convolutional(nn.ReLU(inplace=True), features=36, **STRIDED),
+    "same": lambda: convolutional(nn.Tanh(), features=144, bias=False, padding="same", dilation=2),
+    "group norm": lambda: convolutional(nn.GroupNorm(2, 4), nn.ReLU()),
+    "batch norm": lambda: convolutional(nn.BatchNorm2d(4), nn.ReLU()),
 }
-
-
-def random(*shape: int, seed: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def net(name: str) -> nn.Module:
@@ -79,21 +90,88 @@ def net(name: str) -> nn.Module:
     return model
 
 
-def objective(model: nn.Module, batch: int, cost: str = "cosine", *, joint: bool = False) -> GradientMatching:
+def objective(model: nn.Module, batch: int = BATCH, cost: str = "cosine", *, joint: bool = False) -> GradientMatching:
     targets = {n: random(TRIALS, *p.shape, seed=i) for i, (n, p) in enumerate(model.named_parameters())}
     labels = None if joint else torch.arange(TRIALS * batch).view(TRIALS, batch) % CLASSES
-    return GradientMatching(MatchingProblem(model, (batch, 2, 6, 6), CLASSES, targets, labels, COSTS[cost], 0.1))
+    return matching(model, (batch, 2, 6, 6), targets, labels, cost, 0.1, CLASSES)
 
 
-def unknowns(batch: int, *, joint: bool = False) -> Tensor:
+def unknowns(batch: int = BATCH, *, joint: bool = False) -> Tensor:
     return random(TRIALS, batch * (72 + (CLASSES if joint else 0)), seed=50)
 
 
-@pytest.mark.parametrize("train_mode", [False, True])
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", list(NETS))
-def test_trial_network_gives_the_gradients_of_torch_func(name: str, batch: int, train_mode: bool) -> None:
-    model = attackable(net(name), train_mode)
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max())
+
+
+def plain(model: nn.Module, exact: GradientMatching, x: Tensor, trial: int) -> tuple[Tensor, Tensor]:
+    """One trial's loss and gradient by double backward, on a copy of the client's model in the mode that it is in."""
+    x = x.clone().requires_grad_()
+    images, logits = x[: BATCH * 72].view(BATCH, 2, 6, 6), x[BATCH * 72 :].view(-1, CLASSES)
+    soft = logits.softmax(1) if exact.labels is None else exact.labels[trial]
+    model = copy.deepcopy(model)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        loss = F.cross_entropy(model(images), soft)
+    found = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    dummy = {name: g for (name, _), g in zip(model.named_parameters(), found, strict=True)}
+    distance = exact.cost.distance(dummy, {name: target[trial] for name, target in exact.targets.items()})
+    total = distance + 0.1 * total_variation(images).mean()
+    return total.detach(), torch.autograd.grad(total, x)[0]
+
+
+def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative() -> None:
+    cases = [(name, mode, joint, "cosine") for name in NETS for mode, joint in ((True, True), (False, False))]
+    for name, train_mode, joint, cost in [*cases, *(("pieces", True, True, cost) for cost in COSTS)]:
+        case, model = f"{name}, train mode {train_mode}, joint {joint}, {cost}", net(name).train(train_mode)
+        exact, rows = objective(attackable(model, train_mode), cost=cost, joint=joint), unknowns(joint=joint)
+        for chosen in (EVERY, torch.tensor([0, 2])):
+            losses, gradients = exact(rows[chosen], chosen)
+            for trial, loss, gradient in zip(chosen.tolist(), losses, gradients, strict=True):
+                expected, derivative = plain(model, exact, rows[trial], trial)
+                assert loss.item() == pytest.approx(expected.item(), rel=1e-8), case
+                assert torch.allclose(gradient, derivative, rtol=1e-6, atol=1e-10), case
+            values, differenced = DifferencedMatching(exact)(rows[chosen], chosen)
+            torch.testing.assert_close(values, losses)
+            assert relative_error(differenced, gradients) < 1e-4, case
+        assert agrees(exact, rows), case
+
+
+def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_gradient() -> None:
+    model, images, labels = net("pieces"), random(1, 2, 2, 6, 6, seed=0), torch.tensor([[1, 2]])
+    gradient = torch.autograd.grad(F.cross_entropy(model(images[0]), labels[0]), list(model.parameters()))
+    target = {name: g[None] for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
+    for cost in COSTS:
+        exact = matching(attackable(model, True), (2, 2, 6, 6), target, labels, cost, 0.0, CLASSES)
+        assert exact(images.flatten(1), torch.tensor([0]))[0].abs().item() < 1e-12, cost
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    _, slope = matching(model, (2, 2, 6, 6), target, None, "cosine", 0.0, CLASSES)(unknowns(joint=True)[:1], EVERY[:1])
+    assert slope.isfinite().all()
+
+
+def test_a_prior_can_be_changed_without_touching_the_original() -> None:
+    exact, rows = objective(net("pieces")), unknowns()
+    before, other = exact(rows, EVERY)[0], exact.with_prior(0.5)(rows, EVERY)[0]
+    smooth = torch.stack([total_variation(row.view(BATCH, 2, 6, 6)).mean() for row in rows])
+    torch.testing.assert_close(other - before, (0.5 - 0.1) * smooth)
+    torch.testing.assert_close(before - exact.with_prior(0.0)(rows, EVERY)[0], 0.1 * smooth)
+    assert torch.equal(exact(rows, EVERY)[0], before)
+
+
+# ---- what differences need
+
+
+def test_a_trial_network_gives_the_gradients_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With weights that trials share and with others, and convolutions as products of matrices and by kernels."""
+    for name in NETS:
+        for batch in (1, 2):
+            for few in (0, 2**14):
+                monkeypatch.setattr("attacks.gradient.trial_gradients.trial_layers.FEW_COLUMNS", few)
+                compare_with_torch_func(attackable(net(name), batch == 2), batch, f"{name}, {batch}, {few}")
+
+
+def compare_with_torch_func(model: nn.Module, batch: int, case: str) -> None:
     images, labels = random(TRIALS, batch, 2, 6, 6, seed=1), torch.arange(TRIALS * batch).view(TRIALS, batch) % CLASSES
     shared = {n: p.detach() for n, p in model.named_parameters()}
     apart = {n: p + 0.1 * random(TRIALS, *p.shape, seed=2) for n, p in shared.items()}
@@ -106,61 +184,31 @@ def test_trial_network_gives_the_gradients_of_torch_func(name: str, batch: int, 
         expected, by_images = vmap(grad(loss, (0, 1)), (dims, 0, 0))(weights, images, labels)
         given = {n: w.requires_grad_() for n, w in (expanded(weights, TRIALS) if dims is None else weights).items()}
         rows = images.clone().requires_grad_()
-        logits = network(given, rows.flatten(0, 1))
-        total = F.cross_entropy(logits, labels.flatten(), reduction="sum")
+        total = F.cross_entropy(network(given, rows.flatten(0, 1)), labels.flatten(), reduction="sum")
         found = torch.autograd.grad(total, [rows, *given.values()])
-        torch.testing.assert_close(found[0], by_images)
+        torch.testing.assert_close(found[0], by_images, msg=case)
         for key, value in zip(given, found[1:], strict=True):
-            torch.testing.assert_close(value, expected[key])
+            torch.testing.assert_close(value, expected[key], msg=f"{case}, {key}")
 
 
-@pytest.mark.parametrize("cost", list(COSTS))
-@pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("name", list(NETS))
-def test_difference_is_the_derivative(name: str, joint: bool, cost: str) -> None:
-    exact = objective(attackable(net(name), False), 2, cost, joint=joint)
-    rows, some = unknowns(2, joint=joint)[1:], torch.tensor([1, 2])
-    losses, gradients = exact(rows, some)
-    other_losses, other = DifferencedMatching(exact)(rows, some)
-    torch.testing.assert_close(other_losses, losses)
-    assert ((other - gradients).norm(dim=1) / gradients.norm(dim=1)).max() < 1e-4
+def float32_matching(name: str, trials: int, side: int = 16, width: int = 0) -> tuple[GradientMatching, Tensor]:
+    """A network of the papers in single precision, and rows."""
+    model = build_model(name, num_classes=CLASSES, input_shape=(2, side, side), width=width).eval()
+    targets = {n: random(trials, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
+    exact = matching(model, (1, 2, side, side), targets, torch.arange(trials)[:, None], "cosine", 0.0, CLASSES)
+    return exact, random(trials, 2 * side**2, seed=3).float()
 
 
-def test_float32_networks_of_the_papers_keep_the_direction() -> None:
+@pytest.mark.numeric
+def test_float32_networks_of_the_papers_keep_the_direction_only_with_fixed_kinks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ReLUs that may switch points elsewhere make a difference useless."""
     for name, width in (("lenet", 0), ("convnet", 4), ("resnet20", 1)):
-        model = build_model(name, num_classes=CLASSES, input_shape=(2, 16, 16), width=width).eval()
-        targets = {n: random(2, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-        exact = GradientMatching(
-            MatchingProblem(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
-        )
-        rows = random(2, 512, seed=3).float()
-        gradients = [f(rows, torch.arange(2))[1] for f in (exact, DifferencedMatching(exact))]
-        assert F.cosine_similarity(*gradients).min() > 0.999
-
-
-def test_a_wide_network_in_float32_has_the_same_values() -> None:
-    """Cosines over 2.9 million entries: they were off by up to 1e-3, so that no difference was used for such a network."""
-    model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 16, 16), width=64).eval()
-    loss = F.cross_entropy(model(random(2, 2, 16, 16, seed=1).float()), torch.tensor([0, 1]))
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    targets = {n: g.expand(2, *g.shape) for (n, _), g in zip(model.named_parameters(), gradients, strict=True)}
-    exact = GradientMatching(
-        MatchingProblem(model, (1, 2, 16, 16), CLASSES, targets, torch.tensor([[0], [1]]), COSTS["cosine"], 0.0)
-    )
-    rows = random(2, 512, seed=3).float()
-    values = [f(rows, torch.arange(2))[0] for f in (exact, DifferencedMatching(exact))]
-    torch.testing.assert_close(*values, rtol=1e-5, atol=0)
-    assert agrees(exact, rows)
-
-
-def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why ``attacks.gradient.trial_gradients.kinks`` exists: the same difference with ReLUs that may switch points elsewhere."""
-    model = build_model("convnet", num_classes=CLASSES, input_shape=(2, 32, 32), width=8).eval()
-    targets = {n: random(1, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-    exact = GradientMatching(
-        MatchingProblem(model, (1, 2, 32, 32), CLASSES, targets, torch.tensor([[0]]), COSTS["cosine"], 0.0)
-    )
-    rows = random(1, 2048, seed=3).float()
+        exact, rows = float32_matching(name, 2, width=width)
+        gradients = [one(rows, torch.arange(2))[1] for one in (exact, DifferencedMatching(exact))]
+        assert F.cosine_similarity(*gradients).min() > 0.999, name
+    exact, rows = float32_matching("convnet", 1, side=32, width=8)
     assert agrees(exact, rows)
     monkeypatch.setattr("attacks.gradient.trial_gradients.finite_difference.ReplayKinks", lambda noted: RecordKinks())
     assert not agrees(exact, rows)
@@ -169,20 +217,14 @@ def test_without_fixed_kinks_the_difference_would_be_useless(monkeypatch: pytest
 def test_replay_keeps_the_side_of_every_kink() -> None:
     with RecordKinks() as kinks:
         first = (torch.relu(torch.tensor([-1.0, 2.0])), F.max_pool2d(torch.tensor([[[[1.0, 3.0]]]]), (1, 2)))
+        sloped = F.leaky_relu(torch.tensor([-1.0, 2.0]), 0.3), F.leaky_relu(torch.tensor([-1.0, 2.0]))
     with ReplayKinks(kinks.noted):
         again = (torch.relu(torch.tensor([5.0, -4.0])), F.max_pool2d(torch.tensor([[[[7.0, 6.0]]]]), (1, 2)))
+        turned = F.leaky_relu(torch.tensor([1.0, -2.0]), 0.3), F.leaky_relu(torch.tensor([1.0, -2.0]))
     assert [v.flatten().tolist() for v in first] == [[0.0, 2.0], [3.0]]
     assert [v.flatten().tolist() for v in again] == [[0.0, -4.0], [6.0]]
-
-
-def test_a_slope_given_by_its_position_is_the_slope() -> None:
-    values = torch.tensor([-1.0, 2.0])
-    with RecordKinks() as kinks:
-        first = F.leaky_relu(values, 0.3)
-    with ReplayKinks(kinks.noted):
-        again = F.leaky_relu(-values, 0.3)
-    assert first.tolist() == pytest.approx([-0.3, 2.0])
-    assert again.tolist() == pytest.approx([0.3, -2.0])
+    torch.testing.assert_close(torch.stack(sloped), torch.tensor([[-0.3, 2.0], [-0.01, 2.0]]))
+    torch.testing.assert_close(torch.stack(turned), torch.tensor([[0.3, -2.0], [0.01, -2.0]]))
 
 
 class Mixing(nn.Module):
@@ -195,139 +237,90 @@ class Mixing(nn.Module):
         return self.out((rows - rows.mean(0)).square())
 
 
-class OwnWeight(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(72, CLASSES))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images.flatten(1) @ self.weight).tanh()
-
-
 def tied() -> nn.Module:
     first, second = nn.Linear(72, 72), nn.Linear(72, 72)
     second.weight = first.weight
     return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, nn.Linear(72, CLASSES))
 
 
-@pytest.mark.parametrize(
-    ("build", "why"),
-    [
-        (OwnWeight, "OwnWeight has no form with one weight per trial"),
+def test_models_without_a_trial_form_are_refused_and_what_cannot_be_differenced_is_noticed() -> None:
+    torch.manual_seed(0)
+    for build, why in (
+        (lambda: nn.Sequential(nn.Conv1d(2, 2, 3)), "Conv1d has no form with one weight per trial"),
         (tied, "layers that share weights"),
         (lambda: nn.Sequential(nn.Conv2d(2, 2, 3, padding_mode="reflect", padding=1)), "Conv2d has no form"),
         (lambda: nn.Sequential(nn.Conv2d(2, 2, 2, padding="same")), "different amounts"),
-    ],
-)
-def test_models_without_a_trial_form_are_refused(build: Callable[[], nn.Module], why: str) -> None:
-    with pytest.raises(AttackError, match=why):
-        TrialNetwork(build())
-
-
-@pytest.mark.parametrize("build", [Mixing, OwnWeight, tied])
-def test_what_cannot_be_differenced_is_noticed(build: Callable[[], nn.Module]) -> None:
-    torch.manual_seed(0)
-    exact = objective(attackable(build().double(), False), 2)
-    assert torch.isfinite(exact(unknowns(2), torch.arange(TRIALS))[1]).all()
-    assert not agrees(exact, unknowns(2))
-
-
-def test_agreement_holds_where_it_should() -> None:
-    for name in NETS:
-        assert agrees(objective(attackable(net(name), True), 2), unknowns(2))
-
-
-def test_an_attack_notices_a_model_that_mixes_its_trials() -> None:
-    """BatchNorm without weights is no trial layer: its batch would be that of all trials."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, affine=False), nn.Sigmoid(), nn.Flatten(), nn.Linear(400, 4)
-    )
-    images, labels = pictures(2, seed=1), torch.tensor([0, 1])
-    seen = [sent(net, images[at : at + 1], labels[at : at + 1]) for at in range(2)]
-    assert all(observation.train_mode for observation in seen)
-    guesses = GradientInversion(iterations=3).attack_many(seen, [torch.Generator().manual_seed(at) for at in range(2)])
+    ):
+        with pytest.raises(AttackError, match=why):
+            TrialNetwork(build())
+    for build in (Mixing, tied):
+        exact = objective(attackable(build().double(), False))
+        assert torch.isfinite(exact(unknowns(), EVERY)[1]).all()
+        assert not agrees(exact, unknowns()), build
+    # BatchNorm without weights is no trial layer: its batch would be that of all trials.
+    norm = nn.BatchNorm2d(4, affine=False)
+    mixing = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(400, 4))
+    seen = [sent(mixing, pictures(1, seed=at), torch.tensor([at])) for at in range(2)]
+    guesses = GradientInversion(iterations=3).attack_many(seen, generators(2))
     assert [guess.diagnostics["differenced"] for guess in guesses] == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_coarse_convolutions_are_off_inside_and_afterwards_as_before(
-    allowed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-
-    def leave() -> None:
-        assert not torch.backends.cudnn.allow_tf32
-        raise AttackError("left early")
-
-    with pytest.raises(AttackError), full_precision():
-        leave()
-    assert torch.backends.cudnn.allow_tf32 == allowed
-
-
-def test_an_inversion_runs_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-    original = GradientInversion._invert
-
-    def watched(*given: object) -> object:
-        seen.append(torch.backends.cudnn.allow_tf32)
-        return original(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+def test_coarse_convolutions_are_off_in_an_inversion_and_afterwards_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, original = [], GradientInversion._invert
+    watched = lambda *given: seen.append(torch.backends.cudnn.allow_tf32) or original(*given)  # noqa: E731
     monkeypatch.setattr(GradientInversion, "_invert", watched)
-    GradientInversion(iterations=2)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
-    assert seen == [False]
+    for allowed in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+        GradientInversion(iterations=1)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
+        with pytest.raises(AttackError), full_precision():
+            raise AttackError("left early")
+        assert torch.backends.cudnn.allow_tf32 == allowed
+    assert seen == [False, False]
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_batch_statistics_are_read_of_the_second_pass(batch: int) -> None:
-    model = attackable(net("batch norm"), True)
-    observed = PriorInput({"1": (random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1)}, {})
+# ---- batch statistics
+
+
+def with_statistics(model: nn.Module, batch: int) -> GradientMatching:
+    """With a prior on statistics that were sent of layer 1."""
     exact = objective(model, batch)
-    without = exact(unknowns(batch), torch.arange(TRIALS))[1]
-    exact.prior, exact.observed = StatisticsPrior(model, 3.0), observed
-    rows, some = unknowns(batch)[1:], torch.tensor([1, 2])
-    losses, gradients = exact(rows, some)
-    assert ((gradients - without[1:]).norm(dim=1) > 0.1 * gradients.norm(dim=1)).all()  # The prior counts here.
-    differenced = DifferencedMatching(exact)
-    for objective_pair in ((exact, differenced), (exact.with_prior(0.5), differenced.with_prior(0.5))):
-        (losses, gradients), (other_losses, other) = (one(rows, some) for one in objective_pair)
-        torch.testing.assert_close(other_losses, losses, rtol=1e-6, atol=1e-6)
-        assert ((other - gradients).norm(dim=1) / gradients.norm(dim=1)).max() < 1e-4
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_normalised_by_what_was_sent_is_a_network_with_these_constants(batch: int) -> None:
-    sent_mean, sent_variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
-    rows, model = unknowns(batch), attackable(net("batch norm"), True)
-    exact = objective(model, batch)
-    exact.prior, exact.observed = StatisticsPrior(model, 3.0), PriorInput({"1": (sent_mean, sent_variance)}, {})
-    differenced = DifferencedMatching(exact)
-    losses, gradients = differenced.normalised()(rows, torch.arange(TRIALS))
-    own = differenced(rows, torch.arange(TRIALS))[0]
-    assert ((losses - own).abs() > 1e-3).all()  # And the original is as it was.
-    torch.testing.assert_close(own, exact(rows, torch.arange(TRIALS))[0], rtol=1e-6, atol=1e-6)
-    for trial in range(TRIALS):
-        constant = attackable(net("batch norm"), False)
-        constant[1].running_mean, constant[1].running_var = sent_mean[trial], sent_variance[trial]  # type: ignore[index]
-        oracle = objective(constant, batch)
-        oracle.prior, oracle.observed = StatisticsPrior(constant, 3.0), exact.observed
-        loss, gradient = oracle(rows[trial : trial + 1], torch.tensor([trial]))
-        torch.testing.assert_close(losses[trial : trial + 1], loss, rtol=1e-6, atol=1e-6)
-        assert (gradients[trial] - gradient[0]).norm() < 1e-4 * gradient.norm()
-
-
-def test_a_layer_with_a_sent_variance_of_zero_normalises_by_its_batch() -> None:
-    exact = objective(attackable(net("batch norm"), True), 2)
     mean, variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
-    exact.prior, exact.observed = StatisticsPrior(exact.model, 3.0), PriorInput({"1": (mean, variance)}, {})
-    assert DifferencedMatching(exact).normalised().constants == {"1"}
-    variance[0, 2] = 0
-    differenced = DifferencedMatching(exact)
-    assert differenced.normalised() is differenced
-    assert differenced.constants == frozenset()
+    exact.prior, exact.observed = StatisticsPrior(model, 3.0), PriorInput({"1": (mean, variance)}, {})
+    return exact
 
 
-def test_without_known_statistics_nothing_is_normalised_by_them() -> None:
-    differenced = DifferencedMatching(objective(attackable(net("batch norm"), True), 2))
-    assert differenced.normalised() is differenced
+def test_batch_statistics_are_read_of_the_second_pass() -> None:
+    model = attackable(net("batch norm"), True)
+    for batch in (1, 2):
+        exact, rows, some = with_statistics(model, batch), unknowns(batch)[1:], torch.tensor([1, 2])
+        gradients, without = exact(rows, some)[1], objective(model, batch)(rows, some)[1]
+        assert ((gradients - without).norm(dim=1) > 0.1 * gradients.norm(dim=1)).all()  # The prior counts here.
+        differenced = DifferencedMatching(exact)
+        for pair in ((exact, differenced), (exact.with_prior(0.5), differenced.with_prior(0.5))):
+            (losses, gradients), (other_losses, other) = (one(rows, some) for one in pair)
+            torch.testing.assert_close(other_losses, losses, rtol=1e-6, atol=1e-6)
+            assert relative_error(other, gradients) < 1e-4
+
+
+def test_normalised_by_what_was_sent_is_a_network_with_these_constants() -> None:
+    for batch in (1, 2):
+        rows, exact = unknowns(batch), with_statistics(attackable(net("batch norm"), True), batch)
+        differenced = DifferencedMatching(exact)
+        assert differenced.normalised().constants == {"1"}
+        losses, gradients = differenced.normalised()(rows, EVERY)
+        own = differenced(rows, EVERY)[0]
+        assert ((losses - own).abs() > 1e-3).all()  # And the original is as it was.
+        torch.testing.assert_close(own, exact(rows, EVERY)[0], rtol=1e-6, atol=1e-6)
+        for trial in range(TRIALS):
+            constant = attackable(net("batch norm"), False)
+            mean, variance = (values[trial] for values in exact.observed.statistics["1"])
+            constant[1].running_mean, constant[1].running_var = mean, variance  # type: ignore[index]
+            loss, gradient = with_statistics(constant, batch)(rows[trial : trial + 1], torch.tensor([trial]))
+            torch.testing.assert_close(losses[trial : trial + 1], loss, rtol=1e-6, atol=1e-6)
+            assert relative_error(gradients[trial : trial + 1], gradient) < 1e-4
+    # Without statistics, or with a variance of 0, a layer normalises by its batch.
+    exact.observed.statistics["1"][1][0, 2] = 0
+    for one in (exact, objective(attackable(net("batch norm"), True))):
+        differenced = DifferencedMatching(one)
+        assert differenced.normalised() is differenced
+        assert differenced.constants == frozenset()

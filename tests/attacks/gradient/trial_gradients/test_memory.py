@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,61 +17,39 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks, t
 from attacks.observations import AttackError
 
 ROOT = Path(__file__).parents[4]
+MODULE = "attacks.gradient.trial_gradients.memory"
 
 
-def small() -> nn.Module:
-    return nn.Sequential(
+def test_every_layer_is_counted_once_per_image_and_the_model_is_left_alone() -> None:
+    model = nn.Sequential(
         nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16, 5)
-    )
-
-
-def test_counts_every_layer_once_per_image() -> None:
+    ).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     # Image 16, convolution, norm, ReLU and flatten 32 each, 5 logits.
     activations = 16 + 4 * 32 + 5
     weights = (2 * 9 + 2) + 4 + (32 * 5 + 5)
     for images in (1, 3, 8):
-        assert trial_bytes(small(), (1, 4, 4), images) == 4 * (10 * images * activations + 8 * weights)
-
-
-def test_leaves_the_model_alone() -> None:
-    model = small().train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    trial_bytes(model, (1, 4, 4), 1)
+        assert trial_bytes(model, (1, 4, 4), images) == 4 * (10 * images * activations + 8 * weights)
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_huge_batches_are_counted_not_allocated() -> None:
+def test_huge_batches_are_counted_not_allocated_and_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU())
     assert trial_bytes(model, (3, 4096, 4096), 10**6) > 10**15
+    needed = trial_bytes(model, (3, 8, 8), 1)
+    for free, fits in ((needed, 1), (5 * needed - 1, 4)):
+        monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free))
+        assert fitting_trials(model, (3, 8, 8), 1) == fits
+    monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda: SimpleNamespace(available=needed - 1))
+    with pytest.raises(
+        AttackError, match=r"one trial of 1 dummy images of 3x8x8 would need about 0.0 GB, and 0.0 GB are free"
+    ):
+        fitting_trials(model, (3, 8, 8), 1)
 
 
-class ReadsValues(nn.Module):
-    """Its shapes depend on its values, which the meta device does not have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        out = self.linear(images.flatten(1))
-        return out if out.sum().item() < 1e9 else out[:0]
-
-
-def test_a_model_that_reads_values_is_measured_on_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attacks.gradient.trial_gradients.memory.LARGE_IMAGE", 1)
-    assert trial_bytes(ReadsValues(), (1, 2, 2), 2) == 4 * (10 * 2 * (4 + 3) + 8 * 15)
-
-
-def test_what_cannot_fit_is_refused_and_the_rest_is_counted() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU())
-    with pytest.raises(AttackError, match=r"one trial of 1000000 dummy images of 3x512x512 would need about \d+"):
-        fitting_trials(model, (3, 512, 512), 10**6)
-    assert fitting_trials(model, (3, 8, 8), 1) >= 4 * fitting_trials(model, (3, 64, 64), 1) > 0
-
-
-def test_chunks_shrink_until_they_fit() -> None:
+def test_chunks_shrink_until_they_fit_and_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
     tried: list[int] = []
 
     def run(some: Sequence[int]) -> list[int]:
@@ -83,13 +62,11 @@ def test_chunks_shrink_until_they_fit() -> None:
     assert [at for some in ends for at in some] == list(range(9))
     assert tried == [8, 4, 2, 2, 2, 2, 1]
 
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    def run(some: Sequence[int]) -> None:
+    def mistaken(some: Sequence[int]) -> None:
         raise RuntimeError("sizes do not match")
 
     with pytest.raises(RuntimeError, match="sizes do not match"):
-        in_chunks(run, [1, 2], 2)
+        in_chunks(mistaken, [1, 2], 2)
 
 
 FAULTS = """
@@ -110,7 +87,7 @@ print(first, faults())
 
 
 @pytest.mark.long
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="without effect elsewhere")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="without effect where the C library is not glibc")
 def test_freed_memory_is_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True, cwd=ROOT)
     before, after = map(int, done.stdout.split())
