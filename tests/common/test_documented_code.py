@@ -15,6 +15,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from opacus import PrivacyEngine
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -120,13 +121,10 @@ def test_the_how_to_audits_from_python_and_from_a_script(tmp_path: Path, monkeyp
 
 
 def test_the_how_to_protects_a_batch() -> None:
-    """VisualMixer moves pixels: every channel keeps its values, and most are elsewhere."""
     images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     names: dict[str, Any] = {"images": images, "targets": torch.eye(4)}
     exec(blocks("docs/how_to/run_an_audit.md", "python")[2], names)
-    protected = names["protected"].images
-    assert torch.equal(protected.flatten(2).sort().values, images.flatten(2).sort().values)
-    assert (protected != images).float().mean() > 0.5
+    assert (names["protected"].images != images).float().mean() > 0.5
 
 
 @pytest.mark.long
@@ -140,21 +138,16 @@ def test_a_model_as_the_page_writes_it_is_taken(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_two_lines_of_canaries_act_in_a_step_of_opacus() -> None:
-    from opacus import PrivacyEngine  # slow to import
-
     block = next(one for one in blocks("docs/your_own_app.md", "python") if "with_canaries" in one)
     before, after = block.split("# here the app calls make_private")
-    images = torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    examples = list(zip(torch.rand(8, 1, 8, 8), range(8), strict=True))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     context = Context(1, 1, {"partition-id": 0, "randomness": "seed"}, RecordDict(), {})
-    names: dict[str, Any] = {
-        "context": context, "train_loader": DataLoader(list(zip(images, range(8), strict=True)), batch_size=10**6),
-    }  # fmt: skip
+    names: dict[str, Any] = {"context": context, "train_loader": DataLoader(examples, batch_size=10**6)}
     exec(before, names)
-    names["model"], names["optimizer"], names["train_loader"] = PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=names["train_loader"],
-        noise_multiplier=1.0, max_grad_norm=1.0,
-    )  # fmt: skip
+    of = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "data_loader": names["train_loader"]}
+    private = PrivacyEngine().make_private(module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **of)
+    names |= dict(zip(("model", "optimizer", "train_loader"), private, strict=True))
     exec(f"#{after}", names)
     for shown, classes in names["train_loader"]:
         F.cross_entropy(names["model"](shown), classes).backward()

@@ -121,16 +121,10 @@ def an_update(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Update:
     return {name: (scale * torch.randn(shape, generator=generator)).to(dtype) for name, shape in shapes.items()}
 
 
-def some_tokens(count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Tokens of a 4 x 4 grid, each of which could be a 4 x 4 patch of two planes."""
-    return torch.randn(count, 16, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
-
-
-def some_smashed(defense: SmashedDefense, count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
-    """What a client half sends under such a defence: tokens (B, N, D), or maps (B, C, H, W) where it was fitted to a network's."""
-    if not isinstance(defense, FittedDefense):
-        return some_tokens(count, dtype)
-    return torch.randn(count, 8, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+def some_smashed(defense: Defense, count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What a client half sends: tokens (B, N, D) of a 4 x 4 grid; of a fitted defence, maps (B, C, H, W)."""
+    shape = (8, 8, 8) if isinstance(defense, FittedDefense) else (16, 32)
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 @cache
@@ -211,14 +205,14 @@ def unprotected(defense: Defense) -> dict[str, Tensor]:
     if isinstance(defense, SmashedDefense):
         return {"features": some_smashed(defense)}
     if isinstance(defense, EdgeTrainingDefense):
-        return outcome(defense, generator_for(0)) | {"gradient": torch.zeros_like(some_tokens())}
+        return outcome(defense, generator_for(0)) | {"gradient": torch.zeros_like(some_smashed(defense))}
     assert isinstance(defense, TrainingDefense)
     return train(a_training(defense))
 
 
 def gradients(defense: EdgeTrainingDefense, network: nn.Module, *which: int) -> dict[str, Tensor]:
     """Gradients of the sum of the chosen losses, of the network's weights by name and of "features"; zeros where none."""
-    features = some_tokens().requires_grad_()
+    features = some_smashed(defense).requires_grad_()
     patches = torch.rand(4, 16, 48, generator=torch.Generator().manual_seed(1))
     losses = defense.losses(network, features, patches)
     leaves = {**dict(network.named_parameters()), "features": features}

@@ -72,21 +72,15 @@ def elements(site: Path) -> dict[str, Elements]:
 def test_the_reference_holds_exports_settings_and_configurations(site: Path, elements: dict[str, Elements]) -> None:
     """Exports by their defining module: what an import gives, against what griffe read."""
     anchors = set().union(*(one.anchors for page, one in elements.items() if page.startswith("reference/api/")))
-    missing = []
     for package in PACKAGES:
         module = import_module(package)
         one_line = re.findall(r" import (\w+) as \1$", inspect.getsource(module), re.MULTILINE)
         things = [getattr(module, name) for name in getattr(module, "__all__", one_line)]
-        paths = [
+        paths = {
             f"{one.__module__}.{one.__qualname__}" for one in things if inspect.isclass(one) or inspect.isfunction(one)
-        ]
-        missing += [path for path in paths if path not in anchors]
-    assert not missing
-    known = ("strategies.federated.curious.CuriousFedAvg", "simulations.run.in_process.audit")
-    assert {"clients.external_app.app.answer_audits", *known} <= anchors
-    page = (site / "reference/api/defenses/index.html").read_text(encoding="utf-8")
-    assert "(B, C, H, W)" in page
-    assert "Raises:" in page
+        }
+        assert not paths - anchors
+    assert {"clients.external_app.app.answer_audits", "simulations.run.in_process.audit"} <= anchors
     for name, keys in (("settings", all_settings()), ("search_settings", search_settings())):
         text = (site / f"reference/{name}.html").read_text(encoding="utf-8")
         assert not [key for key in keys if f"<code>{key}</code>" not in text]
@@ -121,34 +115,24 @@ def test_links_lead_somewhere_and_nothing_is_fetched_from_elsewhere(site: Path, 
 
 
 @pytest.mark.slow
-def test_the_search_works_from_the_disk_and_asks_no_server(site: Path) -> None:
+def test_the_search_works_from_the_disk_and_wide_tables_scroll_on_a_phone(site: Path) -> None:
+    asked: list[str] = []
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto((site / "tutorial.html").as_uri())
         page.locator("input.md-search__input").press_sequentially("VisualMixer")
         found = page.locator(".md-search-result__item a")
         found.first.wait_for()
-        texts, links = found.all_inner_texts(), [link.get_attribute("href") or "" for link in found.all()]
-    assert any("VisualMixer" in text for text in texts)
+        links = [link.get_attribute("href") or "" for link in found.all()]
+        assert any("VisualMixer" in text for text in found.all_inner_texts())
+        page = browser.new_page(viewport={"width": 400, "height": 900})
+        for path in sorted((site / "results").glob("*.html")):  # which have the widest tables
+            page.goto(path.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path.name
     assert links
     assert all(link.startswith(site.as_uri()) for link in links)
     assert not [address for address in asked if not address.startswith(("file:", "about:", "data:"))]
-
-
-@pytest.mark.slow
-def test_wide_tables_scroll_in_their_own_box_on_a_phone(site: Path) -> None:
-    """On the pages of results, which have the widest."""
-    with open_browser() as browser:
-        page = browser.new_page(viewport={"width": 400, "height": 900})
-        wide = {}
-        for path in sorted((site / "results").glob("*.html")):
-            page.goto(path.as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path.name
-            widths = "Math.max(0, ...[...document.querySelectorAll('table')].map((one) => one.scrollWidth))"
-            wide[path.name] = page.evaluate(widths)
-    assert sum(width > 800 for width in wide.values()) >= 3, "else nothing had to scroll"
 
 
 @pytest.mark.long

@@ -55,11 +55,10 @@ def _of_a_call(node: ast.Call) -> Iterator[str]:
     called = ast.unparse(node.func)
     given = {one.arg: ast.unparse(one.value) for one in node.keywords}
     last = called.rpartition(".")[2]
+    of_text = last == "load_state_dict" and node.args and "str(" in ast.unparse(node.args[0])
     if called in BUILT_IN or last == "import_module":
         yield last
-    elif (
-        called == "torch.load" or (last == "load_state_dict" and node.args and "str(" in ast.unparse(node.args[0]))
-    ) and (given.get("weights_only") != "True"):
+    elif (called == "torch.load" or of_text) and given.get("weights_only") != "True":
         yield f"{called} without weights_only"
     elif given.get("allow_pickle", "False") != "False":
         yield f"{called} with allow_pickle"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
-from defenses.fitting import SHAPE, features_by_row, features_in_batches, in_eval_mode, version_of
+from defenses.fitting import SHAPE, features_by_row, features_in_batches, version_of
 from defenses.random_draws import generator_for
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
@@ -130,41 +129,27 @@ def test_what_does_not_fit_together_is_refused() -> None:
     partly = parse(CHAIN).with_state({name: tensor for name, tensor in state.items() if name.startswith("0.")})
     other = parse("DeltaAutoencoder(delta='max') | FeatureNoise()")
     behind = parse("FeaturePCA(components=4) | DeltaAutoencoder(delta='max', epochs=1)")
-    assert not partly.fitted
-    for use, message in (
-        (
-            lambda: parse(CHAIN).protect_features(features, ("use",)),
-            r"is not fitted: call Pipeline.fit\(context, key\)",
-        ),
-        (lambda: other.with_state(state), r"tensors \['2.basis', '2.mean', '2.shape'\] belong to no stage"),
-        (lambda: partly.protect_features(features, ("use",)), r"FeaturePCA\(components=4\) is not fitted"),
-        (
-            lambda: behind.latent_shape(4, 8, 8),
-            r"needs features \(C, H, W\), and gets \(4,\) .* before; write it first",
-        ),
-        (lambda: behind.fit(a_context(), ("secret",)), r"returns features \(1, 4\); allowed: maps"),
-        (
-            lambda: a_context(images=torch.zeros(0, 3, 8, 8)),
-            r"images are \(0, 3, 8, 8\); allowed: \(N, C, H, W\) with N >= 1",
-        ),
-        (lambda: a_context(images=torch.zeros(20, 24)), r"images are \(20, 24\); allowed"),
-        (lambda: a_context(labels=torch.zeros(19)), r"labels are \(19,\); allowed: \(20,\)"),
-        (lambda: a_context(black=torch.zeros(1)), r"black is \(1,\); allowed: \(3,\)"),
+    unfitted, none, zeros = parse(CHAIN).protect_features, ("use",), torch.zeros
+    for message, use, *given in (
+        (r"is not fitted: call Pipeline.fit\(context, key\)", unfitted, features, none),
+        (r"FeaturePCA\(components=4\) is not fitted", partly.protect_features, features, none),
+        (r"tensors \['2.basis', '2.mean', '2.shape'\] belong to no stage", other.with_state, state),
+        (r"needs features \(C, H, W\), and gets \(4,\) .* before; write it first", behind.latent_shape, 4, 8, 8),
+        (r"returns features \(1, 4\); allowed: maps", behind.fit, a_context(), none),
     ):
         with pytest.raises(DefenseError, match=message):
-            use()
+            use(*given)
+    for message, given in (
+        (r"images are \(0, 3, 8, 8\); allowed: \(N, C, H, W\) with N >= 1", {"images": zeros(0, 3, 8, 8)}),
+        (r"images are \(20, 24\); allowed", {"images": zeros(20, 24)}),
+        (r"labels are \(19,\); allowed: \(20,\)", {"labels": zeros(19)}),
+        (r"black is \(1,\); allowed: \(3,\)", {"black": zeros(1)}),
+    ):
+        with pytest.raises(DefenseError, match=message):
+            a_context(**given)
 
 
 # ---- parts
-
-
-def test_modes_come_back_even_after_an_error() -> None:
-    net = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm2d(2).eval(), nn.Dropout()))
-    modes = [layer.training for layer in net.modules()]
-    with contextlib.suppress(KeyError), in_eval_mode(net):
-        assert not any(layer.training for layer in net.modules())
-        raise KeyError
-    assert [layer.training for layer in net.modules()] == modes == [True, True, True, False, True]
 
 
 def test_a_version_is_that_of_names_shapes_types_and_values() -> None:

@@ -39,20 +39,6 @@ def test_weights_of_the_most_images_are_drawn_under_every_bound() -> None:
         assert 0 <= weights.min() <= weights.max() <= bound
 
 
-def test_images_and_targets_are_mixed_alike_and_with_oneself() -> None:
-    # Image i is 1 in row i and 0 elsewhere, target i is class i: both mixtures show the weights themselves.
-    count = 8
-    images = torch.eye(count).view(count, 1, count, 1).expand(-1, 3, -1, 4).contiguous()
-    protected = InstaHide().protect_batch(Batch(images, torch.eye(count)), generator_for(1))
-    magnitudes, weights = (2 * protected.images - 1).abs(), protected.targets
-    torch.testing.assert_close((2 * weights - 1).abs(), magnitudes[:, 0, :, 0])
-    torch.testing.assert_close(magnitudes, magnitudes[:, :1, :, :1].expand_as(magnitudes))
-    torch.testing.assert_close(weights.sum(1), torch.ones(count))
-    assert (weights.diagonal() > 0).all()
-    assert ((weights > 0).sum(1) <= 4).all()
-    assert (weights > 0).sum() > 2 * count
-
-
 @pytest.mark.numeric
 def test_signs_are_fair_and_independent_over_pixels_and_channels() -> None:
     batch = Batch(torch.full((1, 3, 64, 64), 0.8), torch.ones(1, 1))

@@ -189,17 +189,12 @@ def test_vfe_before_and_after_equals_a_loop_over_the_slow_windows() -> None:
 
 
 def test_windows_are_described_beside_those_of_the_paper() -> None:
-    for sizes, side, words in (
-        ([16, 8, 4, 2], 32, "windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 of 224 in VisualMixer's paper"),
-        ([32, 16, 8], 224, "windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"),
-        ([4], 32, "windows of 4 of 32 pixels (12 % of the side), as 28 of 224 in VisualMixer's paper"),
-        ([64], 32, "windows of 32 of 32 pixels (100 % of the side), as 224 of 224 in VisualMixer's paper"),
-    ):  # fmt: skip
-        assert windows_in_words(sizes, side) == words
-    mixer = VisualMixer(window_lower=2, window_upper=16)
-    assert mixer.at_size(20, 32) == mixer.at_size(32, 32) == windows_in_words([16, 8, 4, 2], 32)
-    assert mixer.at_size(7, 32).endswith("; the shorter side has only 7 pixels and cuts them")
-    assert parse(f"Blur() | {mixer} | GaussianNoise()").at_size(32, 32) == [mixer.at_size(32, 32)]
+    mixer, paper = VisualMixer(window_lower=2, window_upper=16), "of 224 in VisualMixer's paper"
+    words = f"windows of 2 to 8 of 32 pixels (6 to 25 % of the side), as 14 to 56 {paper}"
+    assert parse(f"Blur() | {mixer} | GaussianNoise()").at_size(20, 32) == [words]
+    assert mixer.at_size(7, 32) == f"{words}; the shorter side has only 7 pixels and cuts them"
+    assert windows_in_words([32, 16, 8], 224) == "windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"
+    assert windows_in_words([64], 32) == f"windows of 32 of 32 pixels (100 % of the side), as 224 {paper}"
 
 
 # ---- bounds that follow from other settings
@@ -287,17 +282,13 @@ def test_channels_are_shuffled_independently_or_together_and_windows_always_apar
 
 def test_bounds_that_fit_nothing_are_refused() -> None:
     for arguments, message in (
-        ({"window_upper": 15.5}, "window_upper is 15.5; allowed: a whole number"),
         ({"window_lower": 16}, "window_upper is 15; allowed: 16 or more"),
         ({"window_lower": 9, "strict_lower": True}, "window_upper is 15; allowed: 16 or more"),
-        ({"window_upper": "all"}, "window_upper is 'all'; allowed: a whole number up to 4096, or \"auto\""),
-        ({"window_upper": 4097}, "window_upper is 4097; allowed: a whole number up to 4096"),
+        ({"window_upper": 4097}, 'window_upper is 4097; allowed: a whole number up to 4096, or "auto"'),
         ({"window_upper": "auto", "window_lower": 16}, "window_upper is 'auto'; allowed: 16 or more.*it is 15 here"),
         ({"window_upper": "auto", "max_change": 100}, "every sampled kernel"),
         ({"target_vfe": 113}, "target_vfe is 113; allowed: at most 112, which windows of 8 reach.*bound of 15"),
-        ({"target_vfe": 1e12}, "target_vfe is 1000000000000.0; allowed: at most 112"),
         ({"target_vfe": 100, "vfe_margin": 3.0}, "target_vfe is 100; allowed: at most 79.95"),
-        ({"confidence": 1.0}, r"confidence is 1.0; allowed: a number in \(0, 1\)"),
     ):
         with pytest.raises(ValueError, match=message):
             VisualMixer(**arguments)

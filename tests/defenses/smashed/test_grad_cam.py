@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from scipy.ndimage import map_coordinates
 from torch import Tensor, nn
 from torchvision.models import resnet18, vgg11
 
@@ -42,29 +44,12 @@ def slow(net: nn.Sequential, picture: Tensor, stage: int, number: int | None) ->
     for channel in range(maps.shape[1]):
         weight = sum(maps.grad[0, channel, i, j] for i in range(cam.shape[0]) for j in range(cam.shape[1]))
         cam += weight / cam.numel() * maps.detach()[0, channel]
-    scaled = bilinear(cam.clamp(min=0), *picture.shape[2:])
+    # Pixel centres at (i + 0.5) / n, the border repeated.
+    places = [(np.arange(n) + 0.5) * m / n - 0.5 for m, n in zip(cam.shape, picture.shape[2:], strict=True)]
+    positions = np.meshgrid(*places, indexing="ij")
+    scaled = torch.from_numpy(map_coordinates(cam.clamp(min=0).numpy(), positions, order=1, mode="nearest"))
     scaled = scaled - scaled.min()
     return scaled / (scaled.max() + 1e-7)
-
-
-def bilinear(cam: Tensor, height: int, width: int) -> Tensor:
-    """Pixel centres at (i + 0.5) / n, the border repeated."""
-
-    def places(small: int, large: int) -> list[tuple[int, int, float]]:
-        found = []
-        for at in range(large):
-            place = max((at + 0.5) * small / large - 0.5, 0.0)
-            low = min(int(place), small - 1)
-            found.append((low, min(low + 1, small - 1), place - low))
-        return found
-
-    scaled = torch.zeros(height, width, dtype=cam.dtype)
-    for i, (top, bottom, down) in enumerate(places(cam.shape[0], height)):
-        for j, (left, right, along) in enumerate(places(cam.shape[1], width)):
-            upper = (1 - along) * cam[top, left] + along * cam[top, right]
-            lower = (1 - along) * cam[bottom, left] + along * cam[bottom, right]
-            scaled[i, j] = (1 - down) * upper + down * lower
-    return scaled
 
 
 def test_maps_are_those_of_the_formula_in_any_batch_and_of_frozen_networks() -> None:

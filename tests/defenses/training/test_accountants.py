@@ -32,7 +32,7 @@ from defenses.training.accounting import (
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.privacy_loss import ADDED, REMOVED, REPLACED, SampledPair, prv_epsilon
-from tests.defenses.training.test_dp_sgd import DELTA, sampled_divergence, state_of
+from tests.defenses.training.test_dp_sgd import DELTA, renyi_epsilon, sampled_divergence, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the", "ignore:GDP accounting is experimental")
 NEIGHBOURS = (ADD_OR_REMOVE, REPLACE_ONE)
@@ -121,21 +121,15 @@ def test_of_steps_on_all_examples_the_claim_by_prv_is_exact() -> None:
 
 def test_the_grid_misses_the_loss_of_all_steps_or_of_any_step_with_its_part_of_the_error() -> None:
     """A quarter for all steps; an eighth for the single ones, which decides where large losses are rare. By whole orders."""
-    error = 1e-8
+    error, orders = 1e-8, [order for order in privacy_loss._ORDERS if order == int(order)]
     for noise, rate, count, single in ((0.6, 1e-4, 50, True), (2.0, 0.5, 20, False)):
-
-        def by_orders(times: int, delta: float, of: tuple[float, float] = (noise, rate)) -> float:
-            orders = [order for order in privacy_loss._ORDERS if order == int(order)]
-            return min(
-                times * sampled_divergence(*of, a) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1)
-                for a in orders
-            )
-
+        of = {order: sampled_divergence(noise, rate, order) for order in orders}
         width, epsilon = privacy_loss._tails([(noise, rate, count)], DELTA, error)
-        one, every = by_orders(1, error / (8 * count)), by_orders(count, error / 4)
+        one = renyi_epsilon(of.__getitem__, 1, error / (8 * count), orders)
+        every = renyi_epsilon(of.__getitem__, count, error / 4, orders)
         assert (one > 1.1 * every) == single
         assert width == pytest.approx(max(one, every), rel=1e-9)
-        assert epsilon == pytest.approx(by_orders(count, DELTA), rel=1e-9)
+        assert epsilon == pytest.approx(renyi_epsilon(of.__getitem__, count, DELTA, orders), rel=1e-9)
 
 
 def test_the_approximation_by_a_central_limit_is_opacus_and_can_be_below_the_truth() -> None:

@@ -82,7 +82,7 @@ def test_the_loss_is_that_of_the_task_and_beta_times_the_divergence() -> None:
     loss, _ = gradient(built(), Precode(size=4, beta=0.5), 5)
     model = built()
     encoded = model[5][0].encoder(model[:5](pictures(4)))
-    assert loss - plain == pytest.approx(0.5 * float(divergence(encoded)), rel=1e-4)
+    assert loss - plain == pytest.approx(0.5 * float(divergence(encoded).detach()), rel=1e-4)
 
 
 def test_a_model_without_it_or_without_a_head_is_refused() -> None:

@@ -33,7 +33,7 @@ def flat(update: Update) -> torch.Tensor:
     return torch.cat([tensor.flatten().double() for tensor in update.values()])
 
 
-def after(defense: ClientDP, releases: int) -> dict[str, Any]:
+def after(defense: Any, releases: int) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for _ in range(releases):
         state = defense.recorded(state)
