@@ -19,6 +19,7 @@ from simulations.runtime.user_cache import cache_folder
 
 NOBODY = 1_999_999_999
 """A user that the system has no entry of."""
+MADE = {section: [["new", "line"]] for section in SECTIONS}
 
 
 @pytest.fixture
@@ -27,7 +28,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache_folder()
 
 
-def test_what_is_read_is_what_the_code_says(cache: Path) -> None:
+def test_what_is_read_is_what_the_code_says_and_damage_or_other_code_is_made_anew(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = listed()
     assert made == catalogue()
     assert set(made) == set(SECTIONS)
@@ -37,23 +40,7 @@ def test_what_is_read_is_what_the_code_says(cache: Path) -> None:
     assert first.exit_code == 0
     assert "VisualMixer" in first.output
     assert "default of split: 'vit'" in first.output
-
-
-def test_attacks_with_shadow_models_name_who_trains_them_and_what_is_an_upper_bound() -> None:
-    attacks = {name: lines for name, *lines in catalogue()["attacks"]}
-    online = attacks["OnlineLiRA"]
-    assert "shadow models: num_shadows, trained by each client, in each attacked round" in online
-    assert any(line.startswith("upper bound: shadow models train on the client's members") for line in online)
-    assert any(
-        "exactly the non-members that are scored" in line for line in online if line.startswith("the server knows")
-    )
-    assert "shadow models: num_shadows, trained by the server, for each pipeline" in attacks["LiRA"]
-    assert not [line for line in attacks["LiRA"] if line.startswith("upper bound")]
-    assert not [line for line in attacks["LossThreshold"] if line.startswith("shadow models")]
-
-
-def test_the_second_time_nothing_imports_torch(cache: Path) -> None:
-    listed()
+    # The second time nothing imports torch.
     code = (
         "import sys; from typer.testing import CliRunner; from simulations.cli import app; "
         "told = CliRunner().invoke(app, ['list', 'attacks']); "
@@ -61,26 +48,31 @@ def test_the_second_time_nothing_imports_torch(cache: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "0 True []"
-
-
-@pytest.mark.parametrize(
-    "damage", ["", "[]", "{}", '{"attacks": 3}', "[" * 100_000, '{"attacks": [["\\u001b[31m"', "\0"]
-)
-def test_a_damaged_file_is_made_anew(cache: Path, damage: str) -> None:
-    right = listed()
-    (file,) = cache.iterdir()
-    file.write_text(damage)
-    assert listed() == right
-    assert json.loads(file.read_text()) == right
-
-
-def test_changed_code_is_listed_anew_and_older_files_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed()
-    (old,) = cache.iterdir()
+    monkeypatch.setattr(module, "_made", lambda: MADE)
+    for damage in ("", "[]", "{}", '{"attacks": 3}', "[" * 100_000, '{"attacks": [["\\u001b[31m"', "\0"):
+        file.write_text(damage)
+        assert listed() == MADE, damage[:20]
+        assert json.loads(file.read_text()) == MADE
     monkeypatch.setattr(module, "fingerprint", lambda: "another")
-    monkeypatch.setattr(module, "_made", lambda: {section: [["new", "line"]] for section in SECTIONS})
-    assert listed()["attacks"] == [["new", "line"]]
-    assert [path.name for path in cache.iterdir()] == ["catalogue-another.json"] != [old.name]
+    assert listed() == MADE
+    assert [path.name for path in cache.iterdir()] == ["catalogue-another.json"] != [file.name]
+
+
+def test_every_attack_and_defence_says_what_it_needs() -> None:
+    found = catalogue()
+    attacks = {name: lines for name, *lines in found["attacks"]}
+    online = attacks["OnlineLiRA"]
+    assert "shadow models: num_shadows, trained by each client, in each attacked round" in online
+    assert any(line.startswith("upper bound: shadow models train on the client's members") for line in online)
+    knows = [line for line in online if line.startswith("the server knows")]
+    assert any("exactly the non-members that are scored" in line for line in knows)
+    assert "shadow models: num_shadows, trained by the server, for each pipeline" in attacks["LiRA"]
+    assert not [line for line in attacks["LiRA"] if line.startswith("upper bound")]
+    assert not [line for line in attacks["LossThreshold"] if line.startswith("shadow models")]
+    stages = {name: told.rpartition("Protects: ")[2] for name, told, *_ in found["defenses"]}
+    names = ("VisualMixer", "DPSGD", "PatchShuffle", "AdversarialTraining", "GaussianNoise")
+    told = ["images.", "training.", "smashed data.", "training of the client half.", "updates."]
+    assert [stages[name] for name in names] == told
 
 
 def test_the_fingerprint_is_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,37 +87,23 @@ def test_the_fingerprint_is_of_the_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(set(seen)) == 3
 
 
-def test_what_other_packages_offer_is_never_read_from_a_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_file_may_be_read_or_written_it_is_told_all_the_same(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Offered:
         groups = ("console_scripts", "fedveil.attacks")
 
-    monkeypatch.setattr(module, "entry_points", Offered)
-    monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
-    assert listed()["models"] == [["made"]]
-    assert not cache.exists()
-
-
-def test_where_nothing_can_be_written_it_is_told_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_made", lambda: MADE)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "entry_points", Offered)  # what other packages offer
+        assert listed() == MADE
+        assert not cache.exists()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
-    assert listed()["models"] == [["made"]]
-
-
-def test_a_user_without_a_home_directory_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert listed() == MADE
+    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: NOBODY)
-    monkeypatch.setattr(module, "_made", lambda: {section: [["made"]] for section in SECTIONS})
     with pytest.raises(RuntimeError):
         cache_folder()
-    assert listed()["models"] == [["made"]]
-
-
-def test_every_defence_says_which_stage_its_base_has(cache: Path) -> None:
-    stages = {name: told.rpartition("Protects: ")[2] for name, told, *_ in catalogue()["defenses"]}
-    assert stages["VisualMixer"] == "images."
-    assert stages["DPSGD"] == "training."
-    assert stages["PatchShuffle"] == "smashed data."
-    assert stages["AdversarialTraining"] == "training of the client half."
-    assert stages["GaussianNoise"] == "updates."
+    assert listed() == MADE

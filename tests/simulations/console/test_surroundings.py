@@ -23,7 +23,7 @@ def fedveil(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.long
-def test_a_path_that_the_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
+def test_files_are_utf_8_and_paths_are_shown_whatever_the_locale_and_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "Büder—in").mkdir()
     Image.new("RGB", (32, 32), (200, 10, 10)).save(tmp_path / "Büder—in" / "a.png")
     out = tmp_path / "Büder—out"
@@ -32,19 +32,14 @@ def test_a_path_that_the_terminal_cannot_show_ends_no_command(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert rb"B\xfcder\u2014out" in done.stdout.replace(b"\n", b"")
     assert (out / "a.png").is_file()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("environment", [OLD, {}])
-def test_files_are_utf_8_whatever_the_locale(tmp_path: Path, environment: dict[str, str]) -> None:
-    (tmp_path / "policies.json").write_text(
-        json.dumps({"policies": "3-1-7", "channels": 3, "of": "Müller—1"}, ensure_ascii=False), encoding="utf-8"
-    )
+    found = {"policies": "3-1-7", "channels": 3, "of": "Müller—1"}
+    (tmp_path / "policies.json").write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
     (tmp_path / "run.toml").write_text('experiment = "Größe"\nrounds = 1\n', encoding="utf-8")
     policies = f'defenses=ATS(policies="{tmp_path / "policies.json"}")'
-    done = fedveil("run", str(tmp_path / "run.toml"), "--dry-run", "-s", policies, **environment)
-    assert done.returncode == 0, done.stderr
-    assert b"ATS(policies='3-1-7'" in done.stdout
+    for environment in (OLD, {}):
+        done = fedveil("run", str(tmp_path / "run.toml"), "--dry-run", "-s", policies, **environment)
+        assert done.returncode == 0, done.stderr
+        assert b"ATS(policies='3-1-7'" in done.stdout
 
 
 def test_the_module_of_the_command_line_is_a_command_too() -> None:

@@ -1,4 +1,4 @@
-"""Rows that hold anything: ``fedveil report`` ends with a page, or with one clear error; never with a traceback."""
+"""Files that hold anything: ``fedveil report`` and ``compare`` end with a page, or with one clear error; never with a traceback."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simulations.cli import app
@@ -18,12 +20,14 @@ from simulations.report import Row, read_rows, write_report
 from simulations.report.studies.rows import to_csv
 from tests.simulations.report.report_run import (
     CONFIG,
+    PICTURES,
     Page,
     attack_rows,
     drawing_rows,
     member_rows,
     row,
     training_rows,
+    write_run,
 )
 
 HOSTILE = {
@@ -36,235 +40,136 @@ HOSTILE = {
     "half": "0.5", "markup": '"<script>alert(1)</script>{{ 7 * 7 }}"',
 }  # fmt: skip
 """Name -> a JSON text that stands where a field's value was."""
-CARD = [
+CARD = (
     "observation", "num_classes", "images", "batch", "local_steps", "chance", "members", "others", "clients", "rounds_observed",
     "model_accuracy", "attack_failures", "undefended", "upper_bound", "odd",
-]  # fmt: skip
+)  # fmt: skip
 FIELDS = [
-    *(
-        "experiment",
-        "scenario",
-        "dataset",
-        "model",
-        "cut",
-        "seed",
-        "defense",
-        "attack",
-        "card",
-        "round",
-        "final",
-        "metric",
-    ),
-    *(
-        "reference",
-        "value",
-        "n",
-        "status",
-        "seconds",
-        "ci_low",
-        "ci_high",
-        "worst",
-        "failures",
-        "message",
-        "client",
-        "roc",
-        "odd",
-    ),
+    "experiment", "scenario", "dataset", "model", "cut", "seed", "defense", "attack", "card", "round", "final", "metric", "role",
+    "reference", "value", "n", "status", "seconds", "ci_low", "ci_high", "worst", "failures", "message", "client", "roc", "odd",
     *(f"card.{name}" for name in CARD),
+]  # fmt: skip
+OF = ("", "DPSGD(target_epsilon=8.0)")
+ROWS = [
+    *(one for text in OF for one in (*training_rows(text, rounds=1), *attack_rows(text)) if one["round"] == 1),
+    *(one for text in OF for one in member_rows(text, 0.7, (0.6, 0.8))),
+    *drawing_rows("", 0.5),
 ]
-NUMBERS = (
-    "value",
-    "n",
-    "round",
-    "seed",
-    "ci_low",
-    "worst",
-    "failures",
-    "card.images",
-    "card.members",
-    "card.chance",
+"""Every kind of number, undefended and under one defence."""
+
+
+def changed(of: Mapping[str, Any], fields: Mapping[str, str | None]) -> str:
+    """A row as JSON with other texts in place of some fields' values; without a text, the field is missing."""
+    made = {**of, "card": dict(of.get("card", {}))}
+    for number, (field, text) in enumerate(fields.items()):
+        inner, _, name = field.rpartition(".")
+        place = made["card"] if inner and isinstance(made.get("card"), dict) else made
+        place[name] = f"@{number}@"
+        if text is None:
+            del place[name]
+    found = json.dumps(made)
+    for number, text in enumerate(fields.values()):
+        found = found.replace(f'"@{number}@"', text or "null")
+    return found
+
+
+values = st.sampled_from(list(HOSTILE.values())) | st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers(-(10**20), 10**20) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+).map(json.dumps)
+in_rows = st.tuples(
+    st.none() | st.integers(0, len(ROWS) - 1), st.sampled_from(FIELDS), st.one_of(values, values, values, st.none())
 )
-LARGE = ("inf", "1e308", "1e300", "int-64", "negative")
-
-
-def rows() -> list[dict[str, Any]]:
-    """Every kind of number, undefended and under one defence."""
-    of = ("", "DPSGD(target_epsilon=8.0)")
-    found = [one for text in of for one in (*training_rows(text, rounds=1), *attack_rows(text)) if one["round"] == 1]
-    return [*found, *(one for text in of for one in member_rows(text, 0.7, (0.6, 0.8))), *drawing_rows("", 0.5)]
-
-
-def line(of: Mapping[str, Any], field: str, text: str) -> str:
-    """A row as JSON with another text in place of a field's value."""
-    changed = {**of, "card": dict(of["card"])}
-    inner, _, name = field.rpartition(".")
-    (changed["card"] if inner else changed)[name] = "@hostile@"
-    return json.dumps(changed).replace('"@hostile@"', text)
-
-
-def report(folder: Path, lines: Iterable[str], config: str = json.dumps(CONFIG)) -> str:
-    """The page, or the error, of ``fedveil report``."""
-    folder.mkdir()
-    (folder / "rows.jsonl").write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
-    (folder / "config.json").write_text(config, encoding="utf-8")
-    done = CliRunner().invoke(app, ["report", str(folder)])
-    assert done.exit_code in (0, 2), f"{done.output}\n{done.exception!r}"
-    if done.exit_code == 2:
-        assert "Error" in done.output
-        return done.output
-    text = (folder / "report.html").read_text(encoding="utf-8")
-    found = Page(text)
-    assert found.open == []
-    assert "configuration" in found.sections
-    list(csv.reader(io.StringIO((folder / "rows.csv").read_text(encoding="utf-8"))))
-    return text
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("offset", [0, 1])
-def test_every_field_may_hold_anything(tmp_path: Path, name: str, offset: int) -> None:
-    """Each row has it in another field, and the rows are longer than the fields: two folders for each."""
-    found = [line(one, FIELDS[(at + 13 * offset) % len(FIELDS)], HOSTILE[name]) for at, one in enumerate(rows())]
-    assert len(found) > len(FIELDS)
-    assert "<script>alert" not in report(tmp_path / "run", found)
-
-
-@pytest.mark.parametrize("name", LARGE)
-@pytest.mark.parametrize("field", NUMBERS)
-def test_a_number_may_be_anything_in_all_rows(tmp_path: Path, field: str, name: str) -> None:
-    report(tmp_path / "run", [line(one, field, HOSTILE[name]) for one in rows()])
-
-
-@pytest.mark.parametrize("name", ["1e300", "1e308", "inf", "surrogate", "control", "long"])
-@pytest.mark.parametrize("field", ["value", "defense", "attack"])
-def test_several_seeds_of_anything(tmp_path: Path, field: str, name: str) -> None:
-    report(tmp_path / "run", [line({**one, "seed": seed}, field, HOSTILE[name]) for seed in range(3) for one in rows()])
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_the_configuration_may_hold_anything(tmp_path: Path, name: str) -> None:
-    keys = [*CONFIG, "run", "odd"]
-    report(tmp_path / "plain", [], "{" + ", ".join(f'"{key}": {HOSTILE[name]}' for key in keys) + "}")
-    inner = f'{{"seconds": {HOSTILE[name]}, "round": {HOSTILE[name]}, "failed": {HOSTILE[name]}, "": {HOSTILE[name]}}}'
-    report(tmp_path / "nested", [], "{" + ", ".join(f'"{key}": {inner}' for key in keys) + "}")
-
-
-@pytest.mark.parametrize("missing", [*FIELDS[:23]])
-def test_every_field_may_be_missing(tmp_path: Path, missing: str) -> None:
-    report(tmp_path / "run", [json.dumps({k: v for k, v in one.items() if k != missing}) for one in rows()])
-
-
-def test_keys_may_come_twice_and_the_last_counts(tmp_path: Path) -> None:
-    twice = [json.dumps(one)[:-1] + f', "value": 0.5, "n": 7, "seed": {at}}}' for at, one in enumerate(rows())]
-    report(tmp_path / "run", twice)
-    assert {one.n for one in read_rows(tmp_path / "run" / "rows.jsonl")[0]} == {7}
-
-
-@pytest.mark.parametrize("name", ["inf", "1e308", "1e300", "int-400", "negative"])
-def test_a_share_that_is_none_is_a_failure_with_its_reason(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(line(row(metric="retrieval", reference="original", attack="A()"), "value", HOSTILE[name]))
-    (found,) = read_rows(path)[0]
-    assert (found.value, found.status) == (None, "failed")
-    assert "value is" in found.message
-
-
-@pytest.mark.parametrize(
-    ("field", "name"), [("round", "1e300"), ("n", "int-400"), ("n", "negative"), ("seed", "int-30")]
+"""One row or all rows, a field, and what stands there."""
+files = st.tuples(
+    st.lists(in_rows, max_size=40),
+    st.dictionaries(st.sampled_from([*CONFIG, "run", "odd"]), values),
+    st.dictionaries(st.sampled_from([*PICTURES[2], "final", "observation", "caption", "experiment", "seed"]), values),
+    st.booleans(),
 )
-def test_a_row_without_a_place_is_left_out_with_a_note(tmp_path: Path, field: str, name: str) -> None:
-    page = report(tmp_path / "run", [line(rows()[0], field, HOSTILE[name]), json.dumps(rows()[1])])
-    assert "line 1 is not a row" in page
 
 
-def test_what_can_be_measured_stays_a_number(tmp_path: Path) -> None:
+def ends_well(folder: Path, rows: list[Any], config: dict[str, str], picture: dict[str, str], nested: bool) -> None:
+    """Of a report, and of a comparison with another run; ``nested``: the configuration has it one level below."""
+    lines = [changed(one, {field: text for at, field, text in rows if at in (None, n)}) for n, one in enumerate(ROWS)]
+    write_run(folder / "a", [], CONFIG, PICTURES[:3])
+    inner = '{{"seconds": {0}, "round": {0}, "failed": {0}, "": {0}}}' if nested else "{0}"
+    (folder / "a" / "rows.jsonl").write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
+    (folder / "a" / "config.json").write_text(changed(CONFIG, {k: inner.format(v) for k, v in config.items()}), "utf-8")
+    indexed = [changed(one, picture) for one in PICTURES[:3]]
+    (folder / "a" / "pictures" / "index.jsonl").write_text("".join(f"{one}\n" for one in indexed), encoding="utf-8")
+    write_run(folder / "b", [one | {"seed": 1} for one in ROWS[:3]])
+    for name, words in (("a/report.html", ["report"]), ("x.html", ["compare", str(folder / "b"), "--out"])):
+        page = folder / name
+        done = CliRunner().invoke(app, [*words, *([str(page)] if "--out" in words else []), str(folder / "a")])
+        assert done.exit_code in (0, 2), f"{done.output}\n{done.exception!r}"
+        assert page.is_file() == (done.exit_code == 0)
+        assert done.exit_code == 0 or "Error" in done.output
+        if page.is_file():
+            text = page.read_text(encoding="utf-8")
+            assert Page(text).open == []
+            assert "<script>alert" not in text
+    list(csv.reader(io.StringIO((folder / "a" / "rows.csv").read_text(encoding="utf-8"))))
+
+
+@settings(max_examples=8)
+@given(files)
+def test_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found: Any) -> None:
+    ends_well(tmp_path_factory.mktemp("odd"), *found)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(files)
+def test_more_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found: Any) -> None:
+    ends_well(tmp_path_factory.mktemp("odd"), *found)
+
+
+def test_a_value_that_cannot_be_is_a_failure_with_its_reason_and_a_row_without_a_place_is_left_out(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row(metric="psnr", value=v)) + "\n" for v in (math.inf, 3.4e38, -0.5, 1e-300)))
-    assert [one.value for one in read_rows(path)[0]] == [math.inf, 3.4e38, -0.5, 1e-300]
+    share = row(metric="retrieval", reference="original", attack="A()")
+    for name in ("inf", "1e308", "1e300", "int-400", "negative"):
+        path.write_text(changed(share, {"value": HOSTILE[name]}))
+        ((found,), _) = read_rows(path)
+        assert (found.value, found.status, "value is" in found.message) == (None, "failed", True), name
+    for field, name in (("round", "1e300"), ("n", "int-400"), ("n", "negative"), ("seed", "int-30")):
+        path.write_text(changed(share, {field: HOSTILE[name]}) + "\n" + json.dumps(share))
+        found, (note,) = read_rows(path)
+        assert (len(found), "line 1 is not a row" in note) == (1, True), field
+    # What can be measured stays a number; of keys that come twice, the last counts.
+    measured = (math.inf, 3.4e38, -0.5, 1e-300)
+    path.write_text("".join(json.dumps(row(metric="psnr", value=v))[:-1] + ', "n": 7}\n' for v in measured))
+    assert [(one.value, one.n) for one in read_rows(path)[0]] == [(v, 7) for v in measured]
 
 
-# Files ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", ["report", "compare"])
-def test_rows_that_are_a_folder_are_refused(tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_wrong_kind_are_refused_or_cost_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").mkdir()
-    done = CliRunner().invoke(app, [command, str(tmp_path)])
-    assert done.exit_code == 2, done.output
-    assert "rows.jsonl is no file" in " ".join(done.output.split())
-    assert not (tmp_path / "report.html").exists()
+    for command, taken in (("report", "rows.jsonl"), ("compare", "rows.jsonl"), ("report", "report.html")):
+        folder = write_run(tmp_path / f"{command}-{taken}", ROWS[:3])
+        (folder / taken).unlink(missing_ok=True)
+        (folder / taken).mkdir()
+        done = CliRunner().invoke(app, [command, str(folder)])
+        assert done.exit_code == 2, done.output
+        assert (f"{taken} is no file" if taken == "rows.jsonl" else taken) in " ".join(done.output.split())
+    for name in ("config.json", "pictures", "pictures/index.jsonl"):
+        folder = write_run(tmp_path / name.replace("/", "-"), ROWS[:3], config=None)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).mkdir() if name != "pictures" else (folder / name).write_text("")
+        assert Page(write_report(folder).read_text(encoding="utf-8")).open == []
 
 
-@pytest.mark.parametrize("name", ["config.json", "pictures", "pictures/index.jsonl"])
-def test_other_files_of_the_wrong_kind_cost_a_note(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows()))
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).mkdir() if name != "pictures" else (folder / name).write_text("")
-    assert Page(write_report(folder).read_text(encoding="utf-8")).open == []
-
-
-def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("")
-    (tmp_path / "report.html").mkdir()
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code == 2
-    assert "report.html" in done.output
-
-
-# Spreadsheets ---------------------------------------------------------------------------------------------------------
-
-FORMULAS = ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0", "-0.5"]
-
-
-@pytest.mark.parametrize("text", FORMULAS)
-def test_no_text_is_a_formula_for_a_spreadsheet(text: str) -> None:
-    one = Row.from_json(
-        {"metric": text, "message": text, "value": -0.5, "ci_low": -1e-7, "card": {text: text}, text: text}
-    )
-    header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
-    for cell in (*header, *cells):
-        assert not cell.startswith(("=", "+", "@", "\t", "\r")), "a spreadsheet would compute it"
-        assert not cell.startswith("-") or float(cell) in (-0.5, -1e-7)
-    assert cells[header.index("message")] == f"'{text}"
-    assert cells[header.index("value")] == "-0.5", "a number stays one"
-
-
-def test_lists_and_objects_in_cells_are_texts_too() -> None:
+def test_no_text_is_a_formula_for_a_spreadsheet() -> None:
+    for text in ("=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0", "-0.5"):
+        known = {"metric": text, "message": text, "value": -0.5, "ci_low": -1e-7, "card": {text: text}, text: text}
+        header, cells = csv.reader(io.StringIO(to_csv([Row.from_json(known)]), newline=""))
+        for cell in (*header, *cells):
+            assert not cell.startswith(("=", "+", "@", "\t", "\r")), "a spreadsheet would compute it"
+            assert not cell.startswith("-") or float(cell) in (-0.5, -1e-7)
+        assert cells[header.index("message")] == f"'{text}"
+        assert cells[header.index("value")] == "-0.5", "a number stays one"
     one = Row.from_json({"metric": "m", "card": {"odd": ["=1"]}, "more": {"=1": 1}})
     header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
-    assert cells[header.index("card.odd")] == "['=1']"
-    assert cells[header.index("more")] == "{'=1': 1}"
-
-
-# Other readers of the same files --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_comparison_ends_with_a_page_whatever_the_rows_hold(tmp_path: Path, name: str) -> None:
-    for at, folder in enumerate(("a", "b")):
-        found = [line(one, FIELDS[(place + 7 * at) % len(FIELDS)], HOSTILE[name]) for place, one in enumerate(rows())]
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "rows.jsonl").write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
-        config = f'{{"config": {{"seed": {at}, "odd": {HOSTILE[name]}}}, "pipelines": {HOSTILE[name]}}}'
-        (tmp_path / folder / "config.json").write_text(config, encoding="utf-8")
-    page = tmp_path / "page.html"
-    done = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(page)])
-    assert done.exit_code in (0, 2), f"{done.output}\n{done.exception!r}"
-    assert page.is_file() == (done.exit_code == 0)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_the_index_of_pictures_may_hold_anything(tmp_path: Path, name: str) -> None:
-    picture = {
-        "defense": "", "attack": "A()", "round": 1, "final": False, "image": 0, "target": 0, "client": 0, "kind": "reconstruction",
-        "observation": "probe", "psnr": 9.0, "file": "a.png", "rounds_observed": 2, "caption": "c", "experiment": "demo", "seed": 0,
-    }  # fmt: skip
-    lines = [json.dumps({**picture, key: "@hostile@"}).replace('"@hostile@"', HOSTILE[name]) for key in picture]
-    folder = tmp_path / "run"
-    (folder / "pictures").mkdir(parents=True)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows()[:3]))
-    (folder / "pictures" / "index.jsonl").write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
-    assert Page(write_report(folder).read_text(encoding="utf-8")).open == []
+    assert (cells[header.index("card.odd")], cells[header.index("more")]) == ("['=1']", "{'=1': 1}")

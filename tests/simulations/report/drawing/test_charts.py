@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
 from simulations.report.drawing.domains import bounds, inside, spread
@@ -71,10 +72,7 @@ def test_labels_are_moved_apart_in_order_and_inside(wanted: list[float]) -> None
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     gaps = np.diff([placed[index] for index in order])
     assert all(gap >= min(14, 100 / max(len(wanted) - 1, 1)) - 1e-9 for gap in gaps)
-
-
-def test_labels_that_fit_stay_where_they_are() -> None:
-    assert spread([50.0, 10.0, 90.0], 14, 0, 100) == [50.0, 10.0, 90.0]
+    assert spread([50.0, 10.0, 90.0], 14, 0, 100) == [50.0, 10.0, 90.0], "labels that fit stay where they are"
 
 
 def drawn(marks: list[Mark]) -> str:
@@ -86,32 +84,27 @@ def drawn(marks: list[Mark]) -> str:
         return canvas.svg("<b>& what it shows")
 
 
-@pytest.mark.parametrize("shape", MARKERS)
-def test_every_marker_can_be_drawn_around_its_place(shape: str) -> None:
-    (mark,) = shapes(drawn([Mark(50, 60, shape, "var(--d1)", "<tip> for $1$")]), "mark")
-    assert mark.findtext("title") == "<tip> for $1$"
-    assert place(mark) == pytest.approx((50, 60), abs=0.01)
-    around = corners(mark)
-    assert np.abs(around).max() < 8
-    assert around.min(0)[0] < 0 < around.max(0)[0]
-
-
-def test_a_drawing_follows_the_page_and_refers_to_nothing() -> None:
+def test_every_marker_is_drawn_around_its_place_in_the_colours_of_the_page() -> None:
     """Colours are the page's variables, the font is the page's; ids would clash with those of other drawings."""
+    import matplotlib
+
+    found = {shape: drawn([Mark(50, 60, shape, "var(--d1)", "<tip> for $1$")]) for shape in MARKERS}
+    for page in found.values():
+        (mark,) = shapes(page, "mark")
+        assert mark.findtext("title") == "<tip> for $1$"
+        assert place(mark) == pytest.approx((50, 60), abs=0.01)
+        around = corners(mark)
+        assert np.abs(around).max() < 8
+        assert around.min(0)[0] < 0 < around.max(0)[0]
+        assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(|font-family|DejaVu|<metadata|<style", page)
+        assert ElementTree.fromstring(page).get("aria-label") == "<b>& what it shows"
     page = drawn([Mark(50, 60, "circle", "var(--d1)"), Mark(70, 60, "circle", "var(--d1)", hollow=True)])
     filled, hollow = (str(one.get("style")) for one in shapes(page, "mark"))
     assert "fill: var(--d1)" in filled
     assert ("fill: var(--card)" in hollow) & ("stroke: var(--d1)" in hollow)
-    assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(|font-family|DejaVu|<metadata|<style", page)
-    assert ElementTree.fromstring(page).get("aria-label") == "<b>& what it shows"
-
-
-def test_a_drawing_does_not_depend_on_what_a_user_set_for_matplotlib() -> None:
-    import matplotlib
-
-    before = drawn([Mark(50, 60, "star", "var(--d1)")])
+    # A drawing does not depend on what a user set for matplotlib.
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": False, "axes.edgecolor": "red"}):
-        assert drawn([Mark(50, 60, "star", "var(--d1)")]) == before
+        assert drawn([Mark(50, 60, "star", "var(--d1)", "<tip> for $1$")]) == found["star"]
 
 
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right() -> None:
@@ -134,13 +127,20 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
     assert "Images recovered by the strongest attack" in drawing
 
 
-@pytest.mark.parametrize("width", [350, 1120])
-@pytest.mark.parametrize("accuracy", [0.7, 0.75, 0.9])
-def test_names_hide_neither_each_other_nor_points(accuracy: float, width: float) -> None:
-    points = {"": Point(0.95, 1.0), "A()": Point(0.68, 0.0), DP[0]: Point(accuracy, 0.3), DP[1]: Point(0.93, 0.3)}
-    drawing = plane(points, {}, FACES, width)
-    assert len(shapes(drawing, "name", "text")) == len(shapes(drawing, "mark")) == 4
-    hides_nothing(drawing, width)
+def test_names_hide_neither_each_other_nor_points() -> None:
+    """Also of five defences, as many as a page gives hues to, within two points of accuracy and two of the images."""
+    of = ["", "A()", "B()", *DP]
+    for width in (350, 1120):
+        for accuracy in (0.7, 0.75, 0.9):
+            ends = {"": Point(0.95, 1.0), "A()": Point(0.68, 0.0)}
+            drawing = plane(ends | {DP[0]: Point(accuracy, 0.3), DP[1]: Point(0.93, 0.3)}, {}, FACES, width)
+            assert len(shapes(drawing, "name", "text")) == len(shapes(drawing, "mark")) == 4
+            hides_nothing(drawing, width)
+        for seed in range(3):
+            draws = np.random.default_rng(seed)
+            crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
+            points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
+            hides_nothing(plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width), width)
 
 
 def hides_nothing(drawing: str, width: float) -> None:
@@ -154,25 +154,12 @@ def hides_nothing(drawing: str, width: float) -> None:
         assert not ((low < other_high) & (other_low < high)).all()
 
 
-@pytest.mark.parametrize("width", [350, 1120])
-@pytest.mark.parametrize("seed", range(8))
-def test_names_of_marks_that_crowd_hide_nothing_either(seed: int, width: float) -> None:
-    """Five defences, as many as a page gives hues to, within two points of accuracy and two of the images, with intervals."""
-    draws = np.random.default_rng(seed)
-    accuracies, shares = draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5)
-    of = ["", "A()", "B()", *DP]
-    points = {
-        one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in zip(of, accuracies, shares, strict=True)
-    }
-    hides_nothing(plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width), width)
-
-
-@pytest.mark.parametrize("share", [math.inf, -math.inf, 1e300])
-def test_infinite_shares_are_drawn_at_the_edge(share: float) -> None:
-    drawing = plane({"": Point(0.9, share), "A()": Point(0.8, 0.5)}, {}, FACES, 350)
-    assert "nan" not in drawing
-    assert len(shapes(drawing, "mark")) == 2
-    assert "inf" not in strip(Point(0, share, tip="No defence"), 0.01, FACES[""])
+def test_infinite_shares_are_drawn_at_the_edge() -> None:
+    for share in (math.inf, -math.inf, 1e300):
+        drawing = plane({"": Point(0.9, share), "A()": Point(0.8, 0.5)}, {}, FACES, 350)
+        assert "nan" not in drawing
+        assert len(shapes(drawing, "mark")) == 2
+        assert "inf" not in strip(Point(0, share, tip="No defence"), 0.01, FACES[""])
 
 
 def test_the_strip_has_its_interval_and_the_chance_of_a_null_guess_on_one_axis() -> None:
@@ -186,52 +173,36 @@ def test_the_strip_has_its_interval_and_the_chance_of_a_null_guess_on_one_axis()
     assert "8 of 16 recovered, 95 % interval 25.0 to 75.0 %" in drawing
 
 
-def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
+def test_curves_have_a_line_and_a_name_for_each_defence_and_names_stand_apart_in_order() -> None:
     series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
     drawing = curves(series, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
-    assert len(shapes(drawing, "series")) == 1
-    assert len(shapes(drawing, "nullline")) == 1
+    assert [len(shapes(drawing, kind)) for kind in ("series", "nullline", "hollow")] == [1, 1, 1]
     assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
     assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
-    assert len(shapes(drawing, "hollow")) == 1
-
-
-def test_names_at_the_ends_of_lines_stand_apart_in_the_order_of_the_lines() -> None:
-    series = {
-        "": [Point(1, 9.0), Point(2, 9.0)],
-        "A()": [Point(1, 9.1), Point(2, 9.1)],
-        DP[0]: [Point(1, 9.0), Point(2, 9.0)],
-    }
-    drawing = curves(series, FACES, 350, "PSNR, dB", plain, (), (0, 40))
+    close = {name: [Point(1, y), Point(2, y)] for name, y in (("", 9.0), ("A()", 9.1), (DP[0], 9.0))}
+    drawing = curves(close, FACES, 350, "PSNR, dB", plain, (), (0, 40))
     heights = {one.text: float(one.get("y") or 0) for one in shapes(drawing, "name", "text")}
     assert sorted(heights, key=lambda name: heights[name]) == ["A", "No defence", "DPSGD(8.0)"]
     assert np.diff(sorted(heights.values())).min() >= 13.9
 
 
-def test_the_null_baseline_of_a_single_round_can_be_seen() -> None:
-    """A path of one point draws nothing."""
+def test_a_single_round_and_a_long_run_can_be_read() -> None:
+    """A path of one point draws nothing, and rounds are whole numbers."""
     drawing = curves({"": [Point(1, 30.0)]}, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
     (line,) = shapes(drawing, "nullline")
     assert np.ptp(corners(line), 0)[0] > 100
     assert np.ptp(corners(line), 0)[1] == 0
-
-
-def test_a_long_run_keeps_whole_rounds_on_its_axis() -> None:
     series = {"": [Point(at, 0.5) for at in range(200)]}
     drawing = curves(series, FACES, 350, "accuracy", whole_percent, (), (0, 1))
     texts = [str(one.text) for one in ElementTree.fromstring(drawing).iter("text")]
-    labels = [text for text in texts if text.isdigit()]
-    assert 2 <= len(labels) <= 8
+    assert 2 <= len([text for text in texts if text.isdigit()]) <= 8
     assert not any("." in text for text in texts)
     assert len(shapes(drawing, "mark")) == 1
 
 
 def test_each_defence_looks_different_and_the_same_everywhere() -> None:
-    texts = [
-        "",
-        *(f"D{i}()" for i in range(2 * COLORS)),
-        *(f"DPSGD(target_epsilon={e}.0)" for e in range(1, 2 * SHADES + 1)),
-    ]
+    dp_sgd = [f"DPSGD(target_epsilon={epsilon}.0)" for epsilon in range(1, 2 * SHADES + 1)]
+    texts = ["", *(f"D{i}()" for i in range(2 * COLORS)), *dp_sgd]
     found = looks(texts)
     assert looks(texts) == found
     assert len({(look.color, look.shape) for look in found.values()}) == len(texts)
@@ -250,13 +221,7 @@ def test_short_names_are_short_and_unique() -> None:
 
 @given(st.text(max_size=20))
 def test_breaks_do_not_change_a_text(text: str) -> None:
-    assert breakable(text).replace("<wbr>", "") == str(breakable("")) + _escaped(text)
-
-
-def _escaped(text: str) -> str:
-    from markupsafe import escape
-
-    return str(escape(text))
+    assert breakable(text).replace("<wbr>", "") == str(breakable("")) + str(escape(text))
 
 
 # Colours: contrast (WCAG 2) and distance for people with colour vision deficiencies, from the published matrices ---------
@@ -288,15 +253,14 @@ def palette(scheme: str) -> dict[str, str]:
     return dict(re.findall(r"--([a-z0-9]+): (#[0-9a-f]{6})\b", part))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_read_and_told_apart(scheme: str) -> None:
-    colors = palette(scheme)
-    marks = {name: color for name, color in colors.items() if re.fullmatch(r"none|d\d|dp\d", name)}
-    assert len(marks) == 1 + COLORS + SHADES
-    for text in ("ink", "soft", "alarm"):
-        assert contrast(colors[text], colors["page"]) >= 4.5
-    for color in marks.values():
-        assert contrast(color, colors["card"]) >= 3
-    for matrix in (np.eye(3), np.array(DEUTERANOPIA), np.array(PROTANOPIA)):
-        for one, other in itertools.combinations(marks.values(), 2):
-            assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
+def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
+    schemes = [palette(scheme) for scheme in ("light", "dark")]
+    assert schemes[0].keys() == schemes[1].keys()
+    for colors in schemes:
+        marks = {name: color for name, color in colors.items() if re.fullmatch(r"none|d\d|dp\d", name)}
+        assert len(marks) == 1 + COLORS + SHADES
+        assert min(contrast(colors[text], colors["page"]) for text in ("ink", "soft", "alarm")) >= 4.5
+        assert min(contrast(color, colors["card"]) for color in marks.values()) >= 3
+        for matrix in (np.eye(3), np.array(DEUTERANOPIA), np.array(PROTANOPIA)):
+            for one, other in itertools.combinations(marks.values(), 2):
+                assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
