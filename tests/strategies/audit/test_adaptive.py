@@ -12,7 +12,6 @@ from attacks.spec import parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
-from strategies.audit.kinds import Kind
 from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.inference.observations import ATTRIBUTE, QUERY
 from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE
@@ -64,47 +63,41 @@ def test_what_is_kept_from_knowing_the_defences_says_so_and_what_it_learns_is_on
         assert (attack.knows_defenses, attack.learns_from_defenses) == (knows, knows), text
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "defense"),
-    [
+def test_a_static_adversary_is_joined_by_itself_retrained() -> None:
+    """With the same settings, whatever the defence names; its positive control runs without a defence."""
+    for kind, text, defense in (
         (ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "FeaturePCA(components=2)"),
         (TOKEN_ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "PatchShuffle()"),
         (PROBE_ATTRIBUTE, "PropertyInference(training='static', updates=70)", "Pruning(fraction=0.5)"),
         (QUERY, "InverseNetwork(training='static', width=8)", "FeatureNoise(std=0.1)"),
-    ],
-)
-def test_who_learns_of_no_defence_is_joined_by_itself_retrained(kind: Kind, text: str, defense: str) -> None:
-    """With the same settings, whatever the defence names; its positive control runs without a defence."""
-    plain, defended = parse_pipelines(defense)
-    static = parse_attacks(text)
-    twin = repr(static[0]).replace("training='static', ", "")
-    for pipeline in (plain, defended):
-        found = texts(pipeline, [plain, defended], static, kind)
-        assert found[0] == twin
-        assert len([one for one in found if one.startswith(type(static[0]).__name__)]) == 1
-    assert texts(plain, [plain], static, kind) == []
-    both = [*static, *parse_attacks(twin)]
-    assert twin not in texts(defended, [plain, defended], both, kind)
+    ):
+        plain, defended = parse_pipelines(defense)
+        static = parse_attacks(text)
+        twin = repr(static[0]).replace("training='static', ", "")
+        for pipeline in (plain, defended):
+            found = texts(pipeline, [plain, defended], static, kind)
+            assert found[0] == twin
+            assert len([one for one in found if one.startswith(type(static[0]).__name__)]) == 1
+        assert texts(plain, [plain], static, kind) == []
+        both = [*static, *parse_attacks(twin)]
+        assert twin not in texts(defended, [plain, defended], both, kind)
 
 
-def test_only_attacks_that_can_run_are_expected() -> None:
+def test_adaptive_attacks_that_defences_name_exist_and_only_those_that_can_run_are_expected() -> None:
+    for name, defense in DEFENSES.items():
+        assert set(defense.adaptive_attacks) <= set(ATTACKS), name
     _, blurred = parse_pipelines("Downsample(factor=2)")
     assert adaptive_names(blurred, (PROBE, UPDATE)) == ["LearnedRestorer"]
     assert adaptive_names(blurred, (SMASHED,)) == ["TokenDecoder"]
 
 
-@pytest.mark.parametrize("name", DEFENSES)
-def test_every_adaptive_attack_that_a_defence_names_exists(name: str) -> None:
-    known = ATTACKS
-    assert set(DEFENSES[name].adaptive_attacks) <= set(known)
-
-
-def test_chains_are_refused_when_they_begin_with_a_refinement_or_refine_nothing() -> None:
-    with pytest.raises(AttackError, match="refines the guess of another attack"):
-        parse_attacks("LearnedRestorer()")
-    with pytest.raises(AttackError, match="must not be a refinement"):
-        parse_attacks("LearnedRestorer() | InvertingGradients()")
-    with pytest.raises(AttackError, match="is no refinement"):
-        parse_attacks("DLG() | InvertingGradients()")
+def test_chains_begin_with_an_inversion_and_go_on_with_refinements() -> None:
+    for text, why in (
+        ("LearnedRestorer()", "refines the guess of another attack"),
+        ("LearnedRestorer() | InvertingGradients()", "must not be a refinement"),
+        ("DLG() | InvertingGradients()", "is no refinement"),
+    ):
+        with pytest.raises(AttackError, match=why):
+            parse_attacks(text)
     (chain,) = parse_attacks("DLG(iterations=3) | WindowMean() | LearnedRestorer(iterations=5)")
     assert parse_attacks(repr(chain)) == [chain]

@@ -63,6 +63,10 @@ def jobs(count: int) -> list[Any]:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
+    return play(monkeypatch)
+
+
+def play(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
     found = PlayedRay("a", "b")
     monkeypatch.setitem(sys.modules, "ray", found)  # type: ignore[arg-type]
     monkeypatch.setattr(pool, "living_nodes", found.nodes)
@@ -88,19 +92,6 @@ def test_workers_take_turns_with_nodes(played: PlayedRay) -> None:
     assert sorted(played.ran_on) == ["a", "a", "b", "b"]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_lost_node_costs_no_attack(played: PlayedRay, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all workers were on it, and where Ray sees the loss only after a while."""
-    played.names, played.seen_after = ["b", "a"], 5
-    actors = pool._RayActors(workers, 0.0)
-    monkeypatch.setattr(pool, "_RayActors", lambda *_: actors)
-    played.down = {"b"}
-    done = run_all(played, workers, jobs(6))
-    assert sorted(result.job.name for result in done) == [f"job-{at}" for at in range(6)]
-    assert not [one.error for result in done for one in result.outcomes]
-    assert set(played.ran_on) == {"a"}
-
-
 def test_a_worker_that_fails_on_a_living_node_costs_its_job(played: PlayedRay, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray has tried such a job twice."""
     monkeypatch.setattr(pool, "SECONDS_TO_SEE_A_LOSS", 0.0)
@@ -109,3 +100,18 @@ def test_a_worker_that_fails_on_a_living_node_costs_its_job(played: PlayedRay, m
     assert sorted(len(result.outcomes) for result in done) == [0, 1]
     (error,) = [one.error for result in done for one in result.outcomes]
     assert error == "the attack's worker failed: b cannot be reached"
+
+
+def test_a_lost_node_costs_no_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all workers were on it, and where Ray sees the loss only after a while."""
+    for workers in (1, 2, 4):
+        with monkeypatch.context() as patch:
+            played = play(patch)
+            played.names, played.seen_after = ["b", "a"], 5
+            actors = pool._RayActors(workers, 0.0)
+            patch.setattr(pool, "_RayActors", lambda *_, own=actors: own)
+            played.down = {"b"}
+            done = run_all(played, workers, jobs(6))
+            assert sorted(result.job.name for result in done) == [f"job-{at}" for at in range(6)]
+            assert not [one.error for result in done for one in result.outcomes]
+            assert set(played.ran_on) == {"a"}

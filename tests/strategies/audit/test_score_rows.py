@@ -19,22 +19,27 @@ from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership
 from strategies.audit.threat_card import ThreatCard
 
 
-@pytest.mark.parametrize("hits", [0, 1, 25, 50])
-@pytest.mark.parametrize("metric", ["ms-ssim-success", "attribute-accuracy"])
-def test_a_share_has_the_exact_interval_in_rows_and_report(metric: str, hits: int) -> None:
+def test_a_share_has_the_exact_interval_in_rows_and_report(subtests: pytest.Subtests) -> None:
     """Student's t of one success in 50 begins below 0, and of none has no width."""
-    values = [1.0] * hits + [0.0] * (50 - hits)
-    exact = stats.binomtest(hits, 50).proportion_ci(0.95, "exact")
-    (columns,) = score_rows({ScoreName(metric): values}, ThreatCard())
-    assert (columns["value"], columns["n"]) == (hits / 50, 50)
-    assert (columns["ci_low"], columns["ci_high"]) == pytest.approx((exact.low, exact.high))
-    score = merge([Row(**columns)])
-    assert (score.mean, score.low, score.high) == (hits / 50, pytest.approx(exact.low), pytest.approx(exact.high))
-    # Whatever interval the rows carry, two seeds are one sample of 100 images.
-    old = replace(Row(**columns), **mean_and_interval(values))
-    both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
-    pooled = merge([old, replace(old, seed=1)])
-    assert (pooled.low, pooled.high, pooled.n) == (pytest.approx(both.low), pytest.approx(both.high), 100)
+    for hits in [0, 1, 25, 50]:
+        for metric in ["ms-ssim-success", "attribute-accuracy"]:
+            with subtests.test(hits=hits, metric=metric):
+                values = [1.0] * hits + [0.0] * (50 - hits)
+                exact = stats.binomtest(hits, 50).proportion_ci(0.95, "exact")
+                (columns,) = score_rows({ScoreName(metric): values}, ThreatCard())
+                assert (columns["value"], columns["n"]) == (hits / 50, 50)
+                assert (columns["ci_low"], columns["ci_high"]) == pytest.approx((exact.low, exact.high))
+                score = merge([Row(**columns)])
+                assert (score.mean, score.low, score.high) == (
+                    hits / 50,
+                    pytest.approx(exact.low),
+                    pytest.approx(exact.high),
+                )
+                # Whatever interval the rows carry, two seeds are one sample of 100 images.
+                old = replace(Row(**columns), **mean_and_interval(values))
+                both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
+                pooled = merge([old, replace(old, seed=1)])
+                assert (pooled.low, pooled.high, pooled.n) == (pytest.approx(both.low), pytest.approx(both.high), 100)
 
 
 def test_accuracies_of_labels_stay_within_0_and_1() -> None:
@@ -114,26 +119,26 @@ def test_a_membership_score_that_is_nan_is_the_lowest_for_members_and_others_ali
     assert lost[0]["value"] < whole[0]["value"]
     hidden = areas(members, [nan, *others[1:]])
     assert hidden[1]["value"] >= whole[1]["value"], "non-members that send NaN hide no member"
+    for few in (([math.nan], [1.0, 2.0]), ([1.0], [math.nan, math.nan]), ([], [1.0])):
+        assert areas(*few) == []
     for row in lost:
         assert (row["n"], row["failures"]) == (8, 2)
         assert row["card"].attack_failures[1].startswith("2 of 8 records have the score NaN")
         assert (row["card"].members, row["card"].others) == (4, 4)
 
 
-@pytest.mark.parametrize(("members", "others"), [([math.nan], [1.0, 2.0]), ([1.0], [math.nan, math.nan]), ([], [1.0])])
-def test_members_that_are_all_nan_make_no_curve(members: list[float], others: list[float]) -> None:
-    assert areas(members, others) == []
-
-
-@pytest.mark.parametrize(("others", "shown"), [(999, False), (1000, True)])
-def test_a_rate_at_one_per_mille_needs_a_thousand_non_members(others: int, shown: bool) -> None:
+def test_a_rate_at_one_per_mille_needs_a_thousand_non_members(subtests: pytest.Subtests) -> None:
     """Of 1,000 non-members one may lie above the threshold: of 50 members the 41 above the second highest non-member count."""
-    found = areas([*map(float, range(others - 10, others + 40))], [*map(float, range(others - 1)), others + 19.5])
-    rows = {row["metric"]: row for row in found}
-    assert ("membership-low-tpr" in rows) == shown
-    if shown:
-        low = rows["membership-low-tpr"]
-        assert low["value"] == 41 / 50
-        # Between none and four of 1,000 lie above the true threshold, which 44 members at most exceed.
-        assert (low["ci_low"], low["ci_high"]) == pytest.approx((0.0, stats.beta.ppf(1 - 0.0125, 45, 6)))
-        assert (low["card"].members, low["card"].others, low["n"]) == (50, others, 50 + others)
+    for others, shown in [(999, False), (1000, True)]:
+        with subtests.test(others=others, shown=shown):
+            found = areas(
+                [*map(float, range(others - 10, others + 40))], [*map(float, range(others - 1)), others + 19.5]
+            )
+            rows = {row["metric"]: row for row in found}
+            assert ("membership-low-tpr" in rows) == shown
+            if shown:
+                low = rows["membership-low-tpr"]
+                assert low["value"] == 41 / 50
+                # Between none and four of 1,000 lie above the true threshold, which 44 members at most exceed.
+                assert (low["ci_low"], low["ci_high"]) == pytest.approx((0.0, stats.beta.ppf(1 - 0.0125, 45, 6)))
+                assert (low["card"].members, low["card"].others, low["n"]) == (50, others, 50 + others)

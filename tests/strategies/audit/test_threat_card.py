@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attacks import InvertingGradients, LearnedRestorer, PolicyInversion, WindowMean
+from attacks import InvertingGradients
 from attacks.metrics.names import Role
-from attacks.refinement.base import Chain
 from simulations.report.studies.rows import read_rows
 from strategies.audit.jobs import Outcome
 from strategies.audit.threat_card import KnownLabels, Strength, ThreatCard
@@ -51,17 +50,6 @@ def test_rows_and_report_say_what_an_attack_spent_and_how_large_a_batch_was(tmp_
     assert shown["LossThreshold()"][2] == "8"
 
 
-def test_a_chain_says_what_each_of_its_stages_does() -> None:
-    inversion = InvertingGradients(iterations=7, restarts=2)
-    chain = Chain((inversion, WindowMean(), PolicyInversion(), LearnedRestorer(iterations=5)))
-    assert chain.card() == {
-        "iterations": 7,
-        "restarts": 2,
-        "selection": "lowest own objective, then most probable draw",
-        "training_iterations": 5,
-    }
-
-
 def test_a_card_survives_a_file_and_equal_cards_have_one_hash() -> None:
     card = ThreatCard(
         images=3, labels=KnownLabels.UNKNOWN, more={"sizes": (1, 2), "rate": math.inf, "who": Strength.STEP}
@@ -84,19 +72,6 @@ def test_other_values_are_checked_as_those_of_a_file() -> None:
         images=4, members=9, chance=1
     )
     assert ThreatCard.from_json({"images": True, "chance": math.nan}).images is None
-
-
-def test_what_numbers_of_one_attack_share_leaves_out_results_however_they_were_written() -> None:
-    results = {
-        "round": 2,
-        "model_accuracy": 0.5,
-        "attack_failures": ["x"],
-        "members": "nine",
-        "others": 9,
-        "chance": 0.01,
-    }
-    whole = ThreatCard.from_json(results | {"images": 1, "mode": "eval"})
-    assert whole.lasting() == ThreatCard(images=1, more={"mode": "eval"})
 
 
 def test_the_card_says_the_role_of_an_attack() -> None:

@@ -52,18 +52,14 @@ def test_no_flipped_bit_is_read_as_something_else(tmp_path: Path) -> None:
     assert refused > 0.9 * 8 * len(data)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
-def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, share: float) -> None:
+def test_a_file_that_was_cut_off_or_stands_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     save_tensors(path, TENSORS, ABOUT)
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises((SafetensorError, ValueError)):
-        load_tensors(path)
-
-
-def test_one_file_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
-    for name in ("p00", "p01"):
-        save_tensors(tmp_path / f"{name}.safetensors", TENSORS, ABOUT)
-    (tmp_path / "p01.safetensors").replace(tmp_path / "p00.safetensors")
+    data = path.read_bytes()
+    for share in (0.0, 0.3, 0.9, 0.999):
+        path.write_bytes(data[: int(share * len(data))])
+        with pytest.raises((SafetensorError, ValueError)):
+            load_tensors(path)
+    path.with_name("b.safetensors").write_bytes(data)
     with pytest.raises(ValueError, match=r"its digest is [0-9a-f]{32}, and [0-9a-f]{32} was written"):
-        load_tensors(tmp_path / "p00.safetensors")
+        load_tensors(path.with_name("b.safetensors"))

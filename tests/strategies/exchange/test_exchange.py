@@ -52,11 +52,6 @@ def test_a_message_that_is_never_answered_holds_up_until_the_deadline_only(clock
     assert len(exchange.grid.pushed) == 3, "silence is no crash: nothing is sent again"  # type: ignore[attr-defined]
 
 
-def test_no_message_no_wait(clock: Clock) -> None:
-    assert exchange_over(clock, {})("train", {}) == {}
-    assert not clock.slept
-
-
 def test_a_lost_message_is_an_error_of_its_own_client_and_is_not_sent_again(clock: Clock) -> None:
     """Whoever starts workers again keeps the neighbours' messages; see tests/clients/process/test_lost_worker.py."""
     exchange = exchange_over(clock, {0: [(0.0, CRASHED), (0.2, 0)], 1: [(0.0, 0)], 2: [(1.0, 0)]})
@@ -64,13 +59,6 @@ def test_a_lost_message_is_an_error_of_its_own_client_and_is_not_sent_again(cloc
     assert [reply.has_error() for reply in replies.values()] == [True, False, False]
     assert replies[0].error.code == CRASHED
     assert len(exchange.grid.pushed) == 3  # type: ignore[attr-defined]
-
-
-def test_an_app_that_raised_is_not_asked_again(clock: Clock) -> None:
-    exchange = exchange_over(clock, {0: [(0.0, RAISED), (0.0, 0)]})
-    (reply,) = exchange("train", contents(0)).values()
-    assert reply.error.code == RAISED
-    assert len(exchange.grid.pushed) == 1  # type: ignore[attr-defined]
 
 
 def test_a_late_reply_to_an_earlier_message_is_not_taken_for_another(clock: Clock) -> None:
