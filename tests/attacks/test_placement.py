@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks import AttackError, InvertingGradients, Labels, UpdateHistory
+from attacks import AttackError, Labels, UpdateHistory
 from attacks.base import Attack, Knowledge
 from attacks.placement import HOST, Placement
 from defenses import parse
@@ -77,13 +77,6 @@ def test_clients_are_simulated_with_examples_on_the_host() -> None:
     model = known.train(auxiliary, 0)
     assert came[0].device == HOST
     assert next(model.parameters()).device.type == "meta"
-
-
-def test_guesses_are_those_of_the_attack_itself_and_streams_go_on() -> None:
-    attack, ours, theirs = InvertingGradients(iterations=2), streams(2), streams(2)
-    found, wanted = Placement(HOST).attack_many(attack, probes(2), ours), attack.attack_many(probes(2), theirs)
-    assert all(torch.equal(a.images, b.images) for a, b in zip(found, wanted, strict=True))
-    assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_fewer_observations_at_once_draw_the_same_and_compared_clients_are_never_parted() -> None:

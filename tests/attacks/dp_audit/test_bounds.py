@@ -66,6 +66,7 @@ def test_p_value_is_the_sum_of_its_definition_and_no_claim_below_the_bound_survi
     terms = [sum(law.pmf(correct - j) for j in range(1, i + 1)) / i for i in range(1, correct + 1)]
     expected = law.sf(correct - 1) + 2 * canaries * delta * max(terms)
     assert one_run_p_value(canaries, guesses, correct, epsilon, delta) == pytest.approx(expected, rel=1e-12)
+    assert one_run_p_value(canaries, guesses, 0, epsilon, delta) == 1
     # Without delta all right guesses have a closed form.
     found, right = one_run_bound(1000, 1000, 1000, delta=0), 0.05 ** (1 / 1000)
     assert found.epsilon == found.largest == pytest.approx(math.log(right / (1 - right)), abs=1e-8)
@@ -131,9 +132,9 @@ def test_the_strongest_of_several_bounds_pays_for_the_choice() -> None:
     scores, coins = drawn(2.0, 400)
     each = [
         one_run_bound(400, count, right_guesses(scores, coins, count), delta=DELTA, confidence=1 - 0.06 / 3)
-        for count in (1, 40, 200)
+        for count in (4, 40, 200)
     ]
-    found = bound_from_scores(scores, coins, delta=DELTA, confidence=0.94, shares=(0.001, 0.1, 0.5))
+    found = bound_from_scores(scores, coins, delta=DELTA, confidence=0.94)
     assert found.epsilon == pytest.approx(max(one.epsilon for one in each))
     assert (found.confidence, found.compared) == (0.94, 3)
 
@@ -185,41 +186,32 @@ def test_a_claim_below_the_truth_is_refuted_by_its_part_and_the_truth_is_not() -
 
 
 def test_the_error_of_an_audit_is_divided_by_weight_directions_and_methods() -> None:
-    """Against bounds that are taken one by one, each with its share of an error of 0.08."""
-    scores, coins = drawn(2.0, 200)
+    """Against bounds that are taken one by one, each with its share of an error of 0.08, half of it for each method."""
+    (scores, coins), share = drawn(2.0, 200), 0.04 / 5
     few = scores[:149], coins[:149]
     parts = {
         "centred": CanaryPart(scores, coins, centred=True, weight=3.0),
         "few": CanaryPart(*few),
         "either": CanaryPart(-scores, coins, directed=False),
     }
-    found = audited(parts, 1.0, DELTA, 0.92)
-    assert (found.shown.confidence, found.shown_gaussian.confidence) == (0.96, 0.96)
-    share = 0.04 / 5
-    every = {"delta": DELTA, "shares": (0.02, 0.2, 1.0)}
-    gaussian = {"method": one_run_gaussian_bound}
-    right = int(((scores > 0) == coins).sum())
+
+    def each(scores: torch.Tensor, coins: torch.Tensor, error: float, shares: tuple[float, ...]) -> list[float]:
+        given = {"delta": DELTA, "confidence": 1 - error, "shares": shares}
+        methods = (one_run_bound, one_run_gaussian_bound)
+        return [bound_from_scores(scores, coins, method=method, **given).epsilon for method in methods]
+
+    every, right = (0.02, 0.2, 1.0), int(((scores > 0) == coins).sum())
+    guessed = guesses_bound(200, right, delta=DELTA, confidence=1 - 1.5 * share).epsilon
     expected = {
-        "centred": (
-            bound_from_scores(scores, coins, confidence=1 - 3 * share, **every),
-            max(
-                bound_from_scores(scores, coins, confidence=1 - 1.5 * share, **every, **gaussian),
-                guesses_bound(200, right, delta=DELTA, confidence=1 - 1.5 * share),
-                key=lambda bound: bound.epsilon,
-            ),
-        ),
-        "few": tuple(
-            bound_from_scores(*few, confidence=1 - share, delta=DELTA, shares=(1.0,), **method)
-            for method in ({}, gaussian)
-        ),
-        "either": tuple(
-            bound_from_scores(scores, coins, confidence=1 - share / 2, **every, **method) for method in ({}, gaussian)
-        ),
+        "centred": [each(scores, coins, 3 * share, every)[0], max(each(scores, coins, 1.5 * share, every)[1], guessed)],
+        "few": each(*few, share, (1.0,)),
+        "either": each(scores, coins, share / 2, every),
     }
-    for name, bounds in expected.items():
-        for ours, one, weight in zip(found.by_part[name], bounds, [parts[name].weight] * 2, strict=True):
-            assert ours.epsilon == pytest.approx(one.epsilon), name
-            assert ours.confidence == pytest.approx(1 - share * weight), name
-    plain, other = zip(*found.by_part.values(), strict=True)
-    assert found.shown.epsilon == max(bound.epsilon for bound in plain)
-    assert found.shown_gaussian.epsilon == max(bound.epsilon for bound in other)
+    found = audited(parts, 1.0, DELTA, 0.92)
+    for name, epsilons in expected.items():
+        assert [bound.epsilon for bound in found.by_part[name]] == pytest.approx(epsilons), name
+        errors = [1 - bound.confidence for bound in found.by_part[name]]
+        assert errors == pytest.approx([share * parts[name].weight] * 2), name
+    for at, shown in enumerate((found.shown, found.shown_gaussian)):
+        assert shown.confidence == 0.96
+        assert shown.epsilon == pytest.approx(max(epsilons[at] for epsilons in expected.values()))

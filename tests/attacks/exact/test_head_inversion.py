@@ -78,7 +78,7 @@ def alike_for_all(batch: int, sure: float) -> tuple[Tensor, LayerGradient, Tenso
     features, labels = torch.rand(batch, 30, generator=stream(1)).double(), torch.arange(batch) + 1
     weight = sure * torch.randn(8, 30, generator=stream(2)).double()
     weight.requires_grad_()
-    bias = torch.randn(8, generator=stream(3)).double().requires_grad_()
+    bias = (0.3 * torch.randn(8, generator=stream(3)).double()).requires_grad_()
     loss = nn.functional.cross_entropy(features @ weight.T + bias, labels)
     return features, LayerGradient(*torch.autograd.grad(loss, [weight, bias])), labels
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import AttackError, SpearPlusPlus
-from attacks.exact.dictionary.sparse_dictionary import SparseDictionary, orthogonal_dictionary
+from attacks.exact.dictionary.sparse_dictionary import SparseDictionary
 from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections, unit
 from attacks.exact.spear import Spear
-from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
@@ -41,23 +38,16 @@ QUICK = Spear(max_samples=200_000, max_descents=1000)
 
 
 @pytest.mark.long
-def test_batches_are_recovered_exactly_with_their_labels() -> None:
-    for batch, width in ((2, 20), (4, 60), (10, 120)):
-        truth, labels = pictures(batch, seed=3), classes(batch, seed=3)
-        guess = QUICK(sent(batch, width), stream())
-        images, said = paired(guess, truth)
-        assert float((images - truth).abs().max()) < 1e-4
-        assert torch.equal(said, labels)
-        assert guess.diagnostics["sparsity_match"] > 0.99
-        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
-        assert guess.diagnostics["rank"] == batch
-    rounded = in_single_precision(sent(8, 120))
-    assert largest_error(QUICK(rounded, stream()), pictures(8, seed=3)) < 1e-3
-    # An unknown learning rate does no harm, nor that a whole update was clipped; equal examples count as one.
+def test_an_unknown_learning_rate_a_clipped_or_rounded_update_and_equal_examples_do_no_harm() -> None:
     whole = sent(4, 60)
     clipped = replace(whole, update={name: 0.01 * value for name, value in whole.update.items()})
-    for seen in (sent(4, 60, learning_rate=None), clipped):
-        assert largest_error(QUICK(seen, stream()), pictures(4, seed=3)) < 1e-4
+    for seen in (sent(4, 60, learning_rate=None), clipped, in_single_precision(whole)):
+        guess = QUICK(seen, stream())
+        images, said = paired(guess, pictures(4, seed=3))
+        assert float((images - pictures(4, seed=3)).abs().max()) < 1e-3
+        assert torch.equal(said, classes(4, seed=3))
+        assert guess.diagnostics["sparsity_match"] > 0.99
+        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
     guess = QUICK(observe(relu_net(60), pictures(3, seed=5)[[0, 1, 1, 2]], torch.tensor([0, 1, 1, 2])), stream())
     own, theirs = optimal_assignment(guess.images, pictures(3, seed=5))
     assert float((guess.images[own] - pictures(3, seed=5)[theirs]).abs().max()) < 1e-4
@@ -135,33 +125,6 @@ def test_the_last_example_follows_from_the_others() -> None:
     assert len(found) == batch
     missing = columns[:, -1] / columns[:, -1].norm()
     assert float((found @ missing).abs().max()) > 1 - 1e-9
-
-
-def by_all_supports(seen: ClientUpdate, batch: int) -> np.ndarray:
-    """The slow obvious way, in numpy: every set of B - 1 rows, its kernel, and of all kernels those with the most zeros."""
-    gradient = {name: value.double().numpy() for name, value in seen.gradient().items()}
-    weight, bias = gradient["1.weight"], gradient["1.bias"]
-    left, values, right = np.linalg.svd(weight, full_matrices=False)
-    left, right = left[:, :batch], values[:batch, None] * right[:batch]
-    live = left[np.abs(left).max(1) > 1e-4]
-    kernels: list[tuple[int, np.ndarray]] = []
-    for rows in itertools.combinations(range(len(live)), batch - 1):
-        kernel = np.linalg.svd(live[list(rows)])[2][-1]
-        zeros = int((np.abs(live @ kernel) < 1e-3 * np.abs(live).max()).sum())
-        if not any(abs(kernel @ other) > 1 - 1e-5 for _, other in kernels):
-            kernels.append((zeros, kernel))
-    kernels.sort(key=lambda found: -found[0])
-    basis = np.stack([kernel for _, kernel in kernels[:batch]], 1)
-    lengths = np.linalg.lstsq(left @ basis, bias, rcond=None)[0]
-    inputs: np.ndarray = np.linalg.solve(basis * lengths, right)
-    return inputs
-
-
-def test_it_agrees_with_trying_every_support() -> None:
-    batch, seen = 3, sent(3, 24)
-    slow = torch.from_numpy(by_all_supports(seen, batch)).view(batch, *seen.input_shape) * STD[0] + MEAN[0]
-    assert largest_error(Reconstruction(slow.float(), torch.zeros(batch)), pictures(batch, seed=3)) < 1e-3
-    assert largest_error(QUICK(seen, stream()), slow.float().clamp(0, 1)) < 1e-3
 
 
 def test_one_example_is_a_quotient_whatever_the_activation() -> None:
@@ -331,13 +294,3 @@ def test_columns_with_most_zeros_in_common_are_told_apart() -> None:
         known[:, other] = on * (known[:, one] + 0.5 * torch.randn(600, generator=generator, dtype=torch.float64))
     search, left = learned(known, torch.eye(12, dtype=torch.float64), starts=8)
     assert found_of(known, search, left) == 12
-
-
-@pytest.mark.numeric
-def test_the_orthogonal_dictionary_of_independent_columns_is_the_identity_up_to_order() -> None:
-    """From the best of a few starts: one can end at a saddle, half way between two columns."""
-    rows = torch.linalg.qr(sparse(20_000, 6, 0.3, seed=5))[0]
-    starts = [torch.linalg.qr(torch.randn(6, 6, generator=stream(at), dtype=torch.float64))[0] for at in range(4)]
-    largest = max((orthogonal_dictionary(rows, one).abs().max(1) for one in starts), key=lambda one: one.values.min())
-    assert sorted(largest.indices.tolist()) == list(range(6))
-    assert float(largest.values.min()) > 0.99

@@ -106,8 +106,8 @@ def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
     flat = target.flatten(1)
     torch.testing.assert_close(squared_total_variation(target), torch.einsum("bi,ij,bj->b", flat, form, flat))
     assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
-    for prior, energy in ((0.0, 0.0), (0.0, 0.7), (3.0, 0.2)):
-        attack = BackwardReconstruction(iterations=600, learning_rate=0.05, total_variation=prior, energy=energy)
+    for prior, energy in ((0.0, 0.7), (3.0, 0.2)):
+        attack = BackwardReconstruction(iterations=500, learning_rate=0.05, total_variation=prior, energy=energy)
         guess = attack(seen, seeded(0))
         assert not guess.failure
         system = (1 + energy) / size * torch.eye(size, dtype=torch.float64) + prior * form
