@@ -16,8 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from defenses.random_draws import generator_for
+
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGPROF", "SIGTERM", "SIGUSR1", "SIGUSR2")
-UNCOUNTED = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "GRPC_VERBOSITY")
+UNCOUNTED = (
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "KMP_INIT_AT_FORK",
+    "KMP_DUPLICATE_LIB_OK",
+    "GRPC_VERBOSITY",
+)
 """Variables that pytest sets for each test, and that libraries set when they are first imported."""
 PATIENCE = 10.0
 """Seconds for which a thread that was asked to stop may still be there."""
@@ -95,6 +103,7 @@ def _left_running(before: set[threading.Thread]) -> list[threading.Thread]:
 
 def salt_seeds(salt: int) -> None:
     """From now on every seed that torch or NumPy gets is another one, the same for equal seeds: bounds that fit one draw fail."""
+    generator_for("before")  # it compares a seeded state with NumPy's once, which must both be as they are
 
     class Generator(torch.Generator):
         def manual_seed(self, seed: int) -> torch.Generator:
