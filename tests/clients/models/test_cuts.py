@@ -1,67 +1,76 @@
-"""Cuts of convolutional classifiers: the halves are the whole, and the shapes are the published ones."""
+"""Cuts of convolutional classifiers and adversaries of the halves: the halves are the whole."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS, halves
-
-SMALL = ("vgg_small", "resnet20", "efficientnet_lite0")
-EVERY = [(name, cut, "batch") for name, cuts in CUTS.items() for cut in cuts]
-EVERY += [(name, cut, "group") for name in SMALL for cut in CUTS[name]]
+from clients.models.split.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.split_models import SplitShape, build_split_model
 
 
 def build(name: str, norm: str = "batch") -> nn.Module:
     return build_model(name, num_classes=3, input_shape=(3, 32, 32), norm=norm)
 
 
-@pytest.fixture(scope="module")
-def wholes() -> dict[tuple[str, str], nn.Module]:
-    """Each network once: VGG16 has 134 million weights, and no normalisation."""
-    return {(name, "batch"): build(name) for name in CUTS} | {
-        (name, "group"): build(name, norm="group") for name in SMALL
-    }
+SHAPES = {
+    # ADP, section 2.3 of our specification; 512 x 28 x 28 = 401,408 values are the paper's own number.
+    "vgg16": (224, [(128, 112, 112), (512, 28, 28), (512, 14, 14)]),
+    "resnet50": (224, [(512, 28, 28), (1024, 14, 14), (1024, 14, 14)]),
+    # Table 1 of Tan and Le 2019 (EfficientNet-B0), whose stages 3, 4 and 6 these are; the table counts the stem as stage 1.
+    "efficientnet_lite0": (224, [(24, 56, 56), (40, 28, 28), (112, 14, 14)]),
+    "vgg_small": (56, [(16, 56, 56), (32, 28, 28), (64, 14, 14)]),
+    "resnet20": (32, [(16, 32, 32), (32, 16, 16), (64, 8, 8)]),
+}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "cut", "norm"), EVERY)
-def test_the_halves_are_the_whole_bit_for_bit(name: str, cut: str, norm: str, wholes: dict) -> None:
-    model = wholes[name, norm].eval()
-    client, server = halves(model, name, cut)
+def check_halves(name: str, norm: str) -> None:
+    model = build(name, norm).eval()
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = client(images)
-        kept = features.clone()
-        assert torch.equal(server(features), model(images))
-    assert features.ndim == 4
-    # The features are attacked after they were answered.
-    assert torch.equal(features, kept)
+    for cut in CUTS[name]:
+        client, server = halves(model, name, cut)
+        with torch.no_grad():
+            features = client(images)
+            kept = features.clone()
+            assert torch.equal(server(features), model(images)), (name, cut)
+        assert features.ndim == 4
+        # The features are attacked after they were answered.
+        assert torch.equal(features, kept)
+        for part in ("parameters", "buffers"):
+            found = [id(one) for half in (client, server) for one in getattr(half, part)()]
+            assert sorted(found) == sorted(id(one) for one in getattr(model, part)()), (name, cut)
+        if name.startswith("vgg"):  # convolutions are counted from one, and the cut is behind the ReLU
+            assert sum(isinstance(layer, nn.Conv2d) for layer in client) == int(cut.removeprefix("conv"))
+            assert isinstance(client[-1], nn.ReLU)
+            assert isinstance(server[0], (nn.MaxPool2d, nn.Conv2d))
+    if name == "resnet50":  # bottlenecks are counted from one
+        ends = [halves(model, name, cut)[0][-1] for cut in CUTS[name]]
+        assert ends == [model.layer2[0], model.layer3[0], model.layer3[4]]
+    side, shapes = SHAPES[name]
+    hollow, images = model.to("meta"), torch.zeros(1, 3, side, side, device="meta")
+    assert [tuple(halves(hollow, name, cut)[0](images).shape[1:]) for cut in CUTS[name]] == shapes
+
+
+def test_the_halves_of_small_models_are_the_whole() -> None:
+    for name in ("vgg_small", "resnet20"):
+        for norm in ("batch", "group"):
+            check_halves(name, norm)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "cut"), [(name, cuts[1]) for name, cuts in CUTS.items()])
-def test_the_halves_hold_every_weight_of_the_whole_once(name: str, cut: str, wholes: dict) -> None:
-    model = wholes[name, "batch"]
-    parts = [parameter for half in halves(model, name, cut) for parameter in half.parameters()]
-    assert len(parts) == len(list(model.parameters()))
-    assert {id(parameter) for parameter in parts} == {id(parameter) for parameter in model.parameters()}
-    buffers = [id(buffer) for half in halves(model, name, cut) for buffer in half.buffers()]
-    assert sorted(buffers) == sorted(id(buffer) for buffer in model.buffers())
+def test_the_halves_of_large_models_are_the_whole() -> None:
+    for name in ("efficientnet_lite0", "vgg16", "resnet50"):
+        check_halves(name, "batch")
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_halves_are_in_the_mode_of_the_whole(training: bool) -> None:
-    whole = build("resnet20").train(training)
-    halved = halves(whole, "resnet20", "block5")
-    assert all(layer.training == training for half in (*halved, whole) for layer in half.modules())
-
-
-def test_training_the_halves_trains_the_whole() -> None:
+def test_training_the_halves_trains_the_whole_in_its_mode() -> None:
     whole = build("vgg_small")
     other = copy.deepcopy(whole)
     images, labels = torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 2, 1])
@@ -71,62 +80,103 @@ def test_training_the_halves_trains_the_whole() -> None:
         nn.functional.cross_entropy(forward(images), labels).backward()
         optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), other.state_dict().values(), strict=True))
+    for training in (True, False):
+        halved = halves(whole.train(training), "vgg_small", "conv4")
+        assert all(layer.training == training for half in (*halved, whole) for layer in half.modules())
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "side", "shapes"),
-    [
-        # ADP, section 2.3 of our specification; 512 x 28 x 28 = 401,408 values are the paper's own number.
-        ("vgg16", 224, [(128, 112, 112), (512, 28, 28), (512, 14, 14)]),
-        ("resnet50", 224, [(512, 28, 28), (1024, 14, 14), (1024, 14, 14)]),
-        # Table 1 of Tan and Le 2019 (EfficientNet-B0), whose stages 3, 4 and 6 these are; the table counts the stem as stage 1.
-        ("efficientnet_lite0", 224, [(24, 56, 56), (40, 28, 28), (112, 14, 14)]),
-        ("vgg_small", 56, [(16, 56, 56), (32, 28, 28), (64, 14, 14)]),
-        ("resnet20", 32, [(16, 32, 32), (32, 16, 16), (64, 8, 8)]),
-    ],
-)
-def test_features_have_the_published_shapes(name: str, side: int, shapes: list[tuple[int, ...]], wholes: dict) -> None:
-    model = copy.deepcopy(wholes[name, "batch"]).to("meta").eval()
-    images = torch.zeros(1, 3, side, side, device="meta")
-    assert [tuple(halves(model, name, cut)[0](images).shape[1:]) for cut in CUTS[name]] == shapes
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "norm", "cut"),
-    [("vgg16", "batch", c) for c in CUTS["vgg16"]] + [("vgg_small", n, "conv4") for n in ("batch", "group")],
-)
-def test_convolutions_are_counted_from_one_and_the_cut_is_behind_the_relu(
-    name: str, norm: str, cut: str, wholes: dict
-) -> None:
-    client, server = halves(wholes[name, norm], name, cut)
-    assert sum(isinstance(layer, nn.Conv2d) for layer in client) == int(cut.removeprefix("conv"))
-    assert isinstance(client[-1], nn.ReLU)
-    assert isinstance(server[0], (nn.MaxPool2d, nn.Conv2d))
-
-
-@pytest.mark.long
-def test_bottlenecks_are_counted_from_one(wholes: dict) -> None:
-    model = wholes["resnet50", "batch"]
-    ends = [halves(model, "resnet50", cut)[0][-1] for cut in CUTS["resnet50"]]
-    assert ends == [model.layer2[0], model.layer3[0], model.layer3[4]]
-
-
-@pytest.mark.parametrize(
-    ("name", "cut", "message"),
-    [
+def test_what_cannot_be_cut_is_refused_with_what_can(subtests: pytest.Subtests) -> None:
+    for name, cut, message in (
         ("lenet", "conv2", "model 'lenet' cannot be cut .* these can: vgg16, resnet50,"),
         ("vgg_small", "conv3", "cut is 'conv3'; vgg_small can be cut at conv2, conv4, conv6"),
         ("vgg_small", "", "cut is ''"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused_with_what_can(name: str, cut: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        halves(build("lenet"), name, cut)
+        *((name, cuts[0], f"Linear is not the model '{name}'") for name, cuts in CUTS.items()),
+    ):
+        with subtests.test(message), pytest.raises(ModelError, match=message):
+            halves(nn.Linear(2, 2), name, cut)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "vgg_small", "efficientnet_lite0", "vgg16", "resnet20"])
-def test_a_model_of_another_name_is_refused(name: str) -> None:
-    with pytest.raises(ModelError, match=f"Linear is not the model '{name}'"):
-        halves(nn.Linear(2, 2), name, CUTS[name][0])
+SHAPE = (3, 32, 32)
+SIZES = SplitShape(patch_size=8, width=16, depth=3, heads=2, edge_blocks=1)
+SMALL = [(name, cut) for name in ("vgg_small", "resnet20") for cut in CUTS[name]]
+
+
+def test_adversaries_classify_the_features() -> None:
+    for name, cut in SMALL:
+        for architecture in ["split", "tuned", "full"]:
+            model = build_model(name, num_classes=3, input_shape=SHAPE).eval()
+            features = halves(model, name, cut)[0](torch.rand(2, *SHAPE))
+            adversary = AdversaryBuilder(name, cut, SHAPE, weights=model.state_dict())(architecture, 5, 0)
+            assert adversary.training
+            assert adversary(features).shape == (2, 5)
+            if architecture == "full":
+                first = next(layer for layer in adversary.modules() if isinstance(layer, nn.Conv2d))
+                assert first.in_channels == features.shape[1]
+
+
+def test_weights_are_new_or_those_of_the_server_half_except_for_the_last_layer() -> None:
+    for norm in ["batch", "group"]:
+        model = build_model("resnet20", num_classes=2, input_shape=SHAPE, norm=norm, seed=1)
+        _, server = halves(model, "resnet20", "block5")
+        builder = AdversaryBuilder("resnet20", "block5", SHAPE, norm=norm, weights=model.state_dict())
+        known = server.state_dict()
+        last = [name for name in known if name.startswith(f"{len(server) - 1}.")]
+        assert len(last) == 2
+        for architecture, kept in (("tuned", True), ("split", False)):
+            built = builder(architecture, 2, 7).state_dict()
+            assert built.keys() == known.keys()
+            weights = [name for name in known if known[name].ndim == 4]
+            assert weights
+            assert all(torch.equal(built[name], known[name]) == kept for name in weights)
+            assert not torch.equal(built[last[0]], known[last[0]])
+        # Training the adversary must not train the attacked model.
+        tuned = builder("tuned", 2, 7)
+        assert not {p.data_ptr() for p in tuned.parameters()} & {p.data_ptr() for p in model.parameters()}
+
+
+def test_new_weights_follow_from_the_seed_and_small_features_are_enlarged() -> None:
+    builder = AdversaryBuilder("vgg_small", "conv4", SHAPE, width=4)
+    for architecture in ("split", "full"):
+        torch.manual_seed(0)
+        first = builder(architecture, 2, 3).state_dict()
+        torch.manual_seed(1)
+        second, other = (builder(architecture, 2, seed).state_dict() for seed in (3, 4))
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert any(not torch.equal(first[name], other[name]) for name in first)
+    adversary = AdversaryBuilder("vgg_small", "conv6", (1, 16, 16), width=4)("full", 2, 0)
+    assert adversary(torch.rand(1, 16, 4, 4)).shape == (1, 2)
+    small = torch.arange(4.0).view(1, 1, 2, 2)
+    assert torch.equal(adversary[0](small)[0, 0], small[0, 0].kron(torch.ones(2, 2)))
+
+
+def test_adversaries_that_cannot_be_built_are_refused(subtests: pytest.Subtests) -> None:
+    of_tokens = SplitAdversaryBuilder("vit", SHAPE, SIZES)
+    for builder, architecture, message in (
+        (AdversaryBuilder("vgg_small", "conv2", SHAPE), "half", "architecture is 'half'; allowed: 'split', 'tuned'"),
+        (AdversaryBuilder("vgg_small", "conv2", SHAPE), "tuned", "no weights of the attacked model"),
+        (AdversaryBuilder("vgg_small", "conv3", SHAPE), "split", "conv2, conv4, conv6"),
+        (AdversaryBuilder("lenet", "conv2", SHAPE), "full", "these can: vgg16"),
+        (of_tokens, "tuned", "no weights of the attacked model"),
+        (of_tokens, "half", "architecture is 'half'"),
+    ):
+        with subtests.test(message), pytest.raises(ModelError, match=message):
+            builder(architecture, 2, 0)
+
+
+def test_adversaries_of_tokens_classify_them() -> None:
+    for widening in [1, 2]:
+        for architecture, blocks in [("split", 2), ("tuned", 2), ("full", 3)]:
+            sizes = replace(SIZES, widening=widening)
+            edge, server = build_split_model("vit", num_classes=2, input_shape=SHAPE, shape=sizes, seed=1)
+            builder = SplitAdversaryBuilder("vit", SHAPE, sizes, server.state_dict())
+            adversary = builder(architecture, 5, 7)
+            assert adversary.training
+            assert len(adversary.blocks) == blocks
+            assert adversary(torch.rand(2, edge.num_tokens, widening * edge.dim)).shape == (2, 5)
+            known, mine = server.state_dict(), builder(architecture, 2, 7).state_dict()
+            weights = [name for name in known if known[name].ndim == 2 and name.startswith("blocks.0.")]
+            assert weights
+            assert all(torch.equal(mine[name], known[name]) == (architecture == "tuned") for name in weights)
+            assert not torch.equal(mine["head.weight"], known["head.weight"])
+            again = builder(architecture, 2, 7).state_dict()
+            assert all(torch.equal(mine[name], again[name]) for name in mine)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 DRIVER = """
 import json, queue, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +61,6 @@ ray.shutdown()
 
 @pytest.mark.slow
 def test_only_the_messages_that_end_their_worker_are_lost(tmp_path: Path) -> None:
-    """Also those that wait behind them, with both workers gone at once, however long a new one takes to start."""
     dying = [9, 10]
     # The name by which clients/__init__.py knows that it is loaded by a simulation.
     script = tmp_path / "flwr-simulation"

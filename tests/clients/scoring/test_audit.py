@@ -1,36 +1,55 @@
-"""Null baselines, the scale and the line-up of candidates, against their definitions: by hand, from the data itself."""
+"""Null baselines, scales, candidates and the examples that a test exposes most, against their definitions."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message
 from scipy.ndimage import gaussian_filter
-from torch import Tensor
+from torch import Tensor, nn
 
-from attacks.guesses import Reconstruction
+from attacks.guesses import Labels, Reconstruction
+from attacks.local_model import shared_tensors
+from attacks.membership.loss_threshold import Membership
+from attacks.membership.online_rules import OnlineTest
 from attacks.metrics.guesses import LABEL_ACCURACY
-from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.images import MSE_PAPER, PSNR_PAPER, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.observations import AttackError
+from attacks.scoring.metrics import label_hits
+from clients.data.card import DataCard
 from clients.federated.client import LocalClient
+from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
+from clients.scoring.exposed import LISTED, most_exposed
+from clients.scoring.guesses import guess_tensors
+from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
-from clients.scoring.retrieval import other_images, retrieval, retrieval_from_round
+from clients.scoring.retrieval import other_images
+from clients.scoring.same_images import KnownImages
+from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
+from clients.task.task import Task
+from clients.task.truths import Probed
+from clients.wire.records import to_record
+from defenses.base import Batch
 from simulations.report import Row
 from simulations.report.studies.baselines import picked_out
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
+from tests.clients.asked import Asked
+from tests.clients.federated.test_client import TASK as PLAIN
+from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.scores import flat
 
-TASK = FederatedPlan(
-    scenario="federated",
-    dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=400, test_limit=80, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.0,
-    weight_decay=0.0, probe_targets=3, probe_images=1,
-).at(1)  # fmt: skip
+TASK = PLAIN.but(train_limit=400, test_limit=80, weight_decay=0.0, probe_targets=3, probe_images=1)
 TRAIN, TEST = range(10, 170), range(20, 60)
 
 
@@ -39,7 +58,6 @@ def client(train: Sequence[int] = TRAIN, test: range = TEST, **changes: object) 
 
 
 def pixels(part: str, indices: range) -> np.ndarray:
-    """The bytes of the data set over 255, without the client's code."""
     images = getattr(TASK.plan.load_data(), part).images[list(indices)]
     return images.numpy().astype(np.float64) / 255
 
@@ -52,99 +70,57 @@ def guess(images: Tensor) -> tuple[Reconstruction, None]:
     return Reconstruction(images, torch.full((len(images),), -1)), None
 
 
-# Null baselines -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_every_null_baseline_is_what_its_name_says(seed: int) -> None:
-    """Grey is 0.5, mean is the mean of all of the client's images: pixel by pixel, for every probed image."""
-    one = client(seed=seed)
+def test_every_null_baseline_is_what_its_name_says() -> None:
+    # Grey is 0.5, mean is the mean of all of the client's images: pixel by pixel, for every probed image.
+    one = client()
     scores = flat(audit_baselines(one, "probe", pictures=False))
-    names = {"grey", "mean", "uniform", "blurred", "class-mean"}
-    assert {name.rsplit(":", 1)[0] for name in scores} == names
+    assert {name.rsplit(":", 1)[0] for name in scores} == {"grey", "mean", "uniform", "blurred", "class-mean"}
     everyone = pixels("train", TRAIN)
-    blind = {"grey": np.full(everyone.shape[1:], 0.5), "mean": everyone.mean(0)}
     probed = [one.probed(target).original.images for target in range(3)]
+    blind = {"grey": np.full(everyone.shape[1:], 0.5), "mean": everyone.mean(0)}
     for name, image in blind.items():
         expected = [psnr_by_hand(image[None], truth) for truth in probed]
         assert scores[f"{name}:psnr-original"] == pytest.approx(expected, abs=1e-3)
-    # No single image in place of the mean would pass this test.
-    mean = scores["mean:psnr-original"]
-    singles = [[psnr_by_hand(single[None], truth) for truth in probed] for single in everyone]
-    assert min(np.abs(np.subtract(one, mean)).max() for one in singles) > 0.1
+        assert all(own <= best + 1e-4 for own, best in zip(expected, scores[f"{name}:psnr-null"], strict=True))
     blurred = [gaussian_filter(t.double().numpy(), (0, 0, 2.0, 2.0), mode="nearest", truncate=3.0) for t in probed]
     expected = [psnr_by_hand(image, truth) for image, truth in zip(blurred, probed, strict=True)]
     assert scores["blurred:psnr-original"] == pytest.approx(expected, abs=1e-3)
+    # A grey guess that came as an attack's scores what the baseline does, in every metric.
+    again = flat(audit_guesses(one, "probe", [guess(torch.full_like(truth, 0.5)) for truth in probed]))
+    for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
+        assert scores[f"grey:{name}"] == pytest.approx(again[name])
 
 
+@pytest.mark.numeric
 def test_baselines_of_the_transformed_images_are_made_of_transformed_images() -> None:
-    """Where pixels change their places, the mean of originals scores less than the mean of what enters the model."""
-    one = client(pipeline="VisualMixer(window_lower=28, window_upper=28)", round=2)
+    # Where pixels change their places, the mean of originals scores less than the mean of what enters the model. One window is
+    # the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
+    one, original = client(pipeline="VisualMixer(window_lower=28, window_upper=28)", round=2), pixels("train", TRAIN)
     scores = flat(audit_baselines(one, "probe", pictures=False))
     seen = [one.probed(target).seen.images for target in range(3)]
-    original = pixels("train", TRAIN)
-    # One window is the whole image, so that a transformed pixel is any pixel of it: the mean is flat, up to the draws.
     mean = means_of(one.data, transformed(one.data), one.task.plan.batch_size).mean().double().numpy()
     assert np.abs(mean - original.mean()).max() < 0.15
     assert mean.mean() == pytest.approx(original.mean(), abs=1e-6)
     expected = [psnr_by_hand(mean[None], image) for image in seen]
     assert scores["mean:psnr-transformed"] == pytest.approx(expected, abs=1e-3)
-    wrong = [psnr_by_hand(original.mean(0)[None], image) for image in seen]
-    assert np.mean(expected) > np.mean(wrong) + 1
+    assert np.mean(expected) > np.mean([psnr_by_hand(original.mean(0)[None], image) for image in seen]) + 1
     grey = [psnr_by_hand(np.full(mean.shape, 0.5)[None], image) for image in seen]
     assert scores["grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
-    plain = client()
-    assert torch.allclose(
-        means_of(plain.data, transformed(plain.data), plain.task.plan.batch_size).mean(),
-        plain.data.originals().images.mean(0),
-        atol=1e-6,
-    )
 
 
-@pytest.mark.parametrize("images", [1, 3])
-def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image(images: int) -> None:
-    """Of several images in one update the assignment says which guess is of which: here they come in reverse order."""
-    one = client(probe_images=images)
-    truth = [view.original.images for view in one.truths("probe").views]
-    found = flat(audit_guesses(one, "probe", [guess(of.flip(0) * 0.9) for of in truth]))
-    mean = pixels("train", TRAIN).mean(0)
-    by_hand = [
-        max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image))
-        for of in truth
-        for image in of.flip(0)
-    ]
-    assert found["psnr-null"] == pytest.approx(by_hand, abs=1e-3)
-    assert len(found["psnr-null"]) == len(found["psnr-flat"]) == len(found["psnr-original"]) == 3 * images
-    even = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of.flip(0)]
-    assert found["psnr-flat"] == pytest.approx(even, abs=1e-3)
-    # Another client of the same data set has another mean, and so other baselines.
-    other = client(range(170, 330), probe_images=images)
-    theirs = [view.original.images for view in other.truths("probe").views]
-    again = flat(audit_guesses(other, "probe", [guess(of) for of in theirs]))["psnr-null"]
-    mean = pixels("train", range(170, 330)).mean(0)
-    assert again == pytest.approx(
-        [max(psnr_by_hand(np.full_like(mean, 0.5), image), psnr_by_hand(mean, image)) for of in theirs for image in of],
-        abs=1e-3,
-    )
-
-
-def test_no_null_baseline_lies_above_itself() -> None:
-    scores = flat(audit_baselines(client(), "probe", pictures=False))
-    for name in ("grey", "mean"):
-        pairs = zip(scores[f"{name}:psnr-original"], scores[f"{name}:psnr-null"], strict=True)
-        assert all(own <= best + 1e-4 for own, best in pairs)
-
-
-def test_a_baseline_is_scored_as_an_attack_is() -> None:
-    """A grey guess that came as an attack's scores what the baseline does, in every metric."""
-    scores = flat(audit_baselines(client(), "probe", pictures=False))
-    truth = client().truths("probe").views
-    again = flat(audit_guesses(client(), "probe", [guess(torch.full_like(t.original.images, 0.5)) for t in truth]))
-    for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
-        assert scores[f"grey:{name}"] == pytest.approx(again[name])
-
-
-# Candidates -----------------------------------------------------------------------------------------------------------
+def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image() -> None:
+    # Of several images in one update the assignment says which guess is of which: here they come in reverse order. Another
+    # client of the same data set has another mean, and so other baselines.
+    for images, train in ((1, TRAIN), (3, TRAIN), (3, range(170, 330))):
+        one, mean = client(train, probe_images=images), pixels("train", train).mean(0)
+        truth = [view.original.images.flip(0) for view in one.truths("probe").views]
+        found = flat(audit_guesses(one, "probe", [guess(of * 0.9) for of in truth]))
+        grey = np.full_like(mean, 0.5)
+        best = [max(psnr_by_hand(grey, image), psnr_by_hand(mean, image)) for of in truth for image in of]
+        assert found["psnr-null"] == pytest.approx(best, abs=1e-3)
+        even = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of]
+        assert found["psnr-flat"] == pytest.approx(even, abs=1e-3)
+        assert len(found["psnr-original"]) == 3 * images
 
 
 def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None:
@@ -163,119 +139,46 @@ def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None
     assert not torch.equal(other_images(client(seed=4).data, truth, 0), others)
 
 
-def test_images_that_repeat_the_attacked_one_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = client(train=range(10, 20), test=range(0))
-    monkeypatch.setattr(one.data, "_train", torch.tensor([10, 11, 10, 12, 11]))
-    truth = one.data.view(torch.tensor([0]), ("any",))
-    assert len(other_images(one.data, truth, 0)) == 2
-
-
-def test_a_client_with_few_images_lines_up_fewer_and_says_so() -> None:
+def test_a_client_with_few_images_lines_up_fewer_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     few = client(train=range(10, 22), test=range(8))
     truth = few.truths("probe").views
-    others = other_images(few.data, truth[0], 0)
-    assert len(others) == 11 + 8  # the training examples but one, then test examples
+    assert len(other_images(few.data, truth[0], 0)) == 11 + 8  # the training examples but one, then test examples
     scores = flat(audit_guesses(few, "probe", [guess(t.original.images) for t in truth]))
     assert scores["retrieval-chance"] == [1 / 20] * 3
     assert scores["retrieval-original"] == [1.0] * 3
     alone = client(train=range(10, 11), test=range(0))
     scores = flat(audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe").views]))
-    assert "retrieval-original" not in scores, "nobody else: who is alone in a line-up is always found"
+    assert "retrieval-original" not in scores, "a single candidate is always found"
     assert "psnr-original" in scores
-
-
-@pytest.mark.long
-def test_free_assignment_gives_a_blind_guess_no_more_than_one_in_a_hundred() -> None:
-    """Of a batch of B images a guess is paired with the nearest; B times as many others make up for the choice."""
-    one = client(train=range(400), probe_images=4, probe_targets=1)
-    seen = one.truths("probe").views[0]
-    truth = seen.original.images
-    assert len(other_images(one.data, seen, 0)) == 4 * 99
-    hits, chances, digits = [], set(), torch.from_numpy(pixels("train", range(400))).float()
-    for seed in range(200):
-        stream = torch.Generator().manual_seed(seed)
-        # Guesses with something of other digits, so that the nearest image is not always the same dark one.
-        other = digits[torch.randperm(400, generator=stream)[:4]].roll((3, 3), (2, 3))
-        blind = 0.2 * torch.rand(truth.shape, generator=stream) + 0.8 * other
-        scores = flat(audit_guesses(one, "probe", [guess(blind)]))
-        hits += scores["retrieval-original"]
-        chances |= set(scores["retrieval-chance"])
-    assert chances == {0.01}
-    # 800 guesses, of which 8 hit by chance; more than 20 would be one run in ten thousand.
-    assert sum(hits) <= 20
-
-
-def test_of_paired_guesses_each_has_candidates_of_its_own() -> None:
-    one = client(train=range(400))
-    truth = one.data.own_images(torch.arange(3))
-    others = other_images(one.data, one.data.view(torch.arange(3), ("any",)), 0)
-    at = torch.arange(3)
-    found = retrieval(guess(truth)[0], (at, at), truth, others, paired=True)
-    assert found == {RETRIEVAL.of("original"): [1.0] * 3, RETRIEVAL_CHANCE.of(): [0.01] * 3}
-    # The first other image of each: it is among the candidates of that image alone.
-    wrong = torch.stack([others[0], others[99], truth[2]])
-    assert retrieval(guess(wrong)[0], (at, at), truth, others, paired=True)[RETRIEVAL.of("original")] == [0.0, 0.0, 1.0]
+    # Images that repeat the attacked one are no candidates.
+    repeated = client(train=range(10, 20), test=range(0))
+    monkeypatch.setattr(repeated.data, "_train", torch.tensor([10, 11, 10, 12, 11]))
+    assert len(other_images(repeated.data, repeated.data.view(torch.tensor([0]), ("any",)), 0)) == 2
 
 
 CROPPED = {"crop_padding": 4, "horizontal_flip": True}
 
 
 def test_of_cropped_images_the_attacked_one_is_no_candidate_and_the_others_are_cropped_too() -> None:
-    """By its place in the data: its pixels differ from those of its view."""
-    one = client(train=range(10, 60), test=range(20, 30), probe_targets=8, **CROPPED)
-    bordered = []
+    # By its place in the data: its pixels differ from those of its view.
+    parts = {"train": range(10, 60), "test": range(20, 30), "probe_targets": 8}
+    one, later, plain = client(**parts, **CROPPED), client(**parts, **CROPPED, round=2), client(**parts)
     for target, truth in enumerate(one.truths("probe").views):
-        others = other_images(one.data, truth, target)
+        others, raw = other_images(one.data, truth, target), other_images(plain.data, truth, target)
         assert len(others) == 49 + 10
         views = [v for shift in range(81) for v in shifted(one.data.own_images(truth.positions)[0], shift)]
         assert not any(torch.equal(other, view) for other in others for view in views)
-        assert torch.equal(others, other_images(client(train=range(10, 60), test=range(20, 30), round=2, probe_targets=8,
-                                                       **CROPPED).data, truth, target))  # fmt: skip
-        plain = client(train=range(10, 60), test=range(20, 30))
-        raw = other_images(plain.data, truth, target)
+        assert torch.equal(others, other_images(later.data, truth, target))
         for at in range(3):
             assert any(torch.equal(others[at], view) for shift in range(81) for view in shifted(raw[at], shift))
-        bordered.append(float((others.flatten(1) != raw.flatten(1)).any(1).float().mean()))
-    assert min(bordered) > 0.9
+        assert (others.flatten(1) != raw.flatten(1)).any(1).float().mean() > 0.9
 
 
 def shifted(image: Tensor, shift: int) -> list[Tensor]:
-    """A crop by hand, and its mirror image."""
     padded = torch.nn.functional.pad(image, [4] * 4)
     top, left = divmod(shift, 9)
     view = padded[:, top : top + image.shape[1], left : left + image.shape[2]]
     return [view, view.flip(2)]
-
-
-@pytest.mark.long
-def test_a_black_border_picks_nobody_out_of_cropped_photographs() -> None:
-    """The finding: a mean image with black edges was nearest to the only cropped candidate, without looking (12 of 128)."""
-    hits: list[float] = []
-    for part in range(4):
-        one = client(
-            dataset="photos", model="cnn", train_limit=0, test_limit=0, train=range(part * 130, part * 130 + 130),
-            test=range(part * 30, part * 30 + 30), probe_targets=16, crop_padding=4,
-        )  # fmt: skip
-        blind = one.data.originals().images.mean(0, keepdim=True)
-        for edge in (slice(0, 2), slice(-2, None)):
-            blind[..., edge, :] = 0
-            blind[..., edge] = 0
-        hits += flat(audit_guesses(one, "probe", [guess(blind)] * 16))["retrieval-original"]
-    assert sum(hits) <= 3  # of 64, where chance gives 0.64; 4 or more in one run of two hundred
-
-
-def test_the_mean_image_of_cropped_images_is_the_mean_of_their_views() -> None:
-    one = client(**CROPPED)
-    probed = [one.probed(target).original.images for target in range(3)]
-    views = torch.stack(
-        [v for image in one.data.originals().images for shift in range(81) for v in shifted(image, shift)]
-    )
-    expected = [psnr_by_hand(views.double().mean(0).numpy()[None], truth) for truth in probed]
-    scores = flat(audit_baselines(one, "probe", pictures=False))
-    assert scores["mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
-
-
-# What who knows only the class could guess -----------------------------------------------------------------------------
 
 
 def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
@@ -295,40 +198,30 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
     assert set(scores["class-mean:retrieval-original"]) <= {0.0, 1.0}
 
 
-def test_of_the_only_image_of_its_class_the_class_mean_is_the_mean_of_the_others() -> None:
+def test_a_class_mean_never_holds_an_attacked_image() -> None:
     labels = TASK.plan.load_data().train.labels.tolist()
+    # Of the only image of its class it is the mean of the others.
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
     lone = client(train=(10, second), test=range(8), probe_targets=1)
-    assert len(set(lone.data.originals().targets.argmax(1).tolist())) == 2
     truth = lone.probed(0)
     other = lone.data.originals().images[1 - int(truth.positions[0])]
     scores = flat(audit_baselines(lone, "probe", pictures=False))
     expected = psnr_by_hand(other[None].double().numpy(), truth.original.images)
     assert scores["class-mean:psnr-original"] == pytest.approx([expected], abs=1e-3)
-
-
-def test_where_all_images_are_attacked_nothing_is_called_a_class_mean() -> None:
-    """It would be the mean of the attacked images themselves."""
+    # Where all images are attacked it would be the mean of the attacked images themselves.
     few, whole = client(train=(10,), test=range(8), probe_targets=1), client(test=range(8))
-    for scores in (
-        flat(audit_baselines(few, "probe", pictures=False)),
-        flat(audit_baselines(whole, "update", pictures=False)),
-    ):
-        assert [name for name in scores if name.startswith("mean:psnr")]
-        assert [name for name in scores if name.startswith("class-mean")] == []
-
-
-def test_two_images_of_a_class_are_no_guess_of_each_other() -> None:
-    """The mean without the first would be the second, and the other way round: together a perfect guess of both."""
-    labels = TASK.plan.load_data().train.labels.tolist()
+    for one, observation in ((few, "probe"), (whole, "update")):
+        names = [name.split(":")[0] for name in flat(audit_baselines(one, observation, pictures=False))]
+        assert "mean" in names
+        assert "class-mean" not in names
+    # Of two attacked images of a class the mean without the first would be the second, and the other way round.
     twin = next(at for at in range(11, 400) if labels[at] == labels[10])
     others = [at for at in range(11, 400) if labels[at] != labels[10]][:3]
-    one = client(train=(10, twin, *others), test=range(8), probe_targets=1, probe_images=4)
-    scores = flat(audit_baselines(one, "probe", pictures=False))["class-mean:psnr-original"]
-    assert max(scores) < 30
+    both = client(train=(10, twin, *others), test=range(8), probe_targets=1, probe_images=4)
+    assert max(flat(audit_baselines(both, "probe", pictures=False))["class-mean:psnr-original"]) < 30
 
 
-def test_blind_guesses_are_as_many_as_the_attacks_and_the_class_mean_knows_none_of_the_attacked() -> None:
+def test_blind_guesses_are_as_many_as_the_attacks() -> None:
     one = client(train=range(10, 34), test=range(8), probe_targets=1, probe_images=16)
     found = {images: flat(audit_baselines(one, "probe", pictures=False, images=images)) for images in (0, 4, 16)}
     each = {images: np.array(scores["mean:psnr-original"]) for images, scores in found.items()}
@@ -337,49 +230,30 @@ def test_blind_guesses_are_as_many_as_the_attacks_and_the_class_mean_knows_none_
     # Of equal guesses the assignment gives each the image that it is nearest to, so that few of them have the easy images.
     np.testing.assert_allclose(np.sort(each[4]), np.sort(each[16])[-4:])
     assert max(found[4]["class-mean:psnr-original"]) < 30
-
-
-def test_without_an_attack_on_images_no_null_baseline_guesses_images() -> None:
-    one = client(train=range(10, 34), test=range(8), probe_targets=1, probe_images=16)
     scores = audit_baselines(one, "probe", pictures=True, images=NO_IMAGES)
     assert {metric for of in scores.scores.values() for metric in of} == {LABEL_ACCURACY.of()}
     assert set(scores.pictures) == {"original-0", "protected-0"}
+    assert not audit_baselines(one, "probe", pictures=False).pictures
 
 
-def test_of_a_round_a_copy_among_the_other_images_is_a_tie_and_no_identification() -> None:
-    truth = torch.rand(20, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    others = torch.rand(9, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-    pairs = torch.arange(20), torch.arange(20)
-    for copied, hits in ((others, 20), (torch.cat([others, truth]), 0)):
-        found = retrieval_from_round(Reconstruction(truth, torch.zeros(20).long()), pairs, truth, copied)
-        assert sum(found[RETRIEVAL.of("original")]) == hits
-
-
-# Whole rounds ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("local_steps", [0, 1, 3])
-@pytest.mark.parametrize(("dataset", "model"), [("photos", "cnn"), ("mnist-5k", "lenet")])
+@pytest.mark.numeric
+@pytest.mark.parametrize(("dataset", "model", "local_steps"), [("photos", "cnn", 1), ("mnist-5k", "lenet", 3)])
 def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
     dataset: str, model: str, local_steps: int
 ) -> None:
-    """Two clients with 8 guesses each: copies of true images clear ten times the chance, images of the kind do not."""
+    # Two clients with 8 guesses each: copies of true images clear ten times the chance, images of the kind do not.
+    common = {"dataset": dataset, "model": model, "train_limit": 0, "test_limit": 0}
+    stranger = client(range(300, 308), range(0), **common).data.originals()
     found: dict[str, dict[str, list[float]]] = {}
     for part in range(2):
-        one = client(
-            dataset=dataset, model=model, train_limit=0, test_limit=0, train=range(part * 130, part * 130 + 130),
-            test=range(part * 30, part * 30 + 30), local_steps=local_steps,
-        )  # fmt: skip
+        train, test = range(part * 130, part * 130 + 130), range(part * 30, part * 30 + 30)
+        one = client(train, test, local_steps=local_steps, **common)
         truth = one.trained_views()
         others = other_images(one.data, truth, 0, 99)
         own = {image.numpy().tobytes() for image in truth.original.images}
         assert len(others) <= 99
         assert not own & {image.numpy().tobytes() for image in others}
-        stranger = client(
-            dataset=dataset, model=model, train_limit=0, test_limit=0, train=range(300, 308), test=range(0)
-        ).data.originals()
-        mean = one.data.originals().images.mean(0).expand(8, -1, -1, -1)
-        exact = truth.original.images[:8]
+        mean, exact = one.data.originals().images.mean(0).expand(8, -1, -1, -1), truth.original.images[:8]
         for name, images in {"exact": exact, "stranger": stranger.images, "mean": mean, "black": 0 * exact}.items():
             scores = audit_guesses(one, "update", [guess(images)]).scores[ALONE]
             for metric in (RETRIEVAL.of("original"), RETRIEVAL_CHANCE.of()):
@@ -388,3 +262,191 @@ def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
         (row,) = [Row(**one) for one in score_rows(scores, ThreatCard(observation="training update"))]
         assert row.card.chance >= 0.01
         assert picked_out(row) == (name == "exact"), (name, row.value, row.card.chance)
+
+
+FACES = DataCard(2, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)
+
+
+def truth(classes: list[int], num_classes: int = 10) -> Probed:
+    targets = torch.nn.functional.one_hot(torch.tensor(classes), num_classes).float()
+    batch = Batch(torch.rand(len(classes), 1, 8, 8, generator=torch.Generator().manual_seed(0)), targets)
+    return Probed(batch, batch, torch.arange(len(batch)))
+
+
+def test_labels_of_smashed_data_are_paired_with_their_images() -> None:
+    known, turned = truth([3, 1, 4, 1]), Labels(torch.tensor([1, 3, 1, 4]))
+    assert score_both(turned, known, paired=True) == {LABEL_ACCURACY.of(): [0.0, 0.0, 0.0, 0.0]}
+    assert score_both(turned, known) == {LABEL_ACCURACY.of(): [1.0]}
+    half = Labels(torch.tensor([3, 4, 4, 3]))
+    assert score_both(half, known, paired=True) == {LABEL_ACCURACY.of(): [1.0, 0.0, 1.0, 0.0]}
+    with pytest.raises(ValueError, match="3 guessed classes for 4"):
+        label_hits(Labels(torch.tensor([3, 4, 4])), torch.tensor([3, 1, 4, 1]))
+
+
+@pytest.mark.numeric
+def test_a_random_guess_of_paired_labels_is_at_chance() -> None:
+    generator = torch.Generator().manual_seed(1)
+    paired, multiset = [], []
+    for _ in range(400):
+        classes, guess = (torch.randint(10, (16,), generator=generator) for _ in range(2))
+        known = truth(classes.tolist())
+        paired += score_both(Labels(guess), known, paired=True)[LABEL_ACCURACY.of()]
+        multiset += score_both(Labels(guess), known)[LABEL_ACCURACY.of()]
+    chance = uniform_label_accuracy(truth(list(range(10))).original, paired=True)
+    assert chance == [0.1] * 10
+    # Five standard deviations of the mean of 6,400 guesses.
+    assert abs(sum(paired) / len(paired) - 0.1) < 5 * math.sqrt(0.09 / len(paired))
+    assert sum(multiset) / len(multiset) > 0.4
+
+
+def test_guesses_from_smashed_data_are_paired_and_get_both_kinds_of_score() -> None:
+    client = SplitClient(LocalData(SPLIT_TASK.but(probe_images=4), 0, range(40), range(20)))
+    scores = flat(audit_baselines(client, "smashed", pictures=False))
+    (chance,) = [values for name, values in scores.items() if name.endswith("uniform:label-accuracy")]
+    assert chance == [0.1] * 8  # two targets of four images
+    right = [Labels(client.audits.truth(at).original.targets.argmax(1)) for at in (0, 1)]
+    found = flat(audit_guesses(client, "smashed", [(guess, None) for guess in right]))
+    assert found == {"label-accuracy": [1.0] * 8}
+    client = SplitClient(LocalData(SPLIT_TASK.but(probe_images=2), 0, range(40), range(20)))
+    grey = [Reconstruction(torch.full((2, 1, 28, 28), 0.5), torch.full((2,), -1)) for _ in range(2)]
+    scores = flat(audit_guesses(client, "smashed", [(guess, None) for guess in grey]))
+    std = client.data.card.std[0]
+    expected = [value / std**2 for value in scores["mse-original"]]
+    assert scores["mse-paper"] == pytest.approx(expected, rel=1e-4)
+
+
+def task(dataset: str, card: DataCard) -> Task:
+    return SPLIT_TASK.but(dataset=dataset, card=card)
+
+
+def test_images_are_compared_on_the_scale_of_the_papers_code() -> None:
+    one, other = torch.full((1, 3, 32, 32), 0.3), torch.full((1, 3, 32, 32), 0.4)
+    for dataset in ("celeba:Smiling", "lfw:30"):
+        scale = paper_scale(task(dataset, FACES))
+        assert str(scale) == "images in [-1, 1], peak 1"
+        faces = paper_scores(one, other, scale)
+        # 20 dB in [0, 1]: twice the difference is 6.02 dB less.
+        assert faces[MSE_PAPER.of()] == pytest.approx([0.04], rel=1e-5)
+        assert faces[PSNR_PAPER.of()] == pytest.approx([20 - 20 * math.log10(2)], abs=1e-4)
+    scale = paper_scale(task("cifar10", DataCard(10, (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))))
+    assert (scale.mean, scale.std) == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    # By hand: the mean of (0.1 / std)^2 over the channels, and a peak of 1.
+    mse = sum((0.1 / std) ** 2 for std in scale.std) / 3
+    found = paper_scores(one, other, scale)
+    assert found[MSE_PAPER.of()] == pytest.approx([mse], rel=1e-5)
+    assert found[PSNR_PAPER.of()] == pytest.approx([-10 * math.log10(mse)], abs=1e-4)
+    # What has 28.1 dB in [-1, 1] has 20.2 dB here.
+    assert 28.1 + found[PSNR_PAPER.of()][0] - faces[PSNR_PAPER.of()][0] == pytest.approx(20.18, abs=0.01)
+    # A data set that the paper does not have is compared as its network sees it.
+    card = DataCard(2, (3, 32, 32), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    scale = paper_scale(task("photos", card))
+    assert (scale.mean, scale.std) == (card.mean, card.std)
+
+
+def test_known_images_are_those_that_differ_by_less_than_half_a_grey_level() -> None:
+    for shape in [(1, 28, 28), (3, 9, 7), (1, 2, 2)]:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(30, *shape, generator=generator)
+        mean, std = 0.1307, 0.3081
+        again = (((images - mean) / std) * std + mean).clamp(0, 1)
+        assert not torch.equal(again, images), "else nothing is tested"
+        other = images.clone()
+        other[:, 0, 0, 0] += torch.where(images[:, 0, 0, 0] > 0.5, -1.0, 1.0) / 255  # by one grey level, in one place
+        asked = torch.cat([images, again, other, torch.rand(30, *shape, generator=generator)])
+        every = (asked[:, None] - images[None]).abs().flatten(2).amax(2).amin(1) < 0.5 / 255
+        known = KnownImages(images)
+        assert [image in known for image in asked] == every.tolist()
+        assert every.tolist() == [True] * 60 + [False] * 60
+    images = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    known = KnownImages(images[:0])
+    assert [known.adds(image) for image in images] == [True] * 200, "more than there was room for at first"
+    assert not any(known.adds(image + 1e-6) for image in images)
+
+
+EXPOSED = PLAIN.but(
+    train_limit=400, test_limit=80, model="mlp", rounds=1, weight_decay=0.0, probe_targets=1, probe_images=1
+)
+ONLINE = OnlineTest("shrunk", 6, 0, 5)
+
+
+def membership(online: OnlineTest | None = None) -> Membership:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Membership(EXPOSED.plan.build_model().eval(), online=online)
+
+
+def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossThreshold()") -> Message:
+    node = Asked(Path(node_config["secret-dir"]), train=range(100, 140), audits=True, **node_config)
+    assert not node("train", EXPOSED, {"arrays": to_record(shared_tensors(EXPOSED.plan.build_model()))}).has_error()
+    for test in tests:
+        about = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack, "share-images": False}
+        reply = node("query.audit", EXPOSED, {"guesses": to_record(guess_tensors(test, 0, None))}, **about)
+    return reply
+
+
+def test_the_highest_scores_are_listed_with_the_non_members_as_high() -> None:
+    found = most_exposed([7, 5, 3, 1], [0.0, 9.0, 2.0, math.nan], [1.0, 2.0, 2.5, math.nan])
+    assert [(one.example, one.score, one.others_above) for one in found] == [(5, 9.0, 0), (3, 2.0, 2), (7, 0.0, 3)]
+    assert found[1].rate == 0.5
+    assert found[1].expected == 2.0
+    assert found[0].rate_most == pytest.approx(1 - 0.025 ** (1 / 4))
+    assert (found[0].expected, found[0].expected_most) == (0.0, pytest.approx(4 * found[0].rate_most))
+    many = most_exposed(range(50), list(map(float, range(50))), [0.0])
+    assert [one.example for one in many] == list(range(49, 49 - LISTED, -1))
+    assert most_exposed([1], [1.0], []) == []
+
+
+def test_only_the_node_learns_which_examples_are_exposed_in_a_file_of_each_attack(tmp_path: Path) -> None:
+    test, folder = membership(), tmp_path / "exposed"
+    node = {"secret-dir": str(tmp_path / "secrets")}
+    plain = asked(node, test)
+    assert not folder.exists()
+    reply = asked({**node, "exposed-dir": str(folder)}, test)
+    assert not reply.has_error()
+    (path,) = folder.iterdir()
+    assert path.stat().st_mode & 0o077 == 0, "no other user of the machine reads it"
+    content = json.loads(path.read_text())
+    assert (content["members"], content["non-members"], content["test"]) == (40, 20, "loss")
+    listed = content["examples"]
+    assert len(listed) == LISTED
+    assert all(100 <= one["example"] < 140 for one in listed)
+    mine = LocalClient(LocalData(EXPOSED, 0, range(100, 140), range(20)))
+    scores = flat(audit_guesses(mine, "update", [(test, None)]))["member-score"]
+    best = max(range(40), key=scores.__getitem__)
+    assert (listed[0]["example"], listed[0]["score"]) == (100 + best, pytest.approx(scores[best]))
+    # The reply is the same with and without the file.
+    assert list(reply.content) == list(plain.content)
+    assert {name: list(record) for name, record in reply.content.items()} == {
+        name: list(record) for name, record in plain.content.items()
+    }
+    folder = tmp_path / "exposed"
+    node = {"secret-dir": str(tmp_path / "secrets"), "exposed-dir": str(folder)}
+    attacks = ["LiRA()", "LiRA(variance='fixed')", "LossThreshold()"]
+    for attack in (*attacks, "LiRA()"):  # one that comes again replaces its own file
+        assert not asked(node, membership(), attack=attack).has_error()
+    assert sorted(json.loads(path.read_text())["attack"] for path in folder.iterdir()) == attacks
+
+
+def test_shadow_models_train_on_training_and_test_examples_as_the_client_does() -> None:
+    mine = LocalClient(LocalData(EXPOSED, 0, range(100, 140), range(20)))
+    batches = list[Batch]()
+
+    def train(batch: Batch, seed: int) -> nn.Module:
+        batches.append(batch)
+        return train_alone(FederatedPlan.narrow(EXPOSED.plan), batch, seed)
+
+    found = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
+    assert (len(found["member-score"]), len(found["other-score"])) == (40, 20)
+    assert [len(batch) for batch in batches] == [40] * 6, "as many as the client has members"
+    assert found["shadow-members"] == [40]
+    own = {image.numpy().tobytes() for image in mine.data.originals().images}
+    own |= {image.numpy().tobytes() for image in mine.data.test_plain(torch.arange(20)).images}
+    assert {image.numpy().tobytes() for batch in batches for image in batch.images} == own
+    again = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
+    assert again == found
+    mine = LocalClient(LocalData(EXPOSED, 0, range(100, 140), range(20)))
+    few = membership(OnlineTest("shrunk", 4, 0, 5))
+    with pytest.raises(AttackError, match="num_shadows is 4; allowed: 6 or more"):
+        audit_guesses(mine, "update", [(few, None)], train=lambda batch, seed: pytest.fail("trained"))
+    with pytest.raises(AttackError, match="trains models as the client does"):
+        audit_guesses(mine, "update", [(membership(ONLINE), None)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -17,15 +16,9 @@ from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
-from clients.split.training import (
-    NETWORK,
-    EdgeState,
-    SplitClient,
-)
+from clients.split.training import NETWORK, EdgeState, SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
-from clients.training.optimizer_state import flat_state, load_flat_state
-from defenses.base import Batch
 
 TASK = SplitPlan(
     dataset="mnist-5k", data_dir="", download=False, image_size=0, train_limit=200, test_limit=50, model="vit", width=16,
@@ -61,17 +54,14 @@ def some_gradient(one: SplitClient, seed: int = 0) -> Tensor:
 
 
 def server_groups(task: Task, server: nn.Module) -> list[dict[str, object]]:
-    """The head learns ten times as fast, as in the paper's two groups."""
-    head = [parameter for name, parameter in server.named_parameters() if name.startswith("head")]
-    rest = [parameter for name, parameter in server.named_parameters() if not name.startswith("head")]
-    rate = {"sgd": 0.05, "adamw": 1e-3}[
-        SplitPlan.narrow(task.plan).optimizer
-    ]  # its own: a task carries that of the client half
-    return [{"params": rest, "lr": rate}, {"params": head, "lr": 10 * rate}]
+    parts: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for name, parameter in server.named_parameters():
+        parts[name.startswith("head")].append(parameter)
+    rate = {"sgd": 0.05, "adamw": 1e-3}[SplitPlan.narrow(task.plan).optimizer]  # its own, not the client half's
+    return [{"params": parts[False], "lr": rate}, {"params": parts[True], "lr": 10 * rate}]
 
 
 def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
-    """One client and one server that exchange features and gradients, one batch a message."""
     state, server = initial(one), one.task.plan.build_halves()[1]
     optimizer = build_optimizer(SplitPlan.narrow(one.task.plan), server_groups(one.task, server))
     for number in range(steps):
@@ -86,7 +76,6 @@ def split_federation(one: SplitClient, steps: int) -> tuple[EdgeState, Weights]:
 
 
 def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
-    """Both halves in one graph and one optimizer, on the same batches in the same orders."""
     task, card = one.task, one.task.plan.data_card()
     edge, server = task.plan.build_halves()
     groups = [{"params": list(edge.parameters()), "lr": task.learning_rate}] if task.plan.trains_edge else []
@@ -108,101 +97,59 @@ def central(one: SplitClient, steps: int) -> tuple[Weights, Weights]:
     return dict(shared_tensors(edge)), dict(shared_tensors(server))
 
 
-# ---- batches
-
-
 def sent(pipeline: str, number: int = 0, partition: int = 0, **changes: object) -> Tensor:
-    """Features of a client that has one batch, sorted by example: number after number, the same images."""
     one = client(partition, num_train=8, pipeline=pipeline, **changes)
     smashed = one.batches.smash(frozen(one, initial(one)), number)
     return smashed.features[smashed.examples.argsort()]
 
 
-@pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "FeatureNoise(std=1.0)", "InstaHide()"])
-def test_a_batch_is_the_same_when_computed_again_and_protected_anew_elsewhere(pipeline: str) -> None:
-    assert torch.equal(sent(pipeline), sent(pipeline))
-    for elsewhere in ({"number": 1}, {"round": 2}, {"partition": 1}, {"seed": 4}):
-        assert not torch.allclose(sent(pipeline), sent(pipeline, **elsewhere), atol=1e-3)
-        if "seed" not in elsewhere:
-            torch.testing.assert_close(sent(""), sent("", **elsewhere), atol=1e-6, rtol=1e-5)
+def test_a_batch_is_the_same_when_computed_again_and_protected_anew_elsewhere() -> None:
+    plain, once = sent(""), sent("ImageNoise()")
+    for elsewhere in ({"number": 1}, {"round": 2}, {"partition": 1}):
+        torch.testing.assert_close(sent("", **elsewhere), plain, atol=1e-6, rtol=1e-5)
+        same = elsewhere != {"partition": 1}  # an image that is protected once is sent the same in every round
+        assert torch.allclose(sent("ImageNoise()", **elsewhere), once, atol=1e-6, rtol=1e-5) == same
+    assert not torch.allclose(plain, once, atol=1e-3)
+    for pipeline in ("PatchShuffle()", "BatchShuffle(k=0.5)", "FeatureNoise(std=1.0)", "InstaHide()"):
+        first = sent(pipeline)
+        assert torch.equal(first, sent(pipeline)), pipeline
+        for elsewhere in ({"number": 1}, {"round": 2}, {"partition": 1}, {"seed": 4}):
+            assert not torch.allclose(first, sent(pipeline, **elsewhere), atol=1e-3), (pipeline, elsewhere)
 
 
-def test_an_image_that_is_protected_once_is_sent_the_same_in_every_round() -> None:
-    first = sent("ImageNoise()")
-    for elsewhere in ({"number": 1}, {"round": 2}):
-        torch.testing.assert_close(sent("ImageNoise()", **elsewhere), first, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(sent("ImageNoise()", partition=1), first, atol=1e-3)
-    assert not torch.allclose(sent(""), first, atol=1e-3)
-
-
-def test_the_first_pass_and_the_gradient_pass_send_the_same() -> None:
-    """One is computed with frozen weights, the other with weights that ask for gradients."""
-    one = client(pipeline="ImageNoise() | PatchShuffle() | FeatureNoise(std=0.1)")
-    first, again = (one.batches.smash(edge, 3) for edge in (frozen(one, initial(one)), one.load_edge({})))
-    assert again.features.requires_grad
-    assert not first.features.requires_grad
-    torch.testing.assert_close(first.features, again.features.detach(), atol=1e-6, rtol=1e-5)
-    assert torch.equal(first.examples, again.examples)
-    assert torch.equal(first.targets, one.data.originals().targets[first.examples])
-
-
-@pytest.mark.parametrize(
-    ("num_train", "changes", "sizes"),
-    [
-        (16, {}, [8, 8]),
-        (16, {"local_epochs": 2}, [8, 8, 8, 8]),
-        (18, {}, [8, 8, 2]),
-        (17, {"local_epochs": 2}, [8, 8, 8, 8]),
-        (16, {"local_steps": 3}, [8, 8, 8]),
-        (16, {"local_steps": 1, "local_epochs": 5}, [8]),
-        (1, {}, [1]),
+def test_passes_cover_all_examples_and_no_example_is_left_alone() -> None:
+    for num_train, changes, sizes in (
+        (16, {}, [8, 8]), (16, {"local_epochs": 2}, [8, 8, 8, 8]), (18, {}, [8, 8, 2]), (17, {"local_epochs": 2}, [8, 8, 8, 8]),
+        (16, {"local_steps": 3}, [8, 8, 8]), (16, {"local_steps": 1, "local_epochs": 5}, [8]), (1, {}, [1]),
         (3, {"batch_size": 1}, [1, 1, 1]),
-    ],
-)
-def test_passes_cover_all_examples_and_nobody_is_left_alone(num_train: int, changes: dict[str, int], sizes: list[int]):
-    one = client(num_train=num_train, **changes)
-    assert len(one.batches) == len(sizes)
-    edge = frozen(one, initial(one))
-    batches = [one.batches.smash(edge, number).examples.tolist() for number in range(len(one.batches))]
-    assert [len(batch) for batch in batches] == sizes
-    whole = len(sizes) // one.task.plan.local_epochs if not one.task.plan.local_steps else len(sizes)
-    for first in range(0, len(sizes), whole):
-        seen = list(itertools.chain(*batches[first : first + whole]))[:num_train]
-        assert len(set(seen)) == len(seen)
-        assert set(seen) <= set(range(num_train))
+    ):  # fmt: skip
+        one = client(num_train=num_train, **changes)
+        edge = frozen(one, initial(one))
+        batches = [one.batches.smash(edge, number).examples.tolist() for number in range(len(one.batches))]
+        assert [len(batch) for batch in batches] == sizes
+        whole = len(sizes) if one.task.plan.local_steps else len(sizes) // one.task.plan.local_epochs
+        for first in range(0, len(sizes), whole):
+            seen = list(itertools.chain(*batches[first : first + whole]))[:num_train]
+            assert len(set(seen)) == len(seen)
+            assert set(seen) <= set(range(num_train))
 
 
-# ---- training
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"train_edge": False},
-        {},
-        {"pipeline": "PatchShuffle()"},
-        {"pipeline": "BatchShuffle(k=0.5)"},
-        {"pipeline": "PatchShuffle()", "train_edge": False},
-        {"edge_blocks": 0},
-        {"optimizer": "adamw", "learning_rate": 5e-4},
-        {"optimizer": "adamw", "learning_rate": 5e-4, "pipeline": "PatchShuffle()"},
-    ],
-    ids=str,
-)
-def test_one_client_and_a_server_train_what_one_machine_trains(changes: dict[str, object]) -> None:
-    one = client(**changes)
-    state, server = split_federation(one, 6)
-    edge, other = central(one, 6)
-    assert close(state.weights, edge, 1e-6)
-    assert close(server, other, 1e-6)
-    assert state.steps == (6 if one.task.plan.trains_edge else 0)
-    begun = initial(one).weights, dict(shared_tensors(one.task.plan.build_halves()[1]))
-    assert close(state.weights, begun[0], 1e-4) == (not one.task.plan.trains_edge)
-    assert not close(server, begun[1], 1e-4)
-
-
-def test_learning_rates_of_the_halves_are_their_own() -> None:
-    """The oracle must be able to tell: with another rate at the client, it trains something else."""
+def test_one_client_and_a_server_train_what_one_machine_trains() -> None:
+    adamw = {"optimizer": "adamw", "learning_rate": 5e-4}
+    for changes in (
+        {"train_edge": False}, {}, {"pipeline": "PatchShuffle()"}, {"pipeline": "BatchShuffle(k=0.5)"},
+        {"pipeline": "PatchShuffle()", "train_edge": False}, {"edge_blocks": 0}, adamw, {**adamw, "pipeline": "PatchShuffle()"},
+    ):  # fmt: skip
+        one = client(**changes)
+        state, server = split_federation(one, 4)
+        edge, other = central(one, 4)
+        assert close(state.weights, edge, 1e-6), changes
+        assert close(server, other, 1e-6), changes
+        assert state.steps == (4 if one.task.plan.trains_edge else 0)
+        begun = initial(one).weights, dict(shared_tensors(one.task.plan.build_halves()[1]))
+        assert close(state.weights, begun[0], 1e-4) == (not one.task.plan.trains_edge)
+        assert not close(server, begun[1], 1e-4)
+    # The oracle must be able to tell: with another rate or decay at the client, it trains something else.
     state, _ = split_federation(client(), 3)
     assert not close(state.weights, central(client(learning_rate=0.021), 3)[0], 1e-6)
     assert not close(state.weights, central(client(weight_decay=0.011), 3)[0], 1e-6)
@@ -228,109 +175,49 @@ def test_gradients_of_one_message_are_all_taken_at_the_weights_their_batches_wer
     assert not close(in_turn.weights, late.weights, 1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("pipeline", ["", ADVERSARY.format(1.0)])
-def test_what_is_kept_between_messages_suffices_and_is_left_as_it_was(optimizer: str, pipeline: str) -> None:
-    one = client(optimizer=optimizer, pipeline=pipeline)
-    state = one.apply_gradients(initial(one), 0, [some_gradient(one)])
-    kept: EdgeState = pickle.loads(pickle.dumps(state))
-    # Applied twice: the first time must not write into what is kept.
-    after = [one.apply_gradients(one_state, 1, [some_gradient(one, 1)]) for one_state in (state, state, kept)]
-    assert close(after[0].weights, after[1].weights, 0)
-    assert close(after[0].weights, after[2].weights, 0)
-    assert close(state.weights, kept.weights, 0)
-    assert close(state.optimizer, kept.optimizer, 0)
-    forgotten = one.apply_gradients(EdgeState(state.weights), 1, [some_gradient(one, 1)])
-    assert not close(forgotten.weights, after[0].weights, 1e-5)
-
-
-def test_optimizers_go_on_from_their_flat_state_as_if_never_stopped() -> None:
-    """Two optimizers of different kinds, one parameter of which never gets a gradient."""
-
-    def build() -> tuple[list[Tensor], list[torch.optim.Optimizer]]:
-        parameters = [torch.ones(2, 3), torch.zeros(()), torch.ones(4)]
-        first = torch.optim.SGD([{"params": parameters[:2], "lr": 0.1}], momentum=0.9)
-        return parameters, [first, torch.optim.Adam(parameters[2:], lr=0.01)]
-
-    def step(parameters: Sequence[Tensor], optimizers: Sequence[torch.optim.Optimizer], value: float) -> None:
-        for parameter in (parameters[0], parameters[2]):
-            parameter.grad = torch.full_like(parameter, value)
-        for optimizer in optimizers:
-            optimizer.step()
-
-    parameters, optimizers = build()
-    assert flat_state(optimizers) == {}
-    step(parameters, optimizers, 1.0)
-    flat = flat_state(optimizers)
-    assert set(flat) == {"0/0/momentum_buffer", "1/0/step", "1/0/exp_avg", "1/0/exp_avg_sq"}
-    others, resumed = build()
-    for other, parameter in zip(others, parameters, strict=True):
-        other.copy_(parameter)
-    load_flat_state(resumed, flat)
-    for value in (-2.0, 0.5):
-        step(parameters, optimizers, value)
-        step(others, resumed, value)
-    assert all(torch.equal(one, other) for one, other in zip(parameters, others, strict=True))
-    assert torch.equal(flat["0/0/momentum_buffer"], torch.ones(2, 3)), "it does not share memory with an optimizer"
-
-
-def test_shuffling_patches_changes_no_trajectory_and_shuffling_a_batch_does() -> None:
-    plain_edge, plain_server = split_federation(client(), 5)
-    edge, server = split_federation(client(pipeline="PatchShuffle()"), 5)
-    assert close(edge.weights, plain_edge.weights, 1e-5)
-    assert close(server, plain_server, 1e-5)
-    edge, server = split_federation(client(pipeline="BatchShuffle(k=0.5)"), 5)
-    assert not close(edge.weights, plain_edge.weights, 1e-3)
-    assert not close(server, plain_server, 1e-3)
+def test_what_is_kept_between_messages_suffices_and_is_left_as_it_was() -> None:
+    for optimizer, pipeline in (("sgd", ADVERSARY.format(1.0)), ("adamw", "")):
+        one = client(optimizer=optimizer, pipeline=pipeline)
+        state = one.apply_gradients(initial(one), 0, [some_gradient(one)])
+        kept: EdgeState = pickle.loads(pickle.dumps(state))
+        # Applied twice: the first time must not write into what is kept.
+        after = [one.apply_gradients(one_state, 1, [some_gradient(one, 1)]) for one_state in (state, state, kept)]
+        assert close(after[0].weights, after[1].weights, 0)
+        assert close(after[0].weights, after[2].weights, 0)
+        assert close(state.weights, kept.weights, 0)
+        assert close(state.optimizer, kept.optimizer, 0)
+        forgotten = one.apply_gradients(EdgeState(state.weights), 1, [some_gradient(one, 1)])
+        assert not close(forgotten.weights, after[0].weights, 1e-5)
 
 
 def test_a_half_that_is_not_trained_stays_as_the_seed_made_it() -> None:
     one = client(train_edge=False)
-    weights = dict(shared_tensors(one.load_edge({})))
-    edge = one.load_edge({})
+    edge, weights = one.load_edge({}), initial(one).weights
     assert not edge.training
     assert not any(parameter.requires_grad for parameter in edge.parameters())
     assert not one.batches.smash(edge, 0).features.requires_grad
-    split_federation(one, 2)
     with torch.no_grad():
         for parameter in edge.parameters():
             parameter.zero_()
-    for round_number, rate in ((1, 0.0), (2, 0.5)):
-        later = client(train_edge=False, round=round_number, learning_rate=rate)
-        assert close(dict(shared_tensors(later.load_edge({}))), weights, 0)
+    later = client(train_edge=False, round=2, learning_rate=0.5)
+    assert close(initial(later).weights, weights, 0)
     assert close(dict(shared_tensors(TASK.plan.build_halves()[0])), weights, 0)
-    assert not close(dict(shared_tensors(client(seed=4).load_edge({}))), weights, 1e-3)
+    assert not close(initial(client(seed=4)).weights, weights, 1e-3)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_diverged_gradient_is_an_error_that_says_what_to_lower(optimizer: str, bad: float) -> None:
-    one = client(optimizer=optimizer)
-    gradient = some_gradient(one)
-    gradient[3, 2, 1] = bad
-    with pytest.raises(
-        TrainingError, match=r"client 0, round 1: .* not finite; lower block-learning-rate \(now 0.02\)"
-    ):
-        one.apply_gradients(initial(one), 0, [gradient])
-
-
-def test_a_gradient_of_another_shape_is_an_error() -> None:
+def test_a_gradient_that_is_not_finite_or_of_another_shape_is_an_error() -> None:
+    for optimizer in ("sgd", "adamw"):
+        one = client(optimizer=optimizer)
+        for bad in (torch.nan, torch.inf):
+            gradient = some_gradient(one)
+            gradient[3, 2, 1] = bad
+            with pytest.raises(TrainingError, match=r"not finite; lower block-learning-rate \(now 0.02\)"):
+                one.apply_gradients(initial(one), 0, [gradient])
     with pytest.raises(TrainingError, match=r"batch 4 is \(8, 15, 16\), expected \(8, 16, 16\)"):
-        client().apply_gradients(initial(client()), 4, [some_gradient(client())[:, 1:]])
-
-
-def test_the_update_of_a_round_is_what_changed_through_the_update_defences() -> None:
-    one = client(pipeline="Clip(max_norm=0.01)")
-    before, state = initial(one).weights, split_federation(one, 2)[0]
-    update = one.edge_update(before, state.weights)
-    plain = torch.cat([(state.weights[name] - before[name]).flatten() for name in before])
-    sent = torch.cat([update[name].flatten() for name in before])
-    assert plain.norm() > 0.015
-    torch.testing.assert_close(sent, plain * 0.01 / plain.norm(), atol=1e-7, rtol=1e-4)
+        one.apply_gradients(initial(one), 4, [some_gradient(one)[:, 1:]])
 
 
 def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited_ones() -> None:
-    """Everything pruned, plain SGD moves a weight by its decay alone; a clip per step shortens each step to what it allows."""
     pruned = client(pipeline="Pruning(fraction=1.0)", momentum=0.0)
     state = pruned.apply_gradients(initial(pruned), 0, [some_gradient(pruned)] * 3)
     kept = (1 - 0.02 * 0.01) ** 3
@@ -342,13 +229,9 @@ def test_a_defence_per_step_acts_on_every_step_of_the_client_half_and_on_audited
     assert length.item() == pytest.approx(0.02 * 0.01, rel=1e-4)
 
 
-# ---- adversarial training
-
-
+@pytest.mark.numeric
 @pytest.mark.long
 def test_adversarial_training_raises_the_loss_of_the_attacker_that_it_simulates() -> None:
-    """Both runs train the same network in the same way; in one of them the client half works against it."""
-
     def final_loss(weight: float) -> float:
         changes = {"optimizer": "adamw", "learning_rate": 1e-2}
         one = client(pipeline=ADVERSARY.format(weight), **changes)
@@ -375,7 +258,9 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
     assert network_of(state)
     assert set(state.weights) == half | {NETWORK + name for name in network_of(state)}
     assert set(one.edge_update(start.weights, state.weights)) == half
-
+    # Adversarial training trains the half unasked.
+    assert SplitPlan.narrow(client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.plan).trains_edge
+    assert not SplitPlan.narrow(client(train_edge=False, pipeline="PatchShuffle()").task.plan).trains_edge
     # The second step by hand, from the network and the half as they were kept.
     network = one.pipeline.edge_training.build_network(16, 16, 49, torch.Generator())
     network.load_state_dict(network_of(state))
@@ -397,21 +282,12 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
         torch.testing.assert_close(later.weights[name], expected, atol=1e-6, rtol=1e-4)
 
 
-def test_adversarial_training_trains_the_half_unasked() -> None:
-    assert SplitPlan.narrow(client(train_edge=False, pipeline=ADVERSARY.format(1.0)).task.plan).trains_edge
-    assert not SplitPlan.narrow(client(train_edge=False, pipeline="PatchShuffle()").task.plan).trains_edge
-
-
-# ---- evaluation
-
-
 def test_smashed_test_images_are_the_clients_in_order() -> None:
-    one = client()
+    one, shuffled = client(), client(pipeline="PatchShuffle()")
     edge = frozen(one, initial(one))
     whole = edge(normalise(one.data.test_plain(torch.arange(one.data.num_test)).images, one.data.card))
     parts = torch.cat([one.smash_test(edge, first, 8) for first in (0, 8, 16)])
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-5)
-    shuffled = client(pipeline="PatchShuffle()")
     sent = shuffled.smash_test(edge, 0, 20)
     assert torch.equal(sent, shuffled.smash_test(edge, 0, 20))
     assert not torch.allclose(sent, whole, atol=1e-3)
@@ -419,41 +295,32 @@ def test_smashed_test_images_are_the_clients_in_order() -> None:
 
 
 def test_judging_counts_what_a_person_would_count() -> None:
-    one = client()
-    logits = torch.randn(20, 10, generator=torch.Generator().manual_seed(2))
+    one, logits = client(), torch.randn(20, 10, generator=torch.Generator().manual_seed(2))
     truth = one.data.test_plain(torch.arange(one.data.num_test)).targets.argmax(1).tolist()
     logits[torch.arange(0, 20, 2), truth[::2]] += 3
-    guess = [max(range(10), key=row.__getitem__) for row in logits.tolist()]
-    pairs = list(zip(truth, guess, strict=True))
+    pairs = [(t, max(range(10), key=row.__getitem__)) for t, row in zip(truth, logits.tolist(), strict=True)]
     counts = one.judge(logits)
     assert counts["true-positives"] == [sum(t == g == k for t, g in pairs) for k in range(10)]
     assert counts["false-positives"] == [sum(g == k != t for t, g in pairs) for k in range(10)]
     assert counts["false-negatives"] == [sum(t == k != g for t, g in pairs) for k in range(10)]
     assert 0 < sum(counts["true-positives"]) < 20
-    assert counts["examples"] == [20]
     loss = sum(-float(row.log_softmax(0)[t]) for row, t in zip(logits, truth, strict=True))
-    assert counts["loss"] == [pytest.approx(loss, rel=1e-5)]
+    assert (counts["examples"], counts["loss"]) == ([20], [pytest.approx(loss, rel=1e-5)])
     with pytest.raises(ValueError, match="19 logits for 20 test examples"):
         one.judge(logits[:19])
 
 
-# ---- audit
-
-
-def same_images(first: Batch, second: Batch) -> bool:
-    return torch.equal(first.images, second.images) and torch.equal(first.targets, second.targets)
-
-
 def test_attacked_images_are_the_same_in_all_rounds_and_pipelines() -> None:
     first = client().audits.truth(0)
-    assert len(first.original) == len(first.seen) == TASK.plan.probe_images
-    assert same_images(first.original, first.seen)
+    assert len(first.original) == TASK.plan.probe_images
+    assert torch.equal(first.original.images, first.seen.images)
     for changes in ({"round": 2}, {"pipeline": "PatchShuffle()"}, {"pipeline": "ImageNoise()"}, {"batch_size": 4}):
         other = client(**changes).audits.truth(0)
-        assert same_images(first.original, other.original)
-        assert same_images(other.original, other.seen) == (changes.get("pipeline") != "ImageNoise()")
-    assert not same_images(first.original, client().audits.truth(1).original)
-    assert not same_images(first.original, client(partition=1).audits.truth(0).original)
+        assert torch.equal(first.original.images, other.original.images)
+        assert torch.equal(first.original.targets, other.original.targets)
+        assert torch.equal(other.original.images, other.seen.images) == (changes.get("pipeline") != "ImageNoise()")
+    for others in (client().audits.truth(1), client(partition=1).audits.truth(0)):
+        assert not torch.equal(first.original.images, others.original.images)
 
 
 def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:
@@ -466,28 +333,29 @@ def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attack
     for transmission in sent:
         torch.testing.assert_close(transmission[:2], attacked, atol=1e-6, rtol=1e-5)
         distance = (transmission[:, None] - pool).abs().amax((2, 3))
-        found = distance.argmin(1)
         assert distance.amin(1).max() < 1e-5, "all of them are the client's"
-        assert len(set(found.tolist())) == TASK.plan.batch_size, "and different ones"
+        assert len(distance.argmin(1).unique()) == TASK.plan.batch_size, "and different ones"
     for one_sending, other in itertools.combinations(sent[:, 2:], 2):
         assert not torch.allclose(one_sending, other, atol=1e-3)
     assert torch.equal(one.audits.send(edge, 0, 3), sent)
     assert torch.equal(one.audits.targets(0)[:2], one.audits.truth(0).original.targets)
     assert len(one.audits.targets(0)) == TASK.plan.batch_size
+    few = client(num_test=5, auxiliary_data="private")  # a pool smaller than a batch is sent whole
+    assert few.audits.send(frozen(few, initial(few)), 0, 1).shape[:2] == (1, 5)
 
 
-@pytest.mark.parametrize("pipeline", ["PatchShuffle()", "BatchShuffle(k=0.5)", "PatchShuffle() | BatchShuffle(k=0.25)"])
-def test_the_told_order_is_the_order_of_the_sending(pipeline: str) -> None:
-    plain, one = client(edge_blocks=0), client(edge_blocks=0, pipeline=pipeline)
-    edge = frozen(one, initial(one))
-    tokens, sent = plain.audits.send(edge, 1, 2), one.audits.send(edge, 1, 2)
-    orders = one.audits.orders(1, 2, 16)
-    assert orders.shape == (2, TASK.plan.batch_size, 16)
-    assert not torch.equal(orders[0], orders[1])
-    for transmission, unshuffled, order in zip(sent, tokens, orders, strict=True):
-        torch.testing.assert_close(transmission, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
-    later = client(edge_blocks=0, pipeline=pipeline, round=2).audits.orders(1, 2, 16)
-    assert not torch.equal(later, orders), "each round shuffles anew"
+def test_the_told_order_is_the_order_of_the_sending() -> None:
+    for pipeline in ["PatchShuffle()", "BatchShuffle(k=0.5)", "PatchShuffle() | BatchShuffle(k=0.25)"]:
+        plain, one = client(edge_blocks=0), client(edge_blocks=0, pipeline=pipeline)
+        edge = frozen(one, initial(one))
+        tokens, sent = plain.audits.send(edge, 1, 2), one.audits.send(edge, 1, 2)
+        orders = one.audits.orders(1, 2, 16)
+        assert orders.shape == (2, TASK.plan.batch_size, 16)
+        assert not torch.equal(orders[0], orders[1])
+        for transmission, unshuffled, order in zip(sent, tokens, orders, strict=True):
+            torch.testing.assert_close(transmission, unshuffled.flatten(0, 1)[order], atol=1e-6, rtol=1e-5)
+        later = client(edge_blocks=0, pipeline=pipeline, round=2).audits.orders(1, 2, 16)
+        assert not torch.equal(later, orders), "each round shuffles anew"
 
 
 def test_where_the_server_holds_the_training_images_test_images_are_attacked() -> None:
@@ -500,11 +368,6 @@ def test_where_the_server_holds_the_training_images_test_images_are_attacked() -
         assert all_among(images, one.data.test_plain(torch.arange(one.data.num_test)).images) == attacks_test
         assert all_among(images, one.data.originals().images) == (not attacks_test)
         assert len(one.audits.targets(0)) == TASK.plan.batch_size
-
-
-def test_a_pool_smaller_than_a_batch_is_sent_whole() -> None:
-    one = client(num_test=5, auxiliary_data="private")
-    assert one.audits.send(frozen(one, initial(one)), 0, 1).shape[:2] == (1, 5)
 
 
 def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
@@ -526,22 +389,18 @@ def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
 
 
 def images_of(one: SplitClient, tokens: Tensor) -> Tensor:
-    """The training images whose embedded tokens (B, N, D) these are."""
     images = one.data.originals().images
     embedded = one.load_edge({}).embed(normalise(images, one.data.card)).detach()
     return images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
 
 
-@pytest.mark.parametrize(
-    ("steps", "epochs", "size", "examples"), [(1, 1, 16, 33), (1, 1, 8, 40), (3, 1, 16, 40), (0, 2, 16, 34)]
-)
-def test_nobody_is_sent_more_often_than_is_accounted(steps: int, epochs: int, size: int, examples: int) -> None:
-    """Every batch of 20 rounds is drawn and counted; 20 rounds of one step used to be 2 passes with somebody in 6 of them."""
-    counts = torch.zeros(examples)
-    for at in range(1, 21):
-        one = client(num_train=examples, round=at, local_steps=steps, local_epochs=epochs, batch_size=size)
-        drawn = [one.batches._examples(number) for number in range(len(one.batches))]
-        assert [len(part) for part in drawn] == SplitPasses(one.task, examples).batches()
-        counts += torch.bincount(torch.cat(drawn), minlength=examples)
-        assert counts.max() <= SplitPasses(one.task, examples).transmissions(at)
-    assert counts.max() == SplitPasses(one.task, examples).transmissions(20)
+def test_nobody_is_sent_more_often_than_is_accounted() -> None:
+    for steps, epochs, size, examples in [(1, 1, 16, 33), (1, 1, 8, 40), (3, 1, 16, 40), (0, 2, 16, 34)]:
+        counts = torch.zeros(examples)
+        for at in range(1, 21):
+            one = client(num_train=examples, round=at, local_steps=steps, local_epochs=epochs, batch_size=size)
+            drawn = [one.batches._examples(number) for number in range(len(one.batches))]
+            assert [len(part) for part in drawn] == SplitPasses(one.task, examples).batches()
+            counts += torch.bincount(torch.cat(drawn), minlength=examples)
+            assert counts.max() <= SplitPasses(one.task, examples).transmissions(at)
+        assert counts.max() == SplitPasses(one.task, examples).transmissions(20)

@@ -1,8 +1,10 @@
-"""A client whose images do not fit into memory does what one does whose images do, bit for bit."""
+"""Clients whose images do not fit into memory, and the clients' side of scenarios."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,6 @@ from clients.data.datasets import DataError
 from clients.data.images import StoredImages
 from clients.federated.client import LocalClient
 from clients.federated.local_training import train_alone
-from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import audit_baselines
 from clients.scoring.null_baselines import means_of
 from clients.split.plan import SplitPlan
@@ -21,21 +22,22 @@ from clients.split.training import SplitClient
 from clients.task.auxiliary import Auxiliary
 from clients.task.batches import chunks
 from clients.task.local_data import LocalData
+from clients.task.scenarios import client_side, client_sides
 from clients.task.task import Plan
+from defenses.registry import RegistryError
+from tests.clients.federated.test_client import TASK as PLAIN
+from tests.other_package import offer
 
-TASK = FederatedPlan(
-    scenario="federated",
-    dataset="photos", data_dir="", download=False, image_size=20, train_limit=120, test_limit=40, model="lenet", width=0,
-    norm="group", pipeline="", seed=3, rounds=2, local_epochs=2, batch_size=16, learning_rate=0.1, momentum=0.9,
-    weight_decay=0.01, probe_targets=2, probe_images=2,
-).at(1)  # fmt: skip
+TASK = PLAIN.but(dataset="photos", image_size=20, train_limit=120, test_limit=40, local_epochs=2, momentum=0.9)
+
 PIPELINES = [
-    "",
-    "VisualMixer(window_lower=2, window_upper=4)",
-    "ImageNoise(std=0.1) | ATS(policies='3-1-7+43-18-18')",
-    "Downsample(factor=5) | DPSGD(noise_multiplier=1.0)",
-    "InstaHide()",
+    ("", False),
+    ("VisualMixer(window_lower=2, window_upper=4)", True),
+    ("ImageNoise(std=0.1) | ATS(policies='3-1-7+43-18-18')", True),
+    ("Downsample(factor=5) | DPSGD(noise_multiplier=1.0)", False),
+    ("InstaHide()", True),
 ]
+
 SHARE = range(3, 58)
 LITTLE = 1e-6
 
@@ -52,24 +54,22 @@ def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("views", [{}, {"crop_padding": 2, "horizontal_flip": True}])
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_training_probes_audits_and_scores_are_the_same(pipeline: str, views: dict[str, object]) -> None:
-    held, stored = both(pipeline=pipeline, **views)
-    weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.plan.build_model()).items()}
-    assert equal(held.train(weights, {}).updates[0], stored.train(weights, {}).updates[0])
-    for left, right in zip(held.probe(weights, {}).updates, stored.probe(weights, {}).updates, strict=True):
-        assert equal(left, right)
-    assert held.evaluate(weights) == stored.evaluate(weights)
-    for left_view, right_view in ((held.trained_views(), stored.trained_views()), (held.probed(1), stored.probed(1))):
-        assert torch.equal(left_view.original.images, right_view.original.images)
-        assert torch.equal(left_view.seen.images, right_view.seen.images)
-        assert torch.equal(left_view.seen.targets, right_view.seen.targets)
-    assert audit_baselines(held, "probe", pictures=False) == audit_baselines(stored, "probe", pictures=False)
+def test_training_probes_audits_and_scores_are_the_same() -> None:
+    for pipeline, cropped in PIPELINES:
+        held, stored = both(pipeline=pipeline, **({"crop_padding": 2, "horizontal_flip": True} if cropped else {}))
+        weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.plan.build_model()).items()}
+        assert equal(held.train(weights, {}).updates[0], stored.train(weights, {}).updates[0]), pipeline
+        for left, right in zip(held.probe(weights, {}).updates, stored.probe(weights, {}).updates, strict=True):
+            assert equal(left, right), pipeline
+        assert held.evaluate(weights) == stored.evaluate(weights)
+        for one, other in ((held.trained_views(), stored.trained_views()), (held.probed(1), stored.probed(1))):
+            assert torch.equal(one.original.images, other.original.images)
+            assert torch.equal(one.seen.images, other.seen.images)
+            assert torch.equal(one.seen.targets, other.seen.targets)
+        assert audit_baselines(held, "probe", pictures=False) == audit_baselines(stored, "probe", pictures=False)
 
 
 def test_what_is_kept_depends_on_no_other_block() -> None:
-    """Any selection, in any order, is that selection of the whole; the last block is not full."""
     held, stored = both(pipeline="ImageNoise(std=0.1)")
     whole = held.data.kept(torch.arange(55))
     assert torch.equal(stored.data.kept(torch.arange(55)).images, whole.images)
@@ -80,19 +80,19 @@ def test_what_is_kept_depends_on_no_other_block() -> None:
     )
 
 
-@pytest.mark.parametrize("pipeline", ["", "Downsample(factor=5)", "BatchShuffle(k=0.4)", "AdversarialTraining()"])
-def test_what_a_split_client_sends_is_the_same(pipeline: str) -> None:
-    common = {spec.name: getattr(TASK.plan, spec.name) for spec in fields(Plan)}
-    own = {"scenario": "split", "model": "vit", "width": 8, "pipeline": pipeline, "crop_padding": 2}
-    task = SplitPlan(**common | own, depth=2, heads=2, patch_size=5, train_edge=True).at(1, 0.1)
-    held, stored = (SplitClient(LocalData(task.but(image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
-    edge = held.load_edge({})
-    for number in (0, 3):
-        assert torch.equal(held.batches.smash(edge, number).features, stored.batches.smash(edge, number).features)
-    assert torch.equal(held.smash_test(edge, 5, 20), stored.smash_test(edge, 5, 20))
-    assert torch.equal(held.audits.truth(1).seen.images, stored.audits.truth(1).seen.images)
-    logits = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
-    assert held.judge(logits) == stored.judge(logits)
+def test_what_a_split_client_sends_is_the_same() -> None:
+    for pipeline in ["", "Downsample(factor=5)", "BatchShuffle(k=0.4)", "AdversarialTraining()"]:
+        common = {spec.name: getattr(TASK.plan, spec.name) for spec in fields(Plan)}
+        own = {"scenario": "split", "model": "vit", "width": 8, "pipeline": pipeline, "crop_padding": 2}
+        task = SplitPlan(**common | own, depth=2, heads=2, patch_size=5, train_edge=True).at(1, 0.1)
+        held, stored = (SplitClient(LocalData(task.but(image_memory=m), 1, SHARE, range(30))) for m in (1.0, LITTLE))
+        edge = held.load_edge({})
+        for number in (0, 3):
+            assert torch.equal(held.batches.smash(edge, number).features, stored.batches.smash(edge, number).features)
+        assert torch.equal(held.smash_test(edge, 5, 20), stored.smash_test(edge, 5, 20))
+        assert torch.equal(held.audits.truth(1).seen.images, stored.audits.truth(1).seen.images)
+        logits = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+        assert held.judge(logits) == stored.judge(logits)
 
 
 def test_the_servers_own_examples_must_fit_and_can_be_limited() -> None:
@@ -109,14 +109,43 @@ def test_the_servers_own_examples_must_fit_and_can_be_limited() -> None:
     train_alone(fits.but(rounds=1, pipeline="ImageNoise(std=0.1)").plan, Auxiliary(fits.plan).examples(), 0)
 
 
-def test_the_mean_image_is_the_mean_of_all() -> None:
+def test_the_mean_image_is_the_mean_of_all_and_pieces_leave_no_example_alone() -> None:
     for one in both():
         mean = means_of(one.data, lambda positions, _, one=one: one.data.plain(positions).images, 7).mean()
         torch.testing.assert_close(mean, one.data.originals().images.mean(0), atol=1e-6, rtol=0)
+    for count, first, sizes in ((7, 0, [4, 3]), (9, 2, [4, 5]), (1, 0, [1]), (8, 0, [4, 4])):
+        pieces = chunks(count, 4, first)
+        assert [len(piece) for piece in pieces] == sizes
+        assert torch.equal(torch.cat(pieces), torch.arange(first, first + count))
 
 
-@pytest.mark.parametrize(("count", "first", "sizes"), [(7, 0, [4, 3]), (9, 2, [4, 5]), (1, 0, [1]), (8, 0, [4, 4])])
-def test_pieces_leave_nobody_alone(count: int, first: int, sizes: list[int]) -> None:
-    pieces = chunks(count, 4, first)
-    assert [len(piece) for piece in pieces] == sizes
-    assert torch.equal(torch.cat(pieces), torch.arange(first, first + count))
+GROUP = "fedveil.clients"
+SIDE = (
+    "from clients.task.client import Client\nfrom clients.task.scenarios import ClientSide\n"
+    "from clients.task.task import Plan\n"
+    "MINE = ClientSide({}, Client, Plan, {})"
+)
+
+
+def test_a_side_of_another_package_is_one_like_the_others_and_replaces_none(tmp_path: Path) -> None:
+    for number, (source, why) in enumerate((
+        (SIDE.format("'mine'", "{'train.upload': print}"), ""),
+        # A node would run a stranger's code in place of what protects its images.
+        (SIDE.format("'split'", "{}"), ": there is another scenario 'split'; rename one of them"),
+        (SIDE.format("'mine'", "{'query.audit': print}"), " cannot be loaded: ValueError: query.audit is a message of all"),
+        ("MINE = 'split'", " is no ClientSide but str"),
+        ("1 / 0", " cannot be loaded: ZeroDivisionError: division by zero"),
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        client_sides.cache_clear()  # entry points are read once in a process
+        with pytest.MonkeyPatch.context() as patch:
+            where = offer(patch, folder, GROUP, source)
+            if why:
+                with pytest.raises(RegistryError, match=re.escape(f"{where}{why}")):
+                    client_sides()
+            else:
+                assert list(client_sides()) == ["audited", "federated", "inference", "outsourced", "split", "mine"]
+        client_sides.cache_clear()
+    with pytest.raises(RuntimeError, match=r"'mine' is not known to this node; known: audited, federated, inference"):
+        client_side("mine")

@@ -25,7 +25,6 @@ def weight(module: torch.nn.Module, name: str) -> Array:
 
 
 def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
-    """One row (F, D), one number at a time."""
     fields, dim = tokens.shape
     q, k, v, r = (
         tokens @ weight(server.branches, f"vector_wise.{name}.weight").T
@@ -54,19 +53,16 @@ def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
     return logit
 
 
-@pytest.mark.parametrize(("dim", "heads"), [(4, 4), (4, 1), (8, 2)])
-def test_logits_are_those_of_the_equations(dim: int, heads: int) -> None:
-    torch.manual_seed(0)
-    server = DIFMServer(4, dim, heads).double()
-    for parameter in server.parameters():
-        parameter.data = torch.randn_like(parameter) / 2
-    tokens = torch.randn(6, 4, dim, dtype=torch.float64)
-    logits = server(tokens).detach().numpy()
-    assert np.all(logits[:, 0] == 0)
-    np.testing.assert_allclose(logits[:, 1], [slow_logit(server, row, heads) for row in tokens.numpy()], rtol=1e-9)
-
-
-def test_attention_does_not_notice_an_order_and_the_factors_do() -> None:
+def test_logits_are_those_of_the_equations() -> None:
+    for dim, heads in [(4, 4), (4, 1), (8, 2)]:
+        torch.manual_seed(0)
+        server = DIFMServer(4, dim, heads).double()
+        for parameter in server.parameters():
+            parameter.data = torch.randn_like(parameter) / 2
+        tokens = torch.randn(6, 4, dim, dtype=torch.float64)
+        logits = server(tokens).detach().numpy()
+        assert np.all(logits[:, 0] == 0)
+        np.testing.assert_allclose(logits[:, 1], [slow_logit(server, row, heads) for row in tokens.numpy()], rtol=1e-9)
     torch.manual_seed(1)
     server, tokens, order = DIFMServer(4, 4, 4), torch.randn(3, 4, 4), torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(
@@ -86,37 +82,22 @@ def test_every_column_has_embeddings_of_its_own() -> None:
             embedding(wrong)
 
 
-def test_it_is_cut_behind_the_embeddings_and_drawn_from_the_seed() -> None:
-    def build(seed: int, **changes: int) -> tuple[torch.nn.Module, torch.nn.Module]:
-        shape = SplitShape(4, changes.get("width", 4), 4, 4, 1)
-        return build_split_model(
-            "difm", num_classes=changes.get("classes", 2), input_shape=(1, 4, 1), shape=shape, seed=seed, cardinalities=SIZES
-        )  # fmt: skip
-
-    edge, server = build(3)
-    rows = torch.zeros(2, 1, 4, 1)
-    assert edge(rows).shape == (2, 4, 4)
-    assert server(edge(rows)).shape == (2, 2)
-    assert torch.equal(edge(rows), build(3)[0](rows))
-    assert not torch.equal(edge(rows), build(4)[0](rows))
-    with pytest.raises(ModelError, match="heads is 4; allowed: 1, 2, 3, 6"):
-        build(0, width=6)
-    with pytest.raises(ModelError, match="the data have 3 classes; allowed: 2"):
-        build(0, classes=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes", "allowed"), [("vit", SIZES, "rows of a table: difm, difm-factors"), ("difm", (), "images: vit")]
-)
-def test_models_of_images_and_of_tables_are_not_mixed_up(name: str, sizes: tuple[int, ...], allowed: str) -> None:
-    with pytest.raises(ModelError, match=f"model is '{name}'; allowed for {allowed}"):
-        build_split_model(
-            name, num_classes=2, input_shape=(1, 4, 1), shape=SplitShape(1, 4, 2, 4, 1), seed=0, cardinalities=sizes
-        )
+def test_what_does_not_fit_a_table_is_refused(subtests: pytest.Subtests) -> None:
+    for name, sizes, width, classes, message in (
+        ("vit", SIZES, 4, 2, "model is 'vit'; allowed for rows of a table: difm, difm-factors"),
+        ("difm", (), 4, 2, "model is 'difm'; allowed for images: vit"),
+        ("difm", SIZES, 10**9, 2, "width is 1000000000; allowed with a table: 1 to 4096"),
+        ("difm", SIZES, 6, 2, "heads is 4; allowed: 1, 2, 3, 6"),
+        ("difm", SIZES, 4, 3, "the data have 3 classes; allowed: 2"),
+    ):
+        shape = SplitShape(4 if sizes == SIZES else 1, width, 4, 4, 1)
+        with subtests.test(message), pytest.raises(ModelError, match=message):
+            build_split_model(
+                name, num_classes=classes, input_shape=(1, 4, 1), shape=shape, seed=0, cardinalities=sizes
+            )
 
 
 def test_cut_before_the_prediction_layer_it_is_the_same_function() -> None:
-    """The halves put together, against the uncut model with the same weights; the vector-wise branch alone sees a shuffle."""
     shape = SplitShape(4, 4, 4, 4, 1)
     edge, server = build_split_model(
         "difm-factors", num_classes=2, input_shape=(1, 4, 1), shape=shape, seed=5, cardinalities=SIZES
@@ -133,10 +114,3 @@ def test_cut_before_the_prediction_layer_it_is_the_same_function() -> None:
     shuffled = edge.encode(tokens[:, order], tokens)
     torch.testing.assert_close(shuffled[..., 0], whole.vector_factors(tokens[:, order]))
     assert torch.equal(shuffled[..., 1:], sent[..., 1:])
-
-
-def test_a_width_that_no_table_needs_is_refused_at_once() -> None:
-    with pytest.raises(ModelError, match="width is 1000000000; allowed with a table: 1 to 4096"):
-        build_split_model(
-            "difm", num_classes=2, input_shape=(1, 4, 1), shape=SplitShape(1, 10**9, 1, 4, 0), seed=0, cardinalities=SIZES
-        )  # fmt: skip
