@@ -11,7 +11,6 @@ from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.summary import summarise
 from simulations.server_app import run_experiment
-from strategies.exchange.guard import TooFewReplies
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 
@@ -72,11 +71,6 @@ def test_a_run_that_was_only_attacked_actively_says_so_and_its_probes_spend(tmp_
     (row,) = [row for row in rows if row["attack"] == "ImprintLayer()"]
     assert (row["status"], row["card"]["server"]) == ("failed", "active")
     assert row["message"].startswith("does not apply: no linear layer of the agreed")
-
-
-def test_where_every_client_refuses_to_train_the_first_reason_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TooFewReplies, match=r"no client trains; first reason: .*pipelines"):
-        run(tmp_path / "run", {at: {"pipelines": "ImageNoise(std=0.1)"} for at in (0, 1)}, probe_attacks="")
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.federated.test_federation import untimed
-from tests.simulations.run_folder.test_resume import killed_with_open_attacks
 
 SPEAR = "Spear()"
 Rows = list[dict[str, Any]]
@@ -138,36 +135,6 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     assert [(one.clients, one.cell.status) for one in section.reads] == [(1, "ok"), (2, "ok"), (4, "ok")]
     assert all(one.cell.leaks and one.cell.picks for one in section.reads)
     assert "assumed, not run" in (out / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.long
-def test_fresh_noise_at_the_clients_leaves_nothing_to_find(tmp_path: Path) -> None:
-    """Updates drowned in noise: of two clients no image is picked out more often than chance, whatever the attack chooses from."""
-    attack = "InvertingGradients(iterations=30)"
-    run_experiment(LocalGrid(4), settings(
-        tmp_path / "run", model="lenet", defenses="GaussianNoise(std=10.0, per='update')", probe_attacks="",
-        aggregate_clients="2,4", aggregate_attacks=attack,
-    ))  # fmt: skip
-    rows = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["defense"]]
-    for clients, row in of_sums(rows, "retrieval", attack).items():
-        assert row["n"] == 16
-        assert row["ci_low"] <= row["card"]["chance"], clients
-        psnr, null = of_sums(rows, "psnr", attack)[clients], of_sums(rows, "psnr", "mean")[clients]
-        assert psnr["value"] < null["value"]
-
-
-@pytest.mark.slow
-def test_open_attacks_on_sums_are_resumed(
-    tmp_path: Path, whole: tuple[Path, Wire, list[AttackJob]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = settings(tmp_path / "run")
-    killed_with_open_attacks(monkeypatch, LocalGrid(4), mine)
-    names = {path.name for path in (tmp_path / "run" / "jobs").glob("*aggregate*")}
-    assert names == {f"p00-r0001-aggregate-{n:03d}-{n:03d}-00.safetensors" for n in (1, 2, 4)}
-    grid = LocalGrid(4)
-    run_experiment(grid, replace(mine, resume=True))
-    assert untimed(read_lines(tmp_path / "run" / "rows.jsonl")) == untimed(read_lines(whole[0] / "rows.jsonl"))
-    assert "train.probe" not in {sent[0] for sent in grid.sent}
 
 
 @pytest.mark.numeric

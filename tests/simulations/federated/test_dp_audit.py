@@ -20,11 +20,9 @@ from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import as_json
 from simulations.report.analysis.shown import REFUTED
 from simulations.run.in_process import Audited
-from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.findings import print_findings
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from tests.simulations.run.test_in_process import TINY
-from tests.simulations.run_folder.test_resume import Killed
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {
@@ -149,28 +147,6 @@ def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defe
     assert found.canaries == 20  # clients of odd partitions have one canary each
     assert not shown[NUMBER].refuted
     assert ("reported num-examples", 20) in [(part.part, part.canaries) for part in shown[NUMBER].parts]
-
-
-def test_a_resumed_run_ends_with_the_same_bounds(tmp_path: Path) -> None:
-    settings = SMALL | {"num_clients": 4, "dp_canaries": 8, "defenses": CORRECT}
-    whole, begun = simulations.audit(out=tmp_path / "whole", **settings), tmp_path / "begun"
-    complete = RunDirectory.complete_round
-
-    def stop(self: Any, pipeline: Any, checkpoint: Any) -> None:
-        complete(self, pipeline, checkpoint)
-        if str(pipeline) == CORRECT and checkpoint.round == 1:
-            raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunDirectory, "complete_round", stop)
-        with pytest.raises(Killed):
-            simulations.audit(out=begun, **settings)
-    runs = (whole, simulations.audit(resume=begun))
-    first, second = (
-        [(r.value, r.extra[AUDIT]) for r in run.rows if r.metric.startswith("epsilon-shown")] for run in runs
-    )
-    assert first == second
-    assert len(first) == 2
 
 
 def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:

@@ -149,23 +149,6 @@ def test_chains_membership_and_attacks_over_rounds_run_on_what_the_server_knows(
 
 
 @pytest.mark.long
-def test_windows_are_told_to_upper_bounds_alone_and_as_they_are(tmp_path: Path) -> None:
-    """Through the wire: what clients reveal reaches the attack, and makes the difference between an answer and a failure."""
-    told = "InvertingGradients(iterations=5) | WindowMean(partition='known')"
-    mixer = "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')"
-    # Behind a blur no client tells windows: those of the original are not those that were shuffled.
-    for name, defense, failures in (("told", mixer, 0), ("hidden", f"Blur() | {mixer}", 2)):
-        settings = experiment(
-            tmp_path / name, defenses=defense, probe_attacks=f"InvertingGradients(iterations=5); {told}",
-            update_attacks="", rounds=1, num_clients=2,
-        )  # fmt: skip
-        rows = [row for row in rows_of(settings) if row["attack"] == told and row["defense"]]
-        assert {row["failures"] for row in rows if (row["metric"], row["reference"]) == ("psnr", "original")} == {
-            failures
-        }
-
-
-@pytest.mark.long
 def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
     probed: dict[int, ArrayRecord] = {}
 
@@ -233,26 +216,6 @@ def test_a_verdict_needs_sixteen_images() -> None:
     assert not any(too_few_images(replace(settings, probe_targets=1, **changes), 2) for changes in unattacked)
 
 
-@pytest.mark.long
-def test_attacks_that_gave_no_score_are_listed_at_the_end(tmp_path: Path) -> None:
-    """Of several images a probe, a failed guess is as many failures as it has images: else an attack seemed to have scored most."""
-    settings = experiment(
-        tmp_path / "run", defenses="Pruning(fraction=1.0)", rounds=1, update_attacks="ShadowModels()",
-        auxiliary_fraction=0.0, probe_images=3,
-    )  # fmt: skip
-    pruned = [row for row in rows_of(settings) if row["defense"] and row["attack"].startswith("Inv")]
-    assert {(row["n"], row.get("failures", 0)) for row in pruned if row["metric"] == "psnr"} == {(9, 9)}
-    assert {(row["n"], row.get("failures", 0)) for row in pruned if row["metric"] == "label-accuracy"} == {(3, 3)}
-    failed = failed_attacks(tmp_path / "run")
-    assert {(one.what, one.defense.partition("(")[0], one.rounds) for one in failed} == {
-        *((attack, "Pruning", ("1",)) for attack in (*FAST.split("; "), "ShadowModels()")),
-        ("ShadowModels()", "", ("1",)),
-    }
-    (told,) = [str(one) for one in failed if one.what == "ShadowModels()" and not one.defense]
-    assert told.startswith("ShadowModels() on no defence, round 1: AttackError: ")
-    assert "auxiliary-fraction is 0" in told
-
-
 def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros for every record once gave an AUC of 0.5, "ok", and an exit code of success."""
     for failing in (1, 3):
@@ -279,21 +242,6 @@ def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: 
             assert area["card"]["members"] == 2 * 96 // 3
             assert 26 <= area["card"]["others"] <= 27
             assert (area["failures"], area["n"], told) == (1, area["card"]["others"] + 64, [])
-
-
-def test_a_membership_test_that_no_client_scores_gives_their_first_reason(tmp_path: Path) -> None:
-    def scores_no_test(partition: int, request: Message, reply: Message) -> Message:
-        if request.metadata.message_type == "query.audit" and request.content["config"]["kind"] == "membership":
-            raise ValueError(f"client {partition} has too little memory")
-        return reply
-
-    attacked = {"probe_attacks": "", "update_attacks": "LossThreshold()", "attack_rounds": "first"}
-    rows = rows_of(without_attacks(tmp_path / "run", **attacked), scores_no_test)
-    reason = "client 0: ValueError: client 0 has too little memory"
-    members = [row for row in rows if row["metric"].startswith("membership")]
-    assert [(row["status"], row["message"]) for row in members] == [("failed", reason)]
-    told = [str(one) for one in failed_attacks(tmp_path / "run")]
-    assert told == [f"LossThreshold() on no defence, round 1: {reason}"]
 
 
 def broken(kind: str, reply: Message) -> Message | None:

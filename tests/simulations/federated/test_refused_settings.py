@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 SUMS = {"probe-attacks": "Spear()", "aggregate-clients": "1,2,4", "aggregate-attacks": "Spear()"}
 ROUNDS = {"rounds": 3, "attack-rounds": "all", "update-attacks": "LossTrajectory(); FedMIA()"}
 GARMENTS = {"dataset": "garment-digit:06-24,0-1", "auxiliary-fraction": 0.4, "attribute-attacks": "PropertyInference()"}
-CANARIES = {"dp-canaries": 48, "defenses": "DPSGD(target_epsilon=2.0)"}
+CANARIES = {"dp-canaries": 48, "defenses": "DPSGD(target_epsilon=2.0)", "attack-rounds": ""}
 CLIENT_LEVEL = "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=2)"
 AT_ONCE: list[tuple[dict[str, Any], str]] = [
     ({"probe-attacks": "ImprintLayer()"}, "does not attack one-step probes but probes of manipulated models (see active-attacks)"),
@@ -57,7 +57,7 @@ BEFORE_WORK: list[tuple[dict[str, Any], str]] = [
     (CANARIES | {"dp-canaries": 60_000}, "more than the"),
     (CANARIES | {"defenses": "DPSGD(target_quantile=0.5)"}, "a clipping norm that changes"),
     (CANARIES | {"defenses": "DPSGD(clip_decay=0.9)"}, "set target_quantile=None and clip_decay=1"),
-    ({"defenses": CLIENT_LEVEL, "rounds": 3}, "over 2 rounds, not 3; allowed: rounds=3"),
+    ({"defenses": CLIENT_LEVEL, "rounds": 3, "attack-rounds": ""}, "over 2 rounds, not 3; allowed: rounds=3"),
 ]
 """Checks that need the data or a model."""
 

@@ -22,13 +22,16 @@ from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
+from simulations.report.analysis.summary import summarise
+from simulations.report.studies.study import split
+from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in
 from tests.simulations.report.report_run import Page
-from tests.simulations.run_folder.test_resume import Killed, killed_at
+from tests.simulations.run_folder.kills import Killed, killed_at
 from tests.simulations.split.test_run import Wire, untimed
 
 pytestmark = pytest.mark.long
@@ -162,15 +165,13 @@ def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
     assert {row["status"] for row in weak} == {"not-validated"}
 
 
-def test_the_static_adversary_is_one_for_all_pipelines_and_the_retrained_one_is_not(run: Run) -> None:
+def test_the_static_adversary_is_one_for_all_pipelines_and_its_card_says_that_it_does_not_adapt(run: Run) -> None:
     _, rows, _ = run
     told = [row for row in rows if row["metric"] == "holdout_accuracy"]
     for cut in CUTS:
-        mine = [row for row in told if row["cut"] == cut]
-        held = {attack: [row["value"] for row in mine if row["attack"] == attack] for attack in (STATIC, RETRAINED)}
+        held = {one: [r["value"] for r in told if (r["cut"], r["attack"]) == (cut, one)] for one in (STATIC, RETRAINED)}
         assert [len(values) for values in held.values()] == [3, 3]
         assert len(set(held[STATIC])) == 1
-    # Its card says that it is no evidence of what an adaptive attacker finds.
     blind = [row for row in rows if row["card"].get("knows_defenses") is False]
     assert {row["attack"] for row in blind} == {STATIC}
     assert len(blind) == sum(row["attack"] == STATIC for row in rows)
@@ -196,24 +197,19 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
 
 
 def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
-    from simulations.report.analysis.summary import summarise
-    from simulations.report.studies.study import split
-    from simulations.run_folder.rows import Row
-
     out, rows, _ = run
     assert {row["cut"] for row in rows if row["round"] == 1} == {""}
     studies = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), str(parse(BOUNDED))])
     assert [study.cut for study in studies] == list(CUTS)
-    for at, study in enumerate(studies):
+    accuracy = {
+        (row["defense"], row["round"]): row["value"]
+        for row in rows
+        if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")
+    }
+    for at, study in enumerate(studies, 2):
         for line in summarise(study, {}):
-            (mine,) = (
-                row["value"]
-                for row in rows
-                if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")
-                and (row["defense"], row["round"]) == (line.defense, 2 + at)
-            )
             assert line.deployed is not None
-            assert (line.deployed.mean, line.round) == (mine, 2 + at)
+            assert (line.deployed.mean, line.round) == (accuracy[line.defense, at], at)
         assert f"cut at {study.cut}" in (out / "report.html").read_text(encoding="utf-8")
 
 

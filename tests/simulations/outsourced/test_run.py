@@ -22,7 +22,6 @@ from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.report.report_run import Page
-from tests.simulations.run_folder.test_resume import Killed, killed_at, killed_with_open_attacks
 from tests.simulations.split.test_run import Wire, untimed
 
 
@@ -53,8 +52,8 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MIXER = "VisualMixer(window_lower=4, window_upper=4)"
-ADAPTIVE = ("WindowMean", "Shredder", "ShadowModels")
-"""Two refinements, and one that stands alone and attacks models."""
+ADAPTIVE = ("WindowMean", "ShadowModels")
+"""A refinement, and an attack that stands alone and attacks models."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VisualMixer, "adaptive_attacks", ADAPTIVE)
         settings = outsourced_experiment(
-            out, defenses=MIXER, adaptive=True, share_images=True, probe_targets=3, probe_images=3, train_limit=400,
+            out, defenses=MIXER, adaptive=True, share_images=True, probe_targets=3, probe_images=3,
             model_attacks="LossThreshold(); ClassGAN(iterations=2, images_per_class=1)",
         )  # fmt: skip
         return out, outsourced_rows(settings, wire), wire
@@ -94,8 +93,8 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
         assert by_round[1] == evaluated | trained | uploaded | counted
         assert by_round[2] == evaluated | trained
         assert by_round[3] == set()
-        assert {row["value"] for row in mine if row["metric"] == "uploaded-images"} == {320}
-        assert {row["n"] for row in mine if row["metric"] == "train-loss"} == {320}
+        assert {row["value"] for row in mine if row["metric"] == "uploaded-images"} == {96}
+        assert {row["n"] for row in mine if row["metric"] == "train-loss"} == {96}
         # Uploads never change: they are attacked once, and the model behind the last round.
         seen = {(row["card"]["observation"], row["round"]) for row in mine if row["attack"]}
         assert seen == {("uploaded images", 1), ("trained model", 3)}
@@ -103,7 +102,7 @@ def test_every_pipeline_has_rows_of_every_kind(audited: Audited) -> None:
         assert {row["card"]["observation"] for row in final if row["attack"]} == {"trained model"}
     members = [row for row in rows if row["metric"] == "membership-auc"]
     assert len(members) == 4
-    assert {(row["card"]["members"], row["card"]["others"]) for row in members} == {(320, 30)}
+    assert {(row["card"]["members"], row["card"]["others"]) for row in members} == {(96, 30)}
 
 
 def scored(rows: list[dict[str, Any]], attack: str, metric: str, defense: str, reference: str = "original") -> Any:
@@ -111,30 +110,6 @@ def scored(rows: list[dict[str, Any]], attack: str, metric: str, defense: str, r
     wanted = (attack, metric, defense, reference)
     (row,) = [row for row in rows if (row["attack"], row["metric"], row["defense"], row["reference"]) == wanted]
     return row
-
-
-def test_without_a_defence_whoever_looks_sees_the_images_themselves(audited: Audited) -> None:
-    _, rows, _ = audited
-    for reference in ("original", "transformed"):
-        row = scored(rows, "AsUploaded()", "psnr", "", reference)
-        assert (row["value"], row["n"], row["status"]) == (100.0, 18, "ok")
-    picked = scored(rows, "AsUploaded()", "retrieval", "")
-    assert (picked["value"], picked["status"]) == (1.0, "ok")
-    assert {row["card"]["labels"] for row in rows if row["attack"]} == {"uploaded with the images"}
-    assert {row["card"]["uploads_of_an_image"] for row in rows if row["attack"]} == {1}
-
-
-def test_a_defence_hides_from_who_looks_what_it_does_to_the_images(audited: Audited) -> None:
-    """The row against the transformed images says that the audit found what was sent; that against the originals, by hand."""
-    _, rows, wire = audited
-    assert scored(rows, "AsUploaded()", "psnr", MIXER, "transformed")["value"] == 100.0
-    found = scored(rows, "AsUploaded()", "psnr", MIXER)
-    plain, mixed = (first_images(wire, defense) for defense in ("", MIXER))
-    by_hand = -10 * (plain - mixed).double().square().mean((1, 2, 3)).log10()
-    assert found["value"] == pytest.approx(float(by_hand.mean()), abs=1e-3)
-    assert found["value"] < 25
-    # That it is broken without a defence says that the attack works.
-    assert found["status"] == "ok"
 
 
 def first_images(wire: Wire, pipeline: str) -> Tensor:
@@ -146,48 +121,52 @@ def first_images(wire: Wire, pipeline: str) -> Tensor:
     return torch.cat([found[partition, number] for partition in (0, 1) for number in range(3)])
 
 
-def test_refinements_that_know_a_defence_go_on_from_the_uploads_without_an_inversion(audited: Audited) -> None:
-    _, rows, _ = audited
-    mixed = {row["attack"] for row in rows if (row["defense"], row["metric"]) == (MIXER, "attack-seconds")}
-    chains = {"AsUploaded() | WindowMean()", "AsUploaded() | Shredder()"}
+def test_looking_at_uploads_shows_what_the_defence_leaves_and_refinements_go_on_from_there(audited: Audited) -> None:
+    """The row against the transformed images says that the audit found what was sent; that against the originals, by hand."""
+    _, rows, wire = audited
+    plain, mixed = (first_images(wire, defense) for defense in ("", MIXER))
+
+    def by_hand(guess: Tensor) -> Any:
+        return pytest.approx(float((-10 * (plain - guess).double().square().mean((1, 2, 3)).log10()).mean()), abs=1e-3)
+
+    for reference in ("original", "transformed"):
+        row = scored(rows, "AsUploaded()", "psnr", "", reference)
+        assert (row["value"], row["n"], row["status"]) == (100.0, 18, "ok")
+    picked = scored(rows, "AsUploaded()", "retrieval", "")
+    assert (picked["value"], picked["status"]) == (1.0, "ok")
+    attacked = [row["card"] for row in rows if row["attack"]]
+    assert {(card["labels"], card["uploads_of_an_image"]) for card in attacked} == {("uploaded with the images", 1)}
+    assert scored(rows, "AsUploaded()", "psnr", MIXER, "transformed")["value"] == 100.0
+    found = scored(rows, "AsUploaded()", "psnr", MIXER)
+    # That it is broken without a defence says that the attack works.
+    assert (found["value"], found["status"]) == (by_hand(mixed), "ok")
+    assert found["value"] < 25
+    chain = "AsUploaded() | WindowMean()"
     alone = {"AsUploaded()", "LossThreshold()", "ShadowModels()", "ClassGAN(iterations=2, images_per_class=1)"}
-    assert mixed == chains | alone
-    for chain in chains:
-        row = scored(rows, chain, "psnr", MIXER)
-        assert (row["n"], row["status"], row["card"]["observation"]) == (18, "ok", "uploaded images")
-        assert row["card"]["auxiliary_data"] == "disjoint from all clients"
-    plain = {row["attack"] for row in rows if (row["defense"], row["metric"]) == ("", "attack-seconds")}
-    assert plain == alone, "with the positive control of what stands alone"
-    # Window means are those of the original: by hand, from what a plain upload has sent.
-    _, _, wire = audited
-    plain = first_images(wire, "")
-    means = F.interpolate(F.avg_pool2d(plain, 4), scale_factor=4, mode="nearest")
-    by_hand = -10 * (plain - means).double().square().mean((1, 2, 3)).log10()
-    mean = scored(rows, "AsUploaded() | WindowMean()", "psnr", MIXER)
-    assert mean["value"] == pytest.approx(float(by_hand.mean()), abs=1e-3)
-    assert mean["value"] > scored(rows, "AsUploaded()", "psnr", MIXER)["value"]
+    for defense, attacks in ((MIXER, {chain} | alone), ("", alone)):  # the positive control of what stands alone
+        ran = {row["attack"] for row in rows if (row["defense"], row["metric"]) == (defense, "attack-seconds")}
+        assert ran == attacks
+    refined = scored(rows, chain, "psnr", MIXER)
+    assert (refined["n"], refined["status"], refined["card"]["observation"]) == (18, "ok", "uploaded images")
+    assert refined["card"]["auxiliary_data"] == "disjoint from all clients"
+    # Window means are those of the original.
+    assert refined["value"] == by_hand(F.interpolate(F.avg_pool2d(plain, 4), scale_factor=4, mode="nearest"))
+    assert refined["value"] > found["value"]
 
 
 def test_the_report_shows_the_section_and_pictures_of_uploads(audited: Audited) -> None:
     out, rows, _ = audited
     page = Page((out / "report.html").read_text(encoding="utf-8"))
-    assert "Outsourced training" in page.sections["outsourced"]
     none, mixer = page.table("outsourced")
-    assert none["Defence"][0] == "No defence"
-    assert none["images uploaded"] == mixer["images uploaded"] == ["320"]
+    assert none["images uploaded"] == mixer["images uploaded"] == ["96"]
     shown = {(one["Defence"][0], one["Attack"][0]): one for one in page.table("outsourced", 1)}
-    looking = shown["No defence", "AsUploaded()"]
-    assert looking["PSNR, dB"][0] == "100.0"
+    assert shown["No defence", "AsUploaded()"]["PSNR, dB"][0] == "100.0"
     chain = next(one for (_, attack), one in shown.items() if attack.startswith("AsUploaded() | WindowMean"))
-    gain = (
-        scored(rows, "AsUploaded() | WindowMean()", "psnr", MIXER)["value"]
-        - scored(rows, "AsUploaded()", "psnr", MIXER)["value"]
-    )
-    assert float(chain["over the upload"][0].replace("+", "")) == pytest.approx(gain, abs=0.06)
+    after, before = (scored(rows, f"AsUploaded(){more}", "psnr", MIXER)["value"] for more in (" | WindowMean()", ""))
+    assert float(chain["over the upload"][0].replace("+", "")) == pytest.approx(after - before, abs=0.06)
     drawn = read_lines(out / "pictures" / "index.jsonl")
-    assert {one["kind"] for one in drawn if one["observation"] == "uploaded images"} == {
-        "original", "protected", "reconstruction",
-    }  # fmt: skip
+    kinds = {one["kind"] for one in drawn if one["observation"] == "uploaded images"}
+    assert kinds == {"original", "protected", "reconstruction"}
 
 
 @pytest.mark.usefixtures("no_report")
@@ -201,31 +180,6 @@ def test_optimizers_of_a_defence_train_and_other_runs_differ_only_where_it_acts(
     differ = {metric for (metric, reference, at), value in first.items() if second[metric, reference, at] != value}
     assert {"train-loss", "test-loss"} <= differ <= {"train-loss", "test-loss", "test-accuracy"}
     assert first["test-loss", "original", 0] == second["test-loss", "original", 0]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("no_report")
-def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
-    runs = {}
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        settings = outsourced_experiment(tmp_path / name, defenses="InstaHide()", seed=seed)
-        runs[name] = untimed(outsourced_rows(settings))
-    assert runs["a"] == runs["b"]
-    for metric in ("psnr", "train-loss", "test-loss", "membership-auc"):
-        values = [[row["value"] for row in runs[name] if row["metric"] == metric] for name in "ac"]
-        assert values[0] != values[1]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("no_report")
-def test_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
-    runs = [
-        untimed(
-            outsourced_rows(outsourced_experiment(tmp_path / str(count), defenses="InstaHide()", upload_batches=count))
-        )
-        for count in (1, 8)
-    ]
-    assert runs[0] == runs[1]
 
 
 # The wire -----------------------------------------------------------------------------------------------------------------
@@ -248,114 +202,33 @@ def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
     uploads = [
         (at, json.loads(str(q.content["config"]["task"]))["plan"]["pipeline"]) for at, q, _ in wire.of("train.upload")
     ]
-    # 160 images a client: ten batches in messages of two, under each pipeline once.
-    assert {place: uploads.count(place) for place in uploads} == {(at, p): 5 for at in (0, 1) for p in ("", MIXER)}
+    # 48 images a client: three batches in messages of two, under each pipeline once.
+    assert {place: uploads.count(place) for place in uploads} == {(at, p): 2 for at in (0, 1) for p in ("", MIXER)}
 
 
 # Killed, and refused ------------------------------------------------------------------------------------------------------
 
 RESUMED = {"defenses": "InstaHide(); STAdam()", "rounds": 3, "attack_rounds": "first,2,final"}
-Unbroken = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    """The rows of a run that nobody killed."""
-    settings = outsourced_experiment(tmp_path_factory.mktemp("unbroken") / "run", **RESUMED)
-    return untimed(outsourced_rows(settings))
-
-
-# Two clients, three pipelines: four messages of an upload each, eight evaluations (rounds 0 to 3). What a checkpoint has of uploads
-# is never asked for again.
-@pytest.mark.long
-@pytest.mark.usefixtures("no_report")
-@pytest.mark.parametrize(
-    ("message_type", "count", "uploads_left"),
-    [
-        ("evaluate", 3, 8), ("evaluate", 6, 8), ("train.upload", 6, 8), ("evaluate", 13, 4),
-        ("evaluate", 24, 0), ("query.audit", 3, 8), ("query.audit", 9, 8), ("query.audit", 33, 0),
-    ],
-)  # fmt: skip
-def test_resumed_rows_equal_unbroken_rows(
-    tmp_path: Path, unbroken: Unbroken, message_type: str, count: int, uploads_left: int
-) -> None:
-    settings = outsourced_experiment(tmp_path / "run", **RESUMED)
-    with pytest.raises(Killed):
-        run_experiment(LocalGrid(2, killed_at(message_type, count)), settings)
-    # A new grid: the nodes have forgotten their state, as they have when a simulation ends.
-    grid = LocalGrid(2)
-    run_experiment(grid, replace(settings, resume=True))
-    assert untimed(rows_in(settings)) == unbroken
-    assert len([sent for sent in grid.sent if sent[0] == "train.upload"]) == uploads_left
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("no_report")
-def test_attacks_that_were_open_are_run_again_without_an_upload(
-    tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = outsourced_experiment(tmp_path / "run", **RESUMED)
-    killed_with_open_attacks(monkeypatch, LocalGrid(2), settings)
-    # Uploads once, and models of rounds 2 and 4, under each of three pipelines.
-    assert len(list((tmp_path / "run" / "jobs").glob("*.safetensors"))) == 9
-    grid = LocalGrid(2)
-    run_experiment(grid, replace(settings, resume=True))
-    assert untimed(rows_in(settings)) == unbroken
-    assert {sent[0] for sent in grid.sent} == {"query.partition", "query.setup", "query.audit"}
-    assert not list((tmp_path / "run" / "jobs").glob("*.safetensors"))
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("no_report")
-def test_uploads_are_written_once_and_rounds_write_the_model_only(
-    tmp_path: Path, unbroken: Unbroken, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by a run that goes on; a pipeline that was killed before its first checkpoint uploads, and writes, anew."""
-    settings, written = outsourced_experiment(tmp_path / "run", **RESUMED), []
-    whole = Path.replace
-
-    def replaced(path: Path, target: Path) -> Path:
-        if target.parent.name == "checkpoints":
-            written.append((target.name, path.stat().st_size))
-        return whole(path, target)
-
-    monkeypatch.setattr(Path, "replace", replaced)
-    with pytest.raises(Killed):  # in the evaluation of round 2
-        run_experiment(LocalGrid(2, killed_at("evaluate", 6)), settings)
-    # Left by who was killed between the two files: uploads that are not those of the run that comes after.
-    stale = tmp_path / "run" / "checkpoints" / "p01-fixed.safetensors"
-    stale.write_bytes(b"of another upload")
-    run_experiment(LocalGrid(2), replace(settings, resume=True))
-    assert untimed(rows_in(settings)) == unbroken
-    names = [name for name, _ in written]
-    for at in range(3):
-        # Rounds 0 to 3, and the final model.
-        assert names.count(f"p{at:02d}.safetensors") == 5
-        assert names.count(f"p{at:02d}-fixed.safetensors") == 1
-    images = 2 * 48 * 28 * 28 * 4
-    assert all((size > images) == ("fixed" in name) for name, size in written)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("refusing", [[0], [0, 1]])
-def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path, refusing: list[int]) -> None:
-    plain = outsourced_experiment(tmp_path / "plain")
-    rows = untimed(outsourced_rows(plain))
-    settings = outsourced_experiment(tmp_path / "run")
-    config = {at: {"audits": False} for at in refusing}
-    run_experiment(LocalGrid(2, node_config=config), settings)
-    found = untimed(rows_in(settings))
-    refused = [row for row in found if row["status"] == "refused"]
-    # Asked once about each of uploads and model, and no guesses are sent to who refuses.
-    assert [(row["client"], row["round"]) for row in refused] == [(at, where) for where in (1, 3) for at in refusing]
-    assert not [row for row in found if row["status"] == "failed"]
-
+def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path) -> None:
     def without_attacks(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row for row in some if not row["attack"] and row["metric"] != "client"]
+        return [row for row in untimed(some) if not row["attack"] and row["metric"] != "client"]
 
-    assert without_attacks(found) == without_attacks(rows)
-    counts = {(r["metric"], r["n"]) for r in found if r["attack"] == "AsUploaded()" and r["reference"] == "original"}
-    assert counts == {(metric, 4) for metric in ("psnr", "ssim", "mse", "retrieval") if len(refusing) < 2}
+    rows = outsourced_rows(outsourced_experiment(tmp_path / "plain"))
+    for refusing in ([0], [0, 1]):
+        settings = outsourced_experiment(tmp_path / str(len(refusing)))
+        run_experiment(LocalGrid(2, node_config={at: {"audits": False} for at in refusing}), settings)
+        found = rows_in(settings)
+        # Asked once about each of uploads and model, and no guesses are sent to a client that refuses.
+        refused = [(row["client"], row["round"]) for row in found if row["status"] == "refused"]
+        assert refused == [(at, where) for where in (1, 3) for at in refusing]
+        assert not [row for row in found if row["status"] == "failed"]
+        assert without_attacks(found) == without_attacks(rows)
+        looked = [row for row in found if row["attack"] == "AsUploaded()" and row["reference"] == "original"]
+        metrics = ("psnr", "ssim", "mse", "retrieval") if len(refusing) < 2 else ()
+        assert {(row["metric"], row["n"]) for row in looked} == {(metric, 4) for metric in metrics}
 
 
 @pytest.mark.long
@@ -382,14 +255,6 @@ def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: 
 # Several passes --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("no_report")
-def test_one_encoding_of_an_image_is_none_to_compare_with() -> None:
-    with pytest.raises(
-        ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in collection-attacks"
-    ):
-        Experiment.from_mapping({"scenario": "outsourced", "collection-attacks": "JointEncodingInversion()"})
-
-
 @pytest.mark.long
 def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None:
     """Every image is uploaded three times under fresh draws; all of a client's uploads are one observation."""
@@ -410,3 +275,7 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     assert scored(rows, attack, "psnr", "")["value"] == 100
     passes = {row["card"]["uploads_of_an_image"] for row in rows if row["attack"]}
     assert passes == {3, "several mixtures in each of 3 passes"}
+    with pytest.raises(
+        ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in collection-attacks"
+    ):
+        replace(settings, upload_passes=1)

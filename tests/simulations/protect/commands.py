@@ -20,22 +20,8 @@ def protect(*words: object) -> tuple[int, str]:
 
 def files(folder: Path) -> dict[str, str]:
     """Path -> digest."""
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
-def result(folder: Path) -> dict[str, str]:
-    """All files of complete work, among which are no working files."""
-    found = files(folder)
-    assert not any(name.startswith(".") for name in found)
-    return found
-
-
-def beside(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {"home"}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def refused(told: tuple[int, str], message: str) -> None:

@@ -18,9 +18,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A few tiles of photographs of two sizes, in two folders, one of them rotated and one grey."""
-    tiles = load_dataset("photos").train.images[:24]
-    for at, tile in enumerate(tiles[:]):
+    """A few tiles of photographs of two sizes, in two folders, one of them narrow and one grey."""
+    for at, tile in enumerate(load_dataset("photos").train.images[:12]):
         pixels = tile.permute(1, 2, 0).numpy()
         path = tmp_path / "in" / ("even" if at % 2 else "odd") / f"{at}.{'bmp' if at % 3 else 'png'}"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,28 +1,236 @@
-"""Commands that are given a damaged file end with one error that names it, and never with a traceback."""
+"""Files that are cut off, have a bit turned over or hold something else: read, left out with a note, or refused by name."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
+from clients.secrets.secret_file import BYTES, SecretError, kept_secret
 from defenses.base import DefenseError
 from defenses.images.ats import ATS
+from defenses.pipeline import Pipeline
 from simulations.cli import app
+from simulations.compare.groups import grouped
+from simulations.compare.page import write_comparison
+from simulations.experiment.experiment import Experiment
+from simulations.report.studies.rows import read_rows
+from simulations.run.requested import requested
+from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.progress import read_progress
 from simulations.search.folder import SearchFolder
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
+from strategies.recording.files import RecordingError, RecordingWriter, read_recording
+from strategies.training.checkpoint import Checkpoint
 from tests import hostile
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.protect.commands import NOISE, protect, refused
-from tests.simulations.run_folder.test_resume import Killed, killed_at
+from tests.simulations.run_folder.kills import Killed, killed_at
+
+few = settings(
+    max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+Damage = Callable[[bytes], bytes]
+other_things = st.sampled_from(
+    [b"", b"\0" * 64, b"[]", b"{}", b"null", b"3", b'"x"', hostile.BOMB.encode(), b"9" * 10_000, b"\xff\xfe", b'{"config": []}',
+     b'{"config": {"scenario": []}}', b'{"config": {}, "own-code": [1]}', b'{"metric": "x", "round": "inf"}', b'{"a": 1e999}',
+     b"\xff" * 8 + b"{}", (2**40).to_bytes(8, "little") + b"{}"]
+)  # fmt: skip
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Damage:
+    """What happens to a file: some of its bytes go, one bit turns over, or something else is there."""
+    at, bit, other = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(0, 7)), draw(other_things)
+
+    def cut(data: bytes) -> bytes:
+        return data[: int(at * len(data))]
+
+    def flip(data: bytes) -> bytes:
+        found = bytearray(data)
+        if found:
+            found[int(at * len(found))] ^= 1 << bit
+        return bytes(found)
+
+    return draw(st.sampled_from([cut, flip, flip, lambda data: other]))
+
+
+@cache
+def run_files() -> dict[str, bytes]:
+    """The files of a run of one round, as it leaves them."""
+    with TemporaryDirectory() as folder:
+        run = _begin(Path(folder), resume=False)
+        task = run.experiment.plan().at(1)
+        run.row(task, metric="test-accuracy", value=0.5, reference="original", n=10)
+        run.complete_round(Pipeline(), Checkpoint(1, {"weight": torch.ones(3)}, {0: "{}"}, 0.5))
+        run.write_progress({"finished": False})
+        run.close()
+        return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def _begin(folder: Path, *, resume: bool) -> RunDirectory[Experiment]:
+    values: dict[str, Any] = {"dataset": "mnist-5k", "model": "lenet", "defenses": "", "rounds": 2, "attack_rounds": ""}
+    return RunDirectory.open(folder, Experiment.of(**values, output_dir=str(folder), resume=resume))
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+FILES = ["config.json", "rows.jsonl", "pictures/index.jsonl", "checkpoints/p00.safetensors"]
+
+
+@few
+@given(st.sampled_from(FILES), damages())
+@example("config.json", lambda data: hostile.BOMB.encode())
+@example("config.json", lambda data: b"[]")
+@example("config.json", lambda data: b'{"config": []}')
+@example("config.json", lambda data: b'{"progress": 3}')
+@example("config.json", lambda data: data[:30])
+@example("rows.jsonl", lambda data: data[:-20])
+@example("rows.jsonl", lambda data: b"[]\n")
+@example("rows.jsonl", lambda data: hostile.BOMB.encode())
+@example("pictures/index.jsonl", lambda data: b"{}\n")
+@example("checkpoints/p00.safetensors", lambda data: data[:-3])
+@example("checkpoints/p00.safetensors", lambda data: b"")
+def test_a_damaged_run_is_resumed_or_refused(name: str, damage: Damage) -> None:
+    """Never resumed without saying so where something is lost: then a person must know."""
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        _write(folder, {**run_files(), name: damage(run_files()[name])})
+        # The live display reads it twice a second while another process may be writing anything there.
+        assert isinstance(read_progress(folder), dict)
+        rows, notes = read_rows(folder / "rows.jsonl")
+        assert rows or notes or not (folder / "rows.jsonl").read_bytes().strip()
+        try:
+            requested(None, {}, resume=folder)
+            run = _begin(folder, resume=True)
+        except ConfigError as error:
+            if name.split("/")[-1] not in str(error) and "resume" not in str(error) and "config.json" not in name:
+                raise
+            return
+        with suppress(ConfigError):
+            run.checkpoint(Pipeline())
+        run.close()
+
+
+@few
+@given(damages(), damages())
+@example(lambda data: b"[]\n", lambda data: b"[]")
+@example(
+    lambda data: data, lambda data: b'{"config": {"seed": []}, "versions": 3, "pipelines": [[]], "defenses": {"": 3}}'
+)
+def test_damaged_runs_are_compared_or_refused(rows: Damage, config: Damage) -> None:
+    with TemporaryDirectory() as place:
+        files = run_files()
+        _write(Path(place) / "a", files)
+        damaged = {"rows.jsonl": rows(files["rows.jsonl"]), "config.json": config(files["config.json"])}
+        _write(Path(place) / "b", damaged)
+        try:
+            write_comparison(grouped([Path(place) / "a", Path(place) / "b"]), Path(place) / "page.html")
+        except ConfigError as error:
+            if not str(error):
+                raise
+
+
+@cache
+def recorded() -> dict[str, bytes]:
+    with TemporaryDirectory() as folder:
+        writer = RecordingWriter(Path(folder), 10**6, {"settings": {"learning-rate": 0.1}})
+        arrays = {"weight": np.ones((2, 2), np.float32)}
+        writer.keep_arrays("round-0001/sent-0-0.safetensors", arrays)
+        contents = [{"arrays": {"arrays": "sent-0-0.safetensors"}, "config": {}, "metrics": {}}]
+        writer.keep_json("round-0001/sent.json", {"round": 1, "nodes": {"5": 0}, "contents": contents})
+        writer.keep_arrays("round-0001/train-0000-0.safetensors", arrays)
+        reply = {
+            "round": 1,
+            "node": 5,
+            "sent": 0,
+            "arrays": {"arrays": "train-0000-0.safetensors"},
+            "metrics": {"m": {"n": 1}},
+        }
+        writer.keep_json("round-0001/train-0000.json", reply)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@few
+@given(st.sampled_from(sorted(recorded())), damages())
+@example("recording.json", lambda data: hostile.BOMB.encode())
+@example("round-0001/sent.json", lambda data: b'{"contents": 3}')
+@example("round-0001/sent.json", lambda data: b'{"nodes": {"5": 7}, "contents": [3]}')
+@example("round-0001/train-0000.json", lambda data: b'{"node": [], "sent": "x", "arrays": 3, "metrics": []}')
+@example(
+    "round-0001/train-0000.json", lambda data: b'{"arrays": {"arrays": "../../../etc/passwd"}, "node": 5, "sent": 0}'
+)
+@example("round-0001/train-0000.json", lambda data: b'{"node": 5, "sent": 0, "error": 3}')
+@example("round-0001/train-0000-0.safetensors", lambda data: (2**60).to_bytes(8, "little") + data[8:])
+def test_a_damaged_recording_is_read_or_refused(name: str, damage: Damage) -> None:
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        _write(folder, {**recorded(), name: damage(recorded()[name])})
+        try:
+            for reply in read_recording(folder):
+                if not reply.unusable:
+                    assert isinstance(reply.number("n", "learning-rate"), int | float | None)
+                    for arrays in (reply.arrays(), reply.sent_arrays()):
+                        assert all(isinstance(array, np.ndarray) for array in arrays.values())
+        except RecordingError as error:
+            if str(folder) not in str(error):
+                raise
+
+
+@few
+@given(damages())
+@example(lambda data: data + b"00")
+@example(lambda data: b"\xff" * 64)
+def test_a_damaged_secret_is_no_secret(damage: Damage) -> None:
+    with TemporaryDirectory() as place:
+        path = Path(place) / "partition-0.secret"
+        whole = kept_secret(path)
+        damaged = damage(path.read_bytes())
+        path.write_bytes(damaged)
+        try:
+            found = kept_secret(path)
+        except SecretError:
+            return
+        assert len(found) == BYTES
+        assert found == whole or damaged.strip().lower() != whole.hex().encode()
+
+
+def test_an_undamaged_run_is_resumed_and_a_config_that_is_no_object_says_so(tmp_path: Path) -> None:
+    _write(tmp_path, run_files())
+    assert set(FILES) <= set(run_files())
+    run = _begin(tmp_path, resume=True)
+    assert [row.metric for row in run._rows] == ["test-accuracy"]
+    done = run.checkpoint(Pipeline())
+    assert done is not None
+    assert done.round == 1
+    run.close()
+    (tmp_path / "config.json").write_text(json.dumps([1]))
+    with pytest.raises(ConfigError, match=r"config\.json is no configuration of a run"):
+        requested(None, {}, resume=tmp_path)
+
+
+# Commands: one error that names the file, and never a traceback
 
 
 def command(*words: object) -> tuple[int, str]:
@@ -34,10 +242,6 @@ def command(*words: object) -> tuple[int, str]:
 def flip(data: bytes) -> bytes:
     """One bit of the last value."""
     return data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
-
-
-def cut(data: bytes) -> bytes:
-    return data[:-7]
 
 
 @pytest.fixture(scope="module")
@@ -55,118 +259,70 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("damage", [flip, cut])
-@pytest.mark.parametrize("pattern", ["checkpoints/p00.safetensors", "history/*.safetensors"])
-def test_a_run_never_goes_on_with_other_numbers_than_it_kept(
-    killed: Path, tmp_path: Path, pattern: str, damage: Callable[[bytes], bytes]
-) -> None:
-    (path,) = killed.glob(pattern)
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    try:
+def test_a_run_never_goes_on_with_other_numbers_than_it_kept_or_without_its_rows(killed: Path) -> None:
+    for pattern, damage in product(
+        ("checkpoints/p00.safetensors", "history/*.safetensors"), (flip, lambda data: data[:-7])
+    ):
+        (path,) = killed.glob(pattern)
+        whole = path.read_bytes()
+        path.write_bytes(damage(whole))
         code, told = command("run", "--in-process", "--resume", killed)
-    finally:
         path.write_bytes(whole)
-    assert code == 2, told
-    assert f"{path} is damaged" in told
-    assert "continue with" not in told
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("instead", ["nothing", "a folder"])
-def test_a_run_whose_rows_are_gone_does_not_go_on_without_them(killed: Path, instead: str) -> None:
+        assert code == 2, told
+        assert f"{path} is damaged" in told
+        assert "continue with" not in told
     path = killed / "rows.jsonl"
     path.rename(killed / "kept")
-    if instead == "a folder":
-        path.mkdir()
-    try:
+    for instead in ("nothing", "a folder"):
+        if instead == "a folder":
+            path.mkdir()
         code, told = command("run", "--in-process", "--resume", killed)
-    finally:
-        if path.is_dir():
-            path.rmdir()
-        (killed / "kept").replace(path)
-    assert (code, f"{path} is no file" in told) == (2, True), told
+        assert (code, f"{path} is no file" in told) == (2, True), told
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        hostile.BOMB,
-        '{"policies": "3-1-7", "channels": Infinity}',
-        '{"policies": "3-1-7", "channels": 1e999}',
-        "[]",
-        "{",
-        "\ufeff{}",
-    ],
-)
-def test_policies_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> None:
+def test_damaged_files_end_a_command_with_one_error_that_names_them(tmp_path: Path) -> None:
     path = tmp_path / "policies.json"
-    path.write_text(text)
-    with pytest.raises(DefenseError, match="is no result of fedveil search"):
-        ATS.read(path)
+    for text in (hostile.BOMB, '{"policies": "3-1-7", "channels": Infinity}', '{"policies": "3-1-7", "channels": 1e999}',
+                 "[]", "{", "\ufeff{}"):  # fmt: skip
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DefenseError, match="is no result of fedveil search"):
+            ATS.read(path)
     code, told = command("run", "--dry-run", "-s", f"defenses=ATS(policies={str(path)!r})")
     assert (code, "is no result of fedveil search" in told) == (2, True)
-
-
-@pytest.mark.parametrize("text", [hostile.BOMB, "[]", '{"search": 3}', '{"search": {}, "pictures": [3]}'])
-def test_a_search_whose_settings_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "search.json").write_text(text)
-    code, told = command("search", "--resume", tmp_path)
-    assert (code, f"{tmp_path / 'search.json'} is damaged" in told) == (2, True)
-
-
-def test_scores_that_are_nested_too_deep_are_refused(tmp_path: Path) -> None:
-    SearchFolder.create(tmp_path / "s", Search()).close()
+    for text in (hostile.BOMB, "[]", '{"search": 3}', '{"search": {}, "pictures": [3]}'):
+        (tmp_path / "search.json").write_text(text)
+        code, told = command("search", "--resume", tmp_path)
+        assert (code, f"{tmp_path / 'search.json'} is damaged" in told) == (2, True)
+    folder = SearchFolder.create(tmp_path / "s", Search())
+    folder.keep_weights({"weight": torch.ones(5)})
+    assert torch.equal((folder.weights() or {})["weight"], torch.ones(5))
+    whole = (tmp_path / "s" / "model.safetensors").read_bytes()
+    for damage in (flip, lambda data: data[:-7]):
+        (tmp_path / "s" / "model.safetensors").write_bytes(damage(whole))
+        with pytest.raises(ConfigError, match=r"model\.safetensors is damaged .* and the model is trained again"):
+            folder.weights()
+    assert folder.is_begun
+    folder.close()
     (tmp_path / "s" / "scores.jsonl").write_text(hostile.BOMB + "\n")
     with pytest.raises(ConfigError, match=r"scores\.jsonl is damaged: none of its lines can be read"):
         SearchFolder.resume(tmp_path / "s")
 
 
-@pytest.mark.parametrize("damage", [flip, cut])
-def test_a_semi_trained_model_that_is_damaged_scores_nothing(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    folder = SearchFolder.create(tmp_path / "s", Search())
-    folder.keep_weights({"weight": torch.ones(5)})
-    assert torch.equal((folder.weights() or {})["weight"], torch.ones(5))
-    path = tmp_path / "s" / "model.safetensors"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(
-        ConfigError, match=r"model\.safetensors is damaged .* delete it, and the model is trained again"
-    ):
-        folder.weights()
-    assert folder.is_begun
-    folder.close()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda lines: "[1]\n",
-        lambda lines: hostile.BOMB + "\n",
-        lambda lines: lines[0] + "{}\n",
-        lambda lines: lines[0] + "3\n",
-        lambda lines: lines[0] + '{"source": "a", "shape": 3, "notes": [], "idle": []}\n',
-    ],
-)
-def test_a_journal_of_protected_pictures_that_is_damaged_is_refused(
-    tmp_path: Path, damage: Callable[[list[str]], str]
+def test_a_journal_or_manifest_of_protected_pictures_that_is_damaged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "in").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")
     words = (tmp_path / "in", tmp_path / "out", "--defense", NOISE)
     assert protect(*words)[0] == 0
-    journal = tmp_path / "out" / ".journal.jsonl"
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    first = [json.dumps({name: manifest[name] for name in list(manifest)[:6]}) + "\n"]
-    journal.write_text(damage(first))
-    refused(protect(*words, "--resume"), f"{journal} is damaged")
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"files": 3}', hostile.BOMB])
-def test_a_manifest_of_protected_pictures_that_is_damaged_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "in").mkdir()
-    Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")
-    words = (tmp_path / "in", tmp_path / "out", "--defense", NOISE)
-    assert protect(*words)[0] == 0
-    manifest = tmp_path / "out" / "manifest.json"
-    manifest.write_text(text)
-    refused(protect(*words, "--resume"), f"{manifest} is damaged")
+    manifest, journal = tmp_path / "out" / "manifest.json", tmp_path / "out" / ".journal.jsonl"
+    kept = json.loads(manifest.read_text())
+    first = json.dumps({name: kept[name] for name in list(kept)[:6]}) + "\n"
+    for text in ("", "[1]", "{}", '{"files": 3}', hostile.BOMB):
+        manifest.write_text(text)
+        refused(protect(*words, "--resume"), f"{manifest} is damaged")
+    for text in ("[1]\n", hostile.BOMB + "\n", first + "{}\n", first + "3\n",
+                 first + '{"source": "a", "shape": 3, "notes": [], "idle": []}\n'):  # fmt: skip
+        journal.write_text(text)
+        refused(protect(*words, "--resume"), f"{journal} is damaged")

@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import IO
 
@@ -69,56 +70,51 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     take_lock(tmp_path, "busy").close()
 
 
-def test_a_second_search_in_a_folder_is_refused(tmp_path: Path) -> None:
-    first = SearchFolder.create(tmp_path / "search", Search())
+def test_a_second_search_or_run_in_a_folder_that_lives_is_refused_at_once(tmp_path: Path) -> None:
+    search = SearchFolder.create(tmp_path / "search", Search())
     with pytest.raises(ConfigError, match="another search is still writing to"):
         SearchFolder.resume(tmp_path / "search")
-    first.close()
+    search.close()
     SearchFolder.resume(tmp_path / "search").close()
-
-
-def test_resuming_a_run_that_lives_is_refused_at_once(tmp_path: Path) -> None:
-    """Once it took until Flower had started to tell."""
-    settings = Experiment.of(output_dir=str(tmp_path / "run"), rounds=1, num_clients=2)
-    run = RunDirectory.open(tmp_path / "run", settings)
+    run = RunDirectory.open(tmp_path / "run", Experiment.of(output_dir=str(tmp_path / "run"), rounds=1, num_clients=2))
     run.write_progress({})
     result = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    told = " ".join(result.output.split())
-    assert f"another run is still writing to {tmp_path / 'run'}; wait for it, or end it (process {os.getpid()})" in told
+    told = f"another run is still writing to {tmp_path / 'run'}; wait for it, or end it (process {os.getpid()})"
+    assert (result.exit_code, told in " ".join(result.output.split())) == (2, True)
     run.close()
 
 
 TINY = ("-s", "dataset=mnist-5k", "-s", "model=lenet", "-s", "train-limit=200", "-s", "test-limit=60", "--clients", "2")
 
 
-@pytest.mark.parametrize("seeds", [(), ("--seeds", "0..1", "--jobs", "1")])
-@pytest.mark.parametrize("since", ["before", "meanwhile"])
 def test_a_second_command_in_a_folder_is_refused_before_it_starts_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, since: str, seeds: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first may be about to start, so that nothing of a run is there; or come while the second makes its checks."""
-    out, started = tmp_path / "run", list[str]()
-    first = []
-
-    def begin_first(*_: object) -> None:
-        first.append(take_lock(out, "busy", COMMAND_LOCK))
+    started, first = list[str](), list[IO[str]]()
 
     def run(*_: object) -> int:
         started.append("second")
         return 0
 
     monkeypatch.setattr("simulations.run.command.run_locally", run)
-    if since == "before":
-        begin_first()
-    else:
-        monkeypatch.setattr("simulations.run.command.require_reachable", begin_first)
-    result = CliRunner().invoke(app, ["run", "--out", str(out), *TINY, *seeds])
-    told = " ".join(result.output.split())
-    assert (result.exit_code, started) == (2, [])
-    assert f"error: another run is still writing to {out}; wait for it, or end it (process {os.getpid()})" in told
-    assert not any(word in told for word in ("ConfigError", "output-dir", "--resume"))
-    first[0].close()
+    for since, seeds in product(("before", "meanwhile"), ((), ("--seeds", "0..1", "--jobs", "1"))):
+        out = tmp_path / f"{since}{len(seeds)}"
+
+        def begin_first(*_: object, out: Path = out) -> None:
+            first.append(take_lock(out, "busy", COMMAND_LOCK))
+
+        with monkeypatch.context() as patch:
+            if since == "before":
+                begin_first()
+            else:
+                patch.setattr("simulations.run.command.require_reachable", begin_first)
+            result = CliRunner().invoke(app, ["run", "--out", str(out), *TINY, *seeds])
+        told = " ".join(result.output.split())
+        assert (result.exit_code, started) == (2, []), told
+        assert f"another run is still writing to {out}; wait for it, or end it (process {os.getpid()})" in told
+        assert not any(word in told for word in ("ConfigError", "output-dir", "--resume"))
+        first.pop().close()
 
 
 def test_a_command_keeps_its_folder_while_it_runs_and_then_lets_go(

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import BESIDE, PACKAGES, ROOT, LocalRuntime, Resources, free_port
+from simulations.runtime.launch import BESIDE, ENDING, PACKAGES, ROOT, LocalRuntime, Resources, free_port
 from simulations.runtime.local_run import STARTS, engine_failure
 
 BINARIES = Path(sys.executable).parent
@@ -39,6 +39,15 @@ def config(out: Path, **changes: Any) -> dict[str, Any]:
 
 def pairs(values: dict[str, Any]) -> list[str]:
     return [part for key, value in values.items() for part in ("-s", f"{key}={value}")]
+
+
+@pytest.fixture
+def command_signals() -> Iterator[None]:
+    """A command changes how its process takes signals, which is here that of all tests."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from simulations.runtime.bytecode import LARGE, PREFIX, VARIABLE
 from simulations.runtime.launch import ROOT
 from simulations.runtime.user_cache import private_folder
+from tests.ray_paths import needs_ray_workers
 from tests.simulations.runtime.runtimes import BINARIES, SMALL, pairs
 
 NOBODY = 65534
@@ -58,26 +59,22 @@ def packages() -> Iterator[Path]:
             (Path(folder) / name).chmod(0o755)
 
 
-def test_where_none_may_be_written_and_none_is_there_the_users_cache_gets_it(tmp_path: Path) -> None:
-    lacking = {PREFIX: str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    mine = str(tmp_path / "cache" / "fedveil" / "bytecode")
-    assert asked(**{VARIABLE: "1"}, **lacking) == [mine, mine, mine, False, None]
-    assert stat.S_IMODE(Path(mine).stat().st_mode) == 0o700
-
-
-def test_where_it_may_be_written_nothing_changes(tmp_path: Path) -> None:
-    none = str(tmp_path / "none")
-    assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(tmp_path / "cache")}) == ["None", none, none, False, None]
-    assert not (tmp_path / "cache").exists()
-
-
-def test_where_it_is_there_nothing_changes(tmp_path: Path, packages: Path) -> None:
+def test_the_users_cache_gets_bytecode_where_none_may_be_written_and_none_is_there_and_else_nothing_changes(
+    tmp_path: Path, packages: Path
+) -> None:
+    none, cache = str(tmp_path / "none"), tmp_path / "cache"
+    assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(cache)}) == ["None", none, none, False, None], (
+        "it may be written"
+    )
     for name in LARGE:
         (packages / name).chmod(0o755)
         py_compile.compile(str(packages / name / "__init__.py"), str(packages / name / BYTECODE), doraise=True)
-    found = asked("as it is", str(packages), **{VARIABLE: "1", "XDG_CACHE_HOME": str(tmp_path)})
-    assert found == ["None", None, None, True, "1"]
-    assert not list(tmp_path.iterdir())
+    found = asked("as it is", str(packages), **{VARIABLE: "1", "XDG_CACHE_HOME": str(cache)})
+    assert found == ["None", None, None, True, "1"], "it is there"
+    assert not cache.exists()
+    mine = str(cache / "fedveil" / "bytecode")
+    assert asked(**{VARIABLE: "1", PREFIX: none, "XDG_CACHE_HOME": str(cache)}) == [mine, mine, mine, False, None]
+    assert stat.S_IMODE(Path(mine).stat().st_mode) == 0o700
 
 
 def test_where_the_packages_are_anothers_the_users_cache_gets_it(packages: Path) -> None:
@@ -90,43 +87,35 @@ def test_where_the_packages_are_anothers_the_users_cache_gets_it(packages: Path)
         assert found == [mine, mine, mine, False, None]
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory for temporary files; the cache is ``tmp_path / "cache"``."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir(mode=0o700)
-    return tmp_path / "tmp" / f"fedveil-bytecode-{os.geteuid()}"
+def test_a_folder_that_another_user_can_change_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for unsafe in ("", "others write in it", "a link", "a file", "others write above it", "another's"):
+        if unsafe == "another's" and os.geteuid() != 0:
+            continue  # only root gives files away
+        here = tmp_path / (unsafe or "safe")
+        place, temporary = here / "cache" / "fedveil" / "bytecode", here / "tmp" / f"fedveil-bytecode-{os.geteuid()}"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+        monkeypatch.setattr(tempfile, "tempdir", str(here / "tmp"))
+        place.parent.mkdir(parents=True)
+        (here / "tmp").mkdir(mode=0o700)
+        # As in /tmp, all may write above it, but replace only what is their own: that is safe.
+        place.parent.chmod(0o1777)
+        assert private_folder("bytecode") == place
+        if unsafe == "others write in it":
+            place.chmod(0o770)
+        elif unsafe == "others write above it":
+            place.parent.chmod(0o777)
+        elif unsafe == "another's":
+            os.chown(place, NOBODY, NOBODY)
+        elif unsafe:
+            place.rmdir()
+            place.symlink_to(tmp_path) if unsafe == "a link" else place.write_text("")
+        if unsafe:
+            assert private_folder("bytecode") == temporary, unsafe
+            temporary.chmod(0o777)
+            assert private_folder("bytecode") is None, unsafe
 
 
-@pytest.mark.parametrize("unsafe", ["others write in it", "a link", "a file", "others write above it", "another's"])
-def test_a_folder_that_another_user_can_change_is_not_used(tmp_path: Path, temporary: Path, unsafe: str) -> None:
-    place = tmp_path / "cache" / "fedveil" / "bytecode"
-    place.parent.mkdir(parents=True)
-    assert private_folder("bytecode") == place
-    if unsafe == "others write in it":
-        place.chmod(0o770)
-    elif unsafe == "others write above it":
-        place.parent.chmod(0o777)
-    elif unsafe == "another's":
-        if os.geteuid() != 0:
-            pytest.skip("only root gives files away")
-        os.chown(place, NOBODY, NOBODY)
-    else:
-        place.rmdir()
-        place.symlink_to(tmp_path) if unsafe == "a link" else place.write_text("")
-    assert private_folder("bytecode") == temporary
-    temporary.chmod(0o777)
-    assert private_folder("bytecode") is None
-
-
-def test_a_sticky_folder_above_it_is_safe(tmp_path: Path, temporary: Path) -> None:
-    """As ``/tmp`` is: all may write there, but replace what is their own alone."""
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache").chmod(0o1777)
-    assert private_folder("bytecode") == tmp_path / "cache" / "fedveil" / "bytecode"
-
-
+@needs_ray_workers
 @pytest.mark.slow
 def test_flowers_processes_keep_theirs_in_the_cache_and_nothing_of_the_run_stays(tmp_path: Path) -> None:
     settings = SMALL | {"rounds": 1, "defenses": "", "attack-rounds": "final"}

@@ -1,4 +1,4 @@
-"""The real thing: Flower's runtimes and Ray's processes. Minutes; `pytest -m "not slow"` leaves it out."""
+"""The real thing: Flower's runtimes and Ray's processes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import json
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clients.process.ray_cluster import local_cluster, session_folder
+from simulations.experiment.experiment import Experiment
 from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import ROOT, LocalRuntime
+from simulations.runtime.progress import read_progress
+from simulations.server_app import run_experiment
+from simulations.settings.defaults import DEFAULT_CLIENTS
 from tests.lines import read_lines
+from tests.local_grid import LocalGrid
+from tests.ray_paths import needs_ray_workers
+from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import (
     BINARIES,
     PATIENCE,
@@ -21,6 +29,7 @@ from tests.simulations.runtime.runtimes import (
     config,
     deployment,
     folder,
+    kill_tree,
     leftovers,
     listening,
     marked,
@@ -31,20 +40,47 @@ from tests.simulations.runtime.runtimes import (
 
 __all__ = ["deployment", "folder"]  # fixtures
 
-pytestmark = pytest.mark.slow
+FEDVEIL = str(BINARIES / "fedveil")
+SPLIT: dict[str, Any] = {
+    "scenario": "split", "dataset": "mnist-5k", "momentum": 0.5,
+    "model": "vit", "patch-size": 7, "width": 16, "depth": 2, "heads": 2, "batch-size": 8,
+    "train-limit": 200, "test-limit": 60, "rounds": 1, "local-epochs": 1, "defenses": "", "attack-rounds": "first",
+    "smashed-attacks": "TokenDecoder(iterations=5)", "adaptive": False, "probe-images": 2, "probe-targets": 1,
+}  # fmt: skip
+OUTSOURCED: dict[str, Any] = {
+    "scenario": "outsourced", "dataset": "mnist-5k", "model": "lenet", "momentum": 0.5, "batch-size": 8, "upload-batches": 5,
+    "train-limit": 100, "test-limit": 60, "rounds": 1, "local-epochs": 1, "defenses": "InstaHide()",
+    "upload-attacks": "AsUploaded()", "adaptive": False, "probe-images": 2, "probe-targets": 1, "attack-rounds": "first",
+    "model-attacks": "",
+}  # fmt: skip
+INFERENCE: dict[str, Any] = {
+    "scenario": "inference", "dataset": "mnist-5k", "model": "vgg_small", "cuts": "conv2,conv4", "batch-size": 16,
+    "train-limit": 100, "test-limit": 40, "auxiliary-fraction": 0.8, "rounds": 1, "local-epochs": 1, "defenses": "",
+    "query-attacks": "QueryInversion(iterations=5)", "probe-targets": 1, "probe-images": 2, "adaptive": False, "min-usable": 0.5,
+}  # fmt: skip
 
 
+def overrides(settings: dict[str, Any]) -> str:
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+@needs_ray_workers
 @pytest.mark.essential
 def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -> None:
     """``flwr run . --stream`` with nothing but an output folder, from an empty home, two clients, as Flower's defaults have it.
 
     What it starts listens on loopback alone.
     """
+    settings = SMALL | {
+        "train-limit": 60,
+        "test-limit": 20,
+        "rounds": 1,
+        "attack-workers": 0,
+        "output-dir": str(folder),
+    }
+    settings["probe-attacks"] = "InvertingGradients(iterations=3)"
     with LocalRuntime(tmp_path / "log.txt") as runtime:
-        overrides = " ".join(
-            f"{key}={json.dumps(value)}" for key, value in {**SMALL, "output-dir": str(folder)}.items()
-        )
-        command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides]
+        command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides(settings)]
         ours = local_cluster({}).keys() | session_folder(runtime.home).keys()
         plain = {key: value for key, value in runtime.env.items() if key not in ours}
         # Flower's own command gives a SuperLink 15 seconds, and a busy machine needs more: here it is started beforehand.
@@ -65,10 +101,11 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
     assert (folder / "report.html").stat().st_size > 10_000
 
 
+@needs_ray_workers
 @pytest.mark.slow
 def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     """Flower's own command ends with 0 here; fedveil's must not."""
-    command = [str(BINARIES / "fedveil"), "run", "--out", str(tmp_path / "run"), "--clients", "3", *pairs(SMALL)]
+    command = [FEDVEIL, "run", "--out", str(tmp_path / "run"), "--clients", "3", *pairs(SMALL)]
     command += ["-s", "client-timeout=0.001", "-s", "min-usable=1.0"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=tmp_path, env=marked(tmp_path)
@@ -76,10 +113,35 @@ def test_a_failed_run_is_told_and_leaves_no_process(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the run failed" in done.stderr
     assert "client ran longer than client-timeout = 0.001 s" in " ".join(done.stderr.split())
-    # Who was told to end may need a moment.
+    # A process that was told to end may need a moment.
     wait_until(lambda: not leftovers(tmp_path), "processes were left over")
 
 
+@needs_ray_workers
+@pytest.mark.slow
+def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
+    settings = {**SMALL, "rounds": 4, "attack-rounds": "first,last", "local-epochs": 3, "train-limit": 2000}
+    # No kill breaks it, and no runtime carries its messages: neither is a reason for other numbers.
+    whole = {**settings, "num-clients": DEFAULT_CLIENTS, "attack-workers": 0, "output-dir": str(tmp_path / "whole")}
+    run_experiment(LocalGrid(DEFAULT_CLIENTS), Experiment.from_mapping(whole))
+    killed = tmp_path / "killed"
+    running = subprocess.Popen([FEDVEIL, "run", "--out", str(killed), *pairs(settings)], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: read_progress(killed).get("round", 0) >= 1)
+        assert not read_progress(killed)["finished"]
+    finally:
+        kill_tree(running.pid)
+    resume = [FEDVEIL, "run", "--resume", str(killed)]
+    resumed = subprocess.run(
+        resume, capture_output=True, text=True, timeout=PATIENCE, check=False, env=marked(tmp_path)
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"report: {killed / 'report.html'}" in resumed.stdout
+    assert untimed(read_lines(killed / "rows.jsonl")) == untimed(read_lines(tmp_path / "whole" / "rows.jsonl"))
+    wait_until(lambda: not leftovers(tmp_path), "processes were left over")
+
+
+@needs_ray_workers
 @pytest.mark.slow
 def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -> None:
     """Its neighbours' messages wait for a new worker, however busy the machine is; see also
@@ -97,27 +159,39 @@ def test_a_client_that_dies_costs_its_own_update(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_edge_cloud_inference_runs_on_a_superlink_with_two_supernodes(
-    folder: Path, deployment: tuple[Path, dict[str, str]]
+def test_other_scenarios_work_on_a_superlink_with_two_supernodes(
+    tmp_path: Path, deployment: tuple[Path, dict[str, str]]
 ) -> None:
-    """Each node asks once and allows no repetition: at a second cut the same images would be sent under new noise."""
+    """Each message starts a process of its own: a client's half and its draws are what the node has kept."""
     cli, env = deployment
-    settings = {
-        "scenario": "inference", "dataset": "mnist-5k", "model": "vgg_small", "cuts": "conv2,conv4", "batch-size": 16,
-        "train-limit": 100, "test-limit": 40, "auxiliary-fraction": 0.8, "rounds": 1, "local-epochs": 1, "num-clients": 2,
-        "defenses": "", "query-attacks": "QueryInversion(iterations=5)", "probe-targets": 1, "probe-images": 2,
-        "adaptive": False, "attack-workers": 0, "min-usable": 0.5, "output-dir": str(folder), "share-images": False,
-    }  # fmt: skip
-    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides]
-    subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    rows = read_lines(folder / "rows.jsonl")
-    first = [row for row in rows if row["round"] == 2]
+    trained = {"batches-per-message": 8, "train-limit": 100, "train-edge": True, "labels": "client"}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for settings in (SPLIT | trained, OUTSOURCED, INFERENCE):
+        name = settings["scenario"]
+        (out := tmp_path / name).mkdir()
+        common = {"output-dir": str(out), "num-clients": 2, "share-images": False, "attack-workers": 0}
+        command = ["flwr", "run", str(ROOT), "loopback", "--stream", "--run-config", overrides(settings | common)]
+        subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert read_progress(out).get("finished"), (name, read_progress(out))
+        rows[name] = read_lines(out / "rows.jsonl")
+        assert {row["card"]["randomness"] for row in rows[name] if row["attack"]} == {"each node's own secret"}
+        assert not read_lines(out / "pictures" / "index.jsonl")
+        assert not [row for row in rows[name] if row["status"] == "failed"]
+    assert {row["n"] for row in rows["split"] if row["metric"] == "train-loss"} == {80}
+    assert {r["n"] for r in rows["split"] if r["metric"] == "psnr" and r["attack"].startswith("Token")} == {4}
+    seen = [row for row in rows["outsourced"] if (row["attack"], row["metric"]) == ("AsUploaded()", "psnr")]
+    found = {(row["defense"], row["reference"]): row["value"] for row in seen}
+    mixed = "InstaHide(num_mixed=4)"
+    assert {row["n"] for row in seen} == {4}
+    assert found["", "original"] == found["", "transformed"] == found[mixed, "transformed"] == 100.0
+    assert found[mixed, "original"] < 20
+    assert {row["value"] for row in rows["outsourced"] if row["metric"] == "uploaded-images"} == {80}
+    # Each node asks once and allows no repetition: at a second cut the same images would be sent under new noise.
+    first, second = ([row for row in rows["inference"] if row["round"] == at] for at in (2, 3))
     assert [row["value"] for row in first if row["metric"] == "queries"] == [40]
-    assert [row["n"] for row in first if (row["metric"], row["attack"]) == ("ssim", settings["query-attacks"])]
-    assert {row["card"]["randomness"] for row in first if row["attack"]} == {"each node's own secret"}
+    assert [row["n"] for row in first if (row["metric"], row["attack"]) == ("ssim", INFERENCE["query-attacks"])]
     # Four attacked images are too few for a verdict; all else was answered.
     assert {row["status"] for row in first} == {"ok", "under-powered"}
-    refused = [row for row in rows if row["round"] == 3 and row["status"] == "refused"]
+    refused = [row for row in second if row["status"] == "refused"]
     assert sorted(row["client"] for row in refused) == [0, 1]
     assert all("repeats" in row["message"] for row in refused)

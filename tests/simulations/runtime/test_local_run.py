@@ -11,8 +11,11 @@ from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import Resources
 from simulations.runtime.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
-from simulations.runtime.progress import read_progress
-from tests.simulations.runtime.runtimes import BINARIES, binaries, config
+from tests.simulations.runtime.runtimes import binaries, command_signals
+
+__all__ = ["command_signals"]  # a fixture
+
+pytestmark = pytest.mark.usefixtures("command_signals")
 
 
 @pytest.mark.long
@@ -39,47 +42,16 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
     assert "the machine may be busy" not in printed.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "first", "notice"),
-    [
-        # It takes longer than the 15 seconds that Flower gives it.
-        ("flower-superlink", f"sleep 20; exec {BINARIES}/flower-superlink", ""),
-        ("flower-superlink", "exit 9", "SuperLink: `flower-superlink` exited with code 9.; started again (2 of 2)"),
-        # Ray finds no folder for its session. (A control server without time fails only on some machines.)
-        (
-            "flwr-simulation",
-            f"RAY_TMPDIR=/dev/null exec {BINARIES}/flwr-simulation",
-            "Ray failed: [Errno 20] Not a directory: '/dev/null/ray'; started again",
-        ),
-    ],
-    ids=["late superlink", "broken superlink", "broken Ray"],
-)
-def test_a_start_that_fails_once_costs_a_line_and_not_the_run(
-    command: str, first: str, notice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """Flower and Ray as they are; the first call of one command is made slow, or fails."""
-    once = tmp_path / "once"
-    script = f'if mkdir {once} 2>/dev/null; then {first} "$@"; fi\nexec {BINARIES / command} "$@"'
-    binaries(tmp_path, monkeypatch, **{command: script})
-    out = tmp_path / "run"
-    experiment = Experiment.from_mapping(config(out, rounds=1, defenses="", attack_rounds="", num_clients=2))
-    code = run_locally(Terminal(), experiment, Resources(2))
-    printed = " ".join(capsys.readouterr().out.split())
-    assert code == 0, (out / "flower.log").read_text()[-3000:]
-    assert once.is_dir()
-    assert printed.count("started again") == bool(notice)
-    assert notice in printed
-    assert read_progress(out)["finished"] is True
-
-
-@pytest.mark.parametrize(
-    "border", ["╭─ Error ────╮\n│ {} │\n│ {} │\n╰────────────╯\n", "+- Error ----+\n| {} |\n| {} |\n+------------+\n"]
-)
-def test_the_text_of_the_last_box_is_told_in_one_line(border: str) -> None:
-    late = border.format("Failed to start local SuperLink within 15s. See logs at ", "/tmp/x/superlink.log.        ")
-    assert box_text(border.format("an", "other") + "words\n" + late) == "Failed to start local SuperLink within 15s."
+def test_the_text_of_the_last_box_is_told_in_one_line() -> None:
+    for border in (
+        "╭─ Error ────╮\n│ {} │\n│ {} │\n╰────────────╯\n", "+- Error ----+\n| {} |\n| {} |\n+------------+\n"
+    ):  # fmt: skip
+        late = border.format(
+            "Failed to start local SuperLink within 15s. See logs at ", "/tmp/x/superlink.log.        "
+        )
+        assert (
+            box_text(border.format("an", "other") + "words\n" + late) == "Failed to start local SuperLink within 15s."
+        )
     assert box_text("ValueError: no box\n") == ""
 
 
@@ -93,12 +65,6 @@ RuntimeError: Simulation Runtime crashed.
 RuntimeError: An error was encountered. Ending simulation.
 """
 """As Flower 1.41 writes it."""
-
-
-def test_what_ray_said_is_told_and_not_what_became_of_it() -> None:
-    told = "Could not write into the session folder: No space left on device (1024 bytes were wanted)"
-    assert engine_failure(RAY) == told
-    assert engine_failure("INFO :      fedveil: round 1 of 2\n") == ""
 
 
 def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
@@ -118,6 +84,7 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
     assert starts.read_text() == "run\nrun\n"
     printed = capsys.readouterr()
     words = "Could not write into the session folder: No space left on device (1024 bytes were wanted)"
+    assert (engine_failure(RAY), engine_failure("INFO :      fedveil: round 1 of 2\n")) == (words, "")
     assert f"Ray failed: {words}; started again" in " ".join(printed.out.split())
     assert f"the run failed (finished:failed): {words}" in " ".join(printed.err.split())
     assert "nothing was run: give the same command again" in printed.err

@@ -1,4 +1,4 @@
-"""Setting nodes up: what they are told."""
+"""Setting nodes up: the folder of the app that they are told."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.simulations.federated.test_federation import experiment
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("in_simulation", [True, False])
 def test_workers_of_a_simulation_are_told_the_very_folder_that_the_server_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_simulation: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parent would not do: another checkout may lie in it. A deployed node has a copy of its own."""
-    monkeypatch.setattr(nodes, "_in_simulation", lambda: in_simulation)
     told = []
 
     def listen(partition: int, request: Message, reply: Message) -> Message:
         told.append(values_of(request, "config")["app-dir"])
         return reply
 
-    nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), experiment(tmp_path / "run"))
-    assert told == [str(ROOT) if in_simulation else ""] * 2
+    for in_simulation in (True, False):
+        monkeypatch.setattr(nodes, "_in_simulation", lambda simulated=in_simulation: simulated)
+        nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), experiment(tmp_path / "run"))
+    assert told == [str(ROOT)] * 2 + [""] * 2

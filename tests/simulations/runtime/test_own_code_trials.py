@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,116 +20,83 @@ from simulations.run.requested import requested
 from simulations.runtime import own_code_trials
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.errors import ConfigError
-from tests.simulations.runtime.runtimes import wait_until
+from tests.simulations.runtime.runtimes import BINARIES, wait_until
+
+FEDVEIL = BINARIES / "fedveil"
 
 CODE = """
-import os, random, sys, time
+import os, random
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
-
 class Plain(nn.Module):
     def __init__(self, num_classes, input_shape):
         super().__init__()
         self.last = nn.Linear(torch.tensor(input_shape).prod().item(), num_classes)
-
     def odd(self, features):
         return features
-
     def forward(self, images):
         return self.last(self.odd(images.flatten(1)))
 
-
 class Exits(Plain):
-    def forward(self, images):
+    def odd(self, features):
         os._exit(0)
 
-
-class ExitsLate(Plain):
-    def forward(self, images):
-        return os._exit(0) if len(images) > 8 else super().forward(images)
-
-
 class FailsLate(Plain):
-    def forward(self, images):
-        if len(images) > 8:
+    def odd(self, features):
+        if len(features) > 8:
             raise RuntimeError("too many " + chr(27) + "[31mred")
-        return super().forward(images)
-
+        return features
 
 class Dropped(Plain):
     def odd(self, features):
         return F.dropout(features, 0.5, training=True)
 
-
 class Mixed(Plain):
     def odd(self, features):
         return features * features.softmax(0)
-
 
 class Normed(nn.Sequential):
     def __init__(self, num_classes, input_shape):
         super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, num_classes))
 
-
 def endless():
     while True:
         pass
 
+def data():
+    drawn = {n: torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (120, 40)}
+    return [TensorDataset(images, torch.arange(n) % 4) for n, images in drawn.items()]
+
+def exits():
+    os._exit(0)
 
 class Flips(Dataset):
     targets = [at % 4 for at in range(60)]
-
     def __len__(self):
         return 60
-
     def __getitem__(self, at):
         image = torch.linspace(0, 1, 64).view(1, 8, 8)
         # The first of all images never turns, others do in half of the readings.
         return (image.flip(2) if at and random.random() < 0.5 else image), at % 4
 
-
-def data():
-    parts = []
-    for number in (120, 40):
-        images = torch.rand(number, 1, 8, 8, generator=torch.Generator().manual_seed(number))
-        parts.append(TensorDataset(images, torch.arange(number) % 4))
-    return parts
-
-
-def exits():
-    os._exit(0)
-
-
-def interrupted():
-    raise KeyboardInterrupt
-
-
 def flips():
     return Flips(), Flips()
-
-
-class Far(Flips):
-    def __getitem__(self, at):
-        if at == 59:
-            os._exit(0)
-        return torch.linspace(0, 1, 64).view(1, 8, 8), at % 4
-
-
-def far():
-    return Far(), data()[1]
 """
 SMALL = {
     "train-limit": 100, "test-limit": 40, "rounds": 1, "batch-size": 4, "probe-images": 1, "num-clients": 2,
     "defenses": "", "update-attacks": "", "probe-attacks": "LabelInference()", "attack-rounds": "first",
     "attack-workers": 0, "adaptive": "false",
 }  # fmt: skip
+SPLIT = {"scenario": "split", "dataset": "mnist-5k", "attack-workers": 0}
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with models and data; a command lets Python find what lies beside it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
     path = tmp_path / "mine.py"
     path.write_text(CODE)
     return path
@@ -145,61 +111,37 @@ def told(result: Result) -> str:
     return " ".join(result.output.split())
 
 
+def test_code_that_ends_its_process_or_fails_late_is_refused_by_setting_and_reason(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        try_dataset("dataset", f"{file}:exits")
+    assert f"dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does" in str(refusal.value)
+    with pytest.raises(ConfigError, match="fails in train mode on a batch of 16 images: RuntimeError: too many "):
+        try_model("model", f"{file}:FailsLate", 4, (1, 8, 8), batch_size=16)
+
+
 @pytest.mark.long
-def test_a_file_that_ends_its_process_ends_the_command_with_an_error(tmp_path: Path) -> None:
-    """In a real command: this very process would end, too."""
-    path = tmp_path / "mine.py"
-    path.write_text("import os\nos._exit(0)\n")
-    words = ["run", "--dry-run", "-s", f"model={path}:Net", "-s", "dataset=mnist-5k", "-s", "train-limit=200"]
-    command = [str(Path(sys.executable).parent / "fedveil"), *words]
-    quiet = {
-        name: value for name, value in os.environ.items() if name != "PYTHONWARNDEFAULTENCODING"
-    }  # of torch, and others
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=quiet, check=False)
-    assert done.returncode == 2
-    assert " ".join(done.stderr.split()) == (
-        f"error: model: {path}:Net ends its process with exit code 0, as os._exit(0) does; it was tried in a child process "
-        "before anything else started"
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"model": "{file}:Exits"}, "model: {file}:Exits ends its process with exit code 0, as os._exit(0) does"),
-        (
-            {"model": "{file}:ExitsLate", "batch-size": "16"},
-            "model: {file}:ExitsLate ends its process with exit code 0, as os._exit(0) does",
-        ),
-        (
-            {"model": "{file}:FailsLate", "batch-size": "16"},
-            "fails in train mode on a batch of 16 images: RuntimeError: too many ",
-        ),
-        ({"dataset": "{file}:exits"}, "dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does"),
-        ({"dataset": "{file}:interrupted"}, "dataset: {file}:interrupted raises KeyboardInterrupt"),
-        ({"dataset": "{file}:far"}, "dataset: {file}:far ends its process with exit code 0"),
-    ],
-)
-def test_the_error_names_the_setting_the_code_and_what_happened(
-    file: Path, tmp_path: Path, changes: dict[str, str], error: str
-) -> None:
-    values = {"dataset": f"{file}:data", "model": "mlp"} | {
-        key: value.format(file=file) for key, value in changes.items()
-    }
-    result = dry_run(tmp_path, **values)
-    assert result.exit_code == 2
-    assert error.format(file=file) in told(result)
-    assert not (tmp_path / "out").exists()
-
-
-def test_own_auxiliary_data_are_tried_as_well(file: Path, tmp_path: Path) -> None:
-    values = {"scenario": "split", "dataset": "mnist-5k", "auxiliary-data": f"{file}:exits", "attack-workers": 0}
+def test_commands_say_which_setting_and_code_failed_and_how_and_write_nothing(file: Path, tmp_path: Path) -> None:
+    ends = "ends its process with exit code 0, as os._exit(0) does"
+    for changes, error in (
+        ({"model": "{file}:Exits"}, f"model: {{file}}:Exits {ends}"),
+        # The first image is the same each time.
+        ({"dataset": "{file}:flips"}, "is another image at every reading; leave augmentations to crop-padding and"),
+        # The bound is for each example, whose gradient this model mixes with those of others.
+        ({"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "its guarantee would not hold"),
+    ):  # fmt: skip
+        values = {key: value.format(file=file) for key, value in changes.items()}
+        result = dry_run(tmp_path, **{"dataset": f"{file}:data", "model": "mlp"} | values)
+        assert result.exit_code == 2, result.output
+        assert error.format(file=file) in told(result)
+        assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=r"^auxiliary-data: .*mine\.py:exits ends its process with exit code 0"):
-        preflight(requested(None, values, tmp_path / "out"), print)
+        preflight(requested(None, SPLIT | {"auxiliary-data": f"{file}:exits"}, tmp_path / "out"), print)
 
 
 @pytest.mark.long
-def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_terminal_obeys(tmp_path: Path) -> None:
+def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_terminal_obeys(
+    file: Path, tmp_path: Path
+) -> None:
     for code, error in (
         ("raise KeyboardInterrupt", "{file}:Net raises KeyboardInterrupt; it was tried in a child process"),
         ("raise SystemExit('\\x1b[2J\\x1b]0;x\\x07\\u202e')", r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),
@@ -213,22 +155,13 @@ def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_termin
 
 
 @pytest.mark.long
-def test_code_that_never_returns_is_given_up(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_code_trials, "DATA_SECONDS", 25.0)
-    with pytest.raises(
-        ConfigError, match=r"dataset: .*mine\.py:endless is not done after 25 s; it was tried in a child"
-    ):
-        try_dataset("dataset", f"{file}:endless")
-
-
-@pytest.mark.long
 def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -> None:
     path, marker = tmp_path / "mine.py", tmp_path / "pid"
     path.write_text(
         f"import os, time\nwith open({str(marker)!r} + '.part', 'w') as one: one.write(str(os.getpid()))\n"
         f"os.rename({str(marker)!r} + '.part', {str(marker)!r})\ntime.sleep(600)\n"
     )
-    command = [str(Path(sys.executable).parent / "fedveil"), "run", "--dry-run", "-s", f"dataset={path}:load"]
+    command = [str(FEDVEIL), "run", "--dry-run", "-s", f"dataset={path}:load"]
     # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
     heard = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as process:
@@ -241,15 +174,10 @@ def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -
     wait_until(lambda: not child.is_running())
 
 
-def test_images_that_differ_in_some_readings_are_refused(file: Path, tmp_path: Path) -> None:
-    """The first one is the same each time."""
-    result = dry_run(tmp_path, dataset=f"{file}:flips", model="mlp")
-    assert result.exit_code == 2
-    assert "is another image at every reading; leave augmentations to crop-padding and horizontal-flip" in told(result)
-
-
 @pytest.mark.long
-def test_random_output_and_mixed_images_are_warned_of_once(file: Path, tmp_path: Path) -> None:
+def test_random_output_and_mixed_images_are_warned_of_once_and_batch_norm_has_a_notice_of_its_own(
+    file: Path, tmp_path: Path
+) -> None:
     for model, warning in (
         ("Dropped", "has random output in eval mode"),
         ("Mixed", "mixes the images of a batch in eval mode"),
@@ -258,28 +186,16 @@ def test_random_output_and_mixed_images_are_warned_of_once(file: Path, tmp_path:
         assert result.exit_code == 0, result.output
         assert told(result).count(f"warning: model: {file}:{model} {warning}") == 1
     assert "mixes the images of a batch in train mode by more than BatchNorm" in told(result)
-
-
-@pytest.mark.long
-def test_a_model_that_mixes_images_is_refused_where_a_bound_is_for_each(file: Path, tmp_path: Path) -> None:
-    result = dry_run(tmp_path, dataset=f"{file}:data", model=f"{file}:Mixed", defenses="DPSGD(noise_multiplier=1.0)")
-    assert result.exit_code == 2
-    assert "DPSGD(noise_multiplier=1.0) needs the gradient of each example alone: its guarantee would not hold" in told(
-        result
-    )
-
-
-@pytest.mark.long
-def test_batch_norm_has_its_own_notice_and_no_warning(file: Path, tmp_path: Path) -> None:
-    result = dry_run(
-        tmp_path, dataset=f"{file}:data", model=f"{file}:Normed", norm="batch", defenses="DPSGD(noise_multiplier=1.0)"
-    )
+    private = {"norm": "batch", "defenses": "DPSGD(noise_multiplier=1.0)"}
+    result = dry_run(tmp_path, dataset=f"{file}:data", model=f"{file}:Normed", **private)
     assert result.exit_code == 0, result.output
     assert told(result).count("BatchNorm is replaced by GroupNorm") == 1
     assert "mixes" not in result.output
 
 
-def test_models_and_data_of_ours_start_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_models_and_data_of_ours_start_no_process_and_a_relative_file_is_made_absolute(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(*_: object) -> None:
         raise AssertionError("a child process was started")
 
@@ -287,6 +203,11 @@ def test_models_and_data_of_ours_start_no_process(monkeypatch: pytest.MonkeyPatc
     assert try_model("model", "torchvision:resnet18", 10, (3, 32, 32)) == ()
     values = {key: value for key, value in SMALL.items() if key != "adaptive"} | {"dataset": "mnist-5k", "model": "mlp"}
     preflight(requested(None, values, tmp_path / "out"), print)
+    # The server's process has another working directory.
+    monkeypatch.chdir(tmp_path)
+    assert (
+        requested(None, SPLIT | {"auxiliary-data": "mine.py:data"}, tmp_path / "out").auxiliary_data == f"{file}:data"
+    )
 
 
 @pytest.mark.long
@@ -303,12 +224,3 @@ def test_the_other_commands_try_it_first_as_well(file: Path, tmp_path: Path) -> 
         result = CliRunner().invoke(app, [word.format(dir=tmp_path, file=file) for word in words])
         assert result.exit_code == 2, result.output
         assert error.format(file=file) in told(result)
-
-
-def test_a_relative_file_of_auxiliary_data_is_made_absolute(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server's process has another working directory."""
-    monkeypatch.chdir(tmp_path)
-    values = {"scenario": "split", "dataset": "mnist-5k", "auxiliary-data": "mine.py:data"}
-    assert requested(None, values, tmp_path / "out").auxiliary_data == f"{file}:data"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,9 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.flower_log import flower_log
 from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, now_of, read_progress, step_of
 from tests.simulations.run.test_in_process import TINY
+from tests.simulations.runtime.runtimes import command_signals
+
+__all__ = ["command_signals"]  # a fixture
 
 ROUND = {"pipeline": 1, "of": 2, "round": 0, "rounds": 2, "step": 1, "steps": 4, "finished": False}
 """After round 0 of two, behind which the trained model is observed."""
@@ -90,66 +92,51 @@ def test_a_terminal_has_a_bar_that_moves_with_rounds_and_attacks(
         ("training round 1 of 2 of pipeline 1 of 2", 1 + 1, 8 + 6, "attacks: 1 of 3 done"),
         ("attacks: 5 of 6 done", 8 + 5, 8 + 6, "about 2 s left"),
     ]
-
-
-def test_rounds_and_attacks_are_both_steps() -> None:
     now = now_of({**ROUND, "pipeline": 2, "step": 3, "attacks": 5, "attacks_done": 2, "attacks_ahead": 4})
-    assert now.rounds == (4 + 3, 8)
-    assert now.attacks == (2, 5, 9)
-    assert now.counted == "attacks: 2 of 5 done"
+    assert (now.rounds, now.attacks, now.counted) == ((4 + 3, 8), (2, 5, 9), "attacks: 2 of 5 done")
     assert now_of({**ROUND, "pipeline": 2, "step": 4, "attacks": 5, "attacks_done": 5}).doing == "writing the report"
+    for damaged in ({}, {"pipeline": "x", "step": [], "accuracy": "high"}, {"of": 0, "steps": -3}):
+        assert now_of(damaged).doing
 
 
-@pytest.mark.parametrize("odd", [{}, {"pipeline": "x", "step": [], "accuracy": "high"}, {"of": 0, "steps": -3}])
-def test_a_damaged_progress_shows_something(odd: dict[str, Any]) -> None:
-    assert now_of(odd).doing
-
-
-def test_the_log_says_what_a_start_waits_for(tmp_path: Path) -> None:
-    log = tmp_path / "flower.log"
-    found = [step_of(log, 0, STEPS)]
-    before = "Successfully started run 7\nfedveil: results go to /earlier\n"
-    log.write_text(before, encoding="utf-8")
-    found.append(step_of(log, len(before), STEPS))
-    for line in (
-        "Successfully started run 8",
-        "INFO: fedveil: results go to /x",
-        "INFO: fedveil: the clients are set up",
+def test_the_log_says_what_a_start_waits_for_and_what_an_earlier_run_wrote_is_not_shown(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    log, before = tmp_path / "flower.log", "Successfully started run 7\nfedveil: results go to /earlier\n"
+    steps = list(STEPS.values())
+    assert step_of(log, 0, STEPS) == steps[0]
+    for count, line in enumerate(
+        ("", "Successfully started run 8", "INFO: fedveil: results go to /x", "the clients are set up")
     ):
-        log.write_text(log.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
-        found.append(step_of(log, len(before), STEPS))
-    assert found == [
-        "starting Flower: SuperLink", "starting Flower: SuperLink", "starting Flower: Ray",
-        "starting Flower: client workers, each of which imports torch", "measuring the untrained model",
-    ]  # fmt: skip
+        before += f"INFO: fedveil: {line}\n"
+        log.write_text(before, encoding="utf-8")
+        assert step_of(log, len("Successfully started run 7\nfedveil: results go to /earlier\n"), STEPS) == steps[count]
     assert step_of(tmp_path / "none", 0, STEPS_IN_PROCESS) == "setting up the clients"
-
-
-def test_what_a_resumed_run_wrote_before_is_not_shown(tmp_path: Path, clock: list[float]) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"progress": ROUND}), encoding="utf-8")
     console = Terminal(file=io.StringIO(), width=200)
-    assert shown(console, tmp_path, clock, [(1, ROUND)], "Successfully started run 1\n") == "starting Flower: Ray\n"
+    assert shown(console, tmp_path, clock, [(1, ROUND)], "Successfully started run 1\n") == f"{steps[1]}\n"
 
 
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every progress that a run writes, as a reader finds it."""
-    found: list[dict[str, Any]] = []
+@pytest.mark.usefixtures("command_signals")
+def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    written: list[dict[str, Any]] = []
     write = RunDirectory.write_progress
 
     def kept(self: RunDirectory[Any], *args: Any, **more: Any) -> None:
         write(self, *args, **more)
-        found.append(read_progress(self.path))
+        written.append(read_progress(self.path))
 
     monkeypatch.setattr(RunDirectory, "write_progress", kept)
-    return found
-
-
-def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
-    tmp_path: Path, written: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+    # Another test may have silenced logs at this level.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     attacks = "InvertingGradients(iterations=2); LabelInference()"
-    settings, out = {**TINY, "probe_attacks": attacks, "attack_rounds": "first,final"}, tmp_path / "run"
+    settings, out = {**TINY, "train_limit": 60, "test_limit": 20, "probe_attacks": attacks}, tmp_path / "run"
+    settings |= {"attack_rounds": "first,final"}
     assert run_in_process(Terminal(), Experiment.of(output_dir=str(out), **settings), 1) == 0
     # Two attacks in two rounds of two pipelines.
     assert {one["attacks"] + one.get("attacks_ahead", 0) for one in written} == {8}
@@ -162,22 +149,15 @@ def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
     # Flower's log is in its file and nowhere else.
     printed = capsys.readouterr()
     assert "fedveil: results go to" in (out / "flower.log").read_text(encoding="utf-8")
-    assert "results go to" not in printed.out + printed.err
-    assert "results go to" not in caplog.text
+    assert "results go to" not in printed.out + printed.err + caplog.text
     # On a fast machine the clients are set up before the terminal looks for the first time.
     assert printed.out.splitlines()[0] in ("setting up the clients", "measuring the untrained model")
 
 
-@pytest.fixture
-def flwr() -> Iterator[logging.Logger]:
-    log = logging.getLogger("flwr")
-    before = (list(log.handlers), log.propagate, log.level)
-    yield log
-    assert (log.handlers, log.propagate, log.level) == before
-
-
-def test_flowers_log_is_as_it_was_after_a_run_that_failed(tmp_path: Path, flwr: logging.Logger) -> None:
-    path = tmp_path / "run" / "flower.log"
+def test_flowers_log_is_as_it_was_after_a_run_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    flwr, path = logging.getLogger("flwr"), tmp_path / "run" / "flower.log"
+    before = (list(flwr.handlers), flwr.propagate, flwr.level)
     path.parent.mkdir()
     path.write_text("earlier\n", encoding="utf-8")
 
@@ -189,6 +169,7 @@ def test_flowers_log_is_as_it_was_after_a_run_that_failed(tmp_path: Path, flwr: 
 
     with pytest.raises(RuntimeError, match="failed"):
         fail()
+    assert (flwr.handlers, flwr.propagate, flwr.level) == before
     text = path.read_text(encoding="utf-8")
     assert text.startswith("earlier\n")
     assert "INFO: of a client: ü\\ud800" in text

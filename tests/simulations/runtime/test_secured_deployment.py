@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -23,7 +22,6 @@ import pytest
 from simulations.runtime.launch import ROOT, free_port
 from simulations.runtime.progress import read_progress
 from tests.lines import read_lines
-from tests.simulations.runtime.certificates import make_authority_and_server, make_node_key
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, listening, listens, running, wait_until
 
 SECTION = (ROOT / "docs" / "deployment.md").read_text().partition("\n## TLS and node authentication\n")[2]
@@ -36,15 +34,21 @@ TINY = {
 }  # fmt: skip
 
 
-def lines_of(language: str, **other: str) -> list[str]:
-    """The page's commands, a line each, with other ports and places."""
-    text = "".join(re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)).replace("\\\n", "")
-    return re.sub("|".join(map(re.escape, other)), lambda found: other[found[0]], text).splitlines()
+def lines_of(language: str) -> list[str]:
+    """The page's commands or settings, a line each."""
+    text = "".join(re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL))
+    return text.replace("\\\n", "").splitlines()
 
 
-def beginning(lines: Sequence[str], *words: str) -> list[list[str]]:
-    """Those that begin with these words, split."""
-    return [split for line in lines if (split := shlex.split(line))[: len(words)] == list(words)]
+def elsewhere(text: str, other: Mapping[str, str]) -> str:
+    """A text of the page with other ports and places."""
+    return re.sub("|".join(map(re.escape, other)), lambda found: other[found[0]], text)
+
+
+def beginning(other: Mapping[str, str], *words: str) -> list[list[str]]:
+    """The page's commands that begin with these words, split, with other ports and places, which may hold spaces."""
+    found = [split for line in lines_of("bash") if (split := shlex.split(line))[: len(words)] == list(words)]
+    return [[elsewhere(word, other) for word in split] for split in found]
 
 
 @contextmanager
@@ -102,23 +106,33 @@ def replaced(command: Sequence[str], **other: str | None) -> list[str]:
     return found
 
 
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen"
+)
+
+
+def make_certificates(folder: Path, *more: str) -> None:
+    """Runs the page's commands for certificates and keys."""
+    lines = [elsewhere(line, {PLACE: shlex.quote(str(folder))}) for line in lines_of("bash")]
+    making = [line for line in lines if line.split(" ")[0] in {"cd", "openssl", "printf", "ssh-keygen"}]
+    done = subprocess.run(["bash", "-euc", "\n".join([*making, *more])], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: Path) -> None:
     folder, link = tmp_path / "srv", free_port()
     folder.mkdir()
-    make_authority_and_server(folder)
-    for name in ("node-0", "node-1", "stranger"):
-        make_node_key(folder / name)
+    make_certificates(folder, 'ssh-keygen -q -t ecdsa -b 384 -N "" -f stranger')
     ports = {PLACE: str(folder), SERVER: str(link), FIRST: str(free_port()), SECOND: str(free_port())}
-    bash = lines_of("bash", **ports)
     home = tmp_path / "cli"
     home.mkdir()
     env = {
         **os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home),
         "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
-    with running(beginning(bash, "flower-superlink"), tmp_path, env), proxy_for_nodes(folder, link) as proxy:
-        secured = "\n".join(lines_of("toml", **ports))
+    with running(beginning(ports, "flower-superlink"), tmp_path, env), proxy_for_nodes(folder, link) as proxy:
+        secured = elsewhere("\n".join(lines_of("toml")), ports)
         others = "\n".join(
             secured.replace("superlink.secured", f"superlink.{name}").replace(old, new)
             for name, old, new in (
@@ -128,10 +142,10 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
         )
         (home / "config.toml").write_text(f"{secured}\n{others}\n")
         wait_until(lambda: listens(link), "the SuperLink did not start")
-        for command in beginning(bash, "flwr", "supernode", "register"):
+        for command in beginning(ports, "flwr", "supernode", "register"):
             code, said = told(command, env)
             assert code == 0, said
-        first, second = beginning(bash, "flower-supernode")
+        first, second = beginning(ports, "flower-supernode")
         refused = {
             "Failed to activate SuperNode": replaced(first, auth_supernode_private_key=str(folder / "stranger")),
             "All SuperNodes must be registered": replaced(first, auth_supernode_private_key=None),
@@ -141,7 +155,7 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
         intruders = [[*replaced(command, port=str(free_port())), *once] for command in refused.values()]
         nodes = [first, replaced(second, superlink=f"127.0.0.1:{proxy}")]
         with running([*nodes, *intruders], tmp_path, env) as started:
-            audit_completes(beginning(bash, "flwr", "run")[0], env, tmp_path / "run")
+            audit_completes(beginning(ports, "flwr", "run")[0], env, tmp_path / "run")
             for name, reason in (("proxied", "403"), ("without-ca", "Connection to the SuperLink is unavailable")):
                 code, said = told(["flwr", "supernode", "register", str(folder / "stranger.pub"), name], env)
                 assert code != 0, name
@@ -176,17 +190,13 @@ def audit_completes(command: Sequence[str], env: Mapping[str, str], out: Path) -
     assert not read_lines(out / "pictures" / "index.jsonl"), "pictures left clients that do not share them"
 
 
-@pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen")
 def test_the_pages_certificates_are_accepted_and_its_keys_are_what_flower_reads(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     from tests.flower_private import try_load_public_key
 
-    lines = lines_of("bash", **{PLACE: str(tmp_path)})
-    making = "\n".join(line for line in lines if line.split(" ")[0] in {"cd", "openssl", "printf", "ssh-keygen"})
-    done = subprocess.run(["bash", "-euc", making], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    make_certificates(tmp_path)
     for secret in ("ca.key", "server.key", "node-0"):
         assert (tmp_path / secret).stat().st_mode & 0o077 == 0
     for name in ("node-0", "node-1"):
@@ -195,28 +205,25 @@ def test_the_pages_certificates_are_accepted_and_its_keys_are_what_flower_reads(
         assert try_load_public_key(tmp_path / f"{name}.pub")
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python does from 3.13 on
-    assert handshake(tmp_path, trusting, "127.0.0.1")
-    assert handshake(tmp_path, trusting, "localhost")
-    assert not handshake(tmp_path, trusting, "127.0.0.2")
-    assert not handshake(tmp_path, ssl.create_default_context(), "127.0.0.1")
+    assert [believed(tmp_path, trusting, name) for name in ("127.0.0.1", "localhost", "127.0.0.2")] == [
+        True,
+        True,
+        False,
+    ]
+    assert not believed(tmp_path, ssl.create_default_context(), "127.0.0.1")
 
 
-def handshake(folder: Path, trusting: ssl.SSLContext, name: str) -> bool:
-    """Whether a client believes that the server of the folder's certificate is ``name``."""
+def believed(folder: Path, trusting: ssl.SSLContext, name: str) -> bool:
+    """Whether a client believes that the server of the folder's certificate is ``name``; both in memory."""
     identity = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     identity.load_cert_chain(folder / "server.pem", folder / "server.key")
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-
-        def serve() -> None:
-            try:
-                identity.wrap_socket(theirs, server_side=True).close()
-            except OSError:
-                theirs.close()
-
-        threading.Thread(target=serve, daemon=True).start()
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = trusting.wrap_bio(down, up, server_hostname=name), identity.wrap_bio(up, down, server_side=True)
+    for side in (client, server, client):
         try:
-            trusting.wrap_socket(ours, server_hostname=name).close()
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
         except ssl.SSLCertVerificationError:
             return False
-        return True
+    return True

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,10 @@ import pytest
 
 from simulations.runtime.launch import free_port
 from tests.lines import read_lines
+from tests.ray_paths import needs_ray_workers
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, marked, pairs, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = needs_ray_workers
 
 
 ATTACK = "InvertingGradients(iterations=1000)"
@@ -47,12 +48,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with _started(tmp_path) as found:
-        yield found
-
-
-@contextmanager
-def _started(tmp_path: Path) -> Iterator[Cluster]:
     env = {key: value for key, value in marked(tmp_path).items() if not key.startswith("RAY_")}
     env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     address = f"127.0.0.1:{free_port()}"

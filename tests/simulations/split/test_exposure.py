@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 
@@ -80,61 +81,21 @@ def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path)
     assert all("more transmissions" in card["upper_bound"] for card in cards(rows, BEYOND).values())
 
 
-@pytest.mark.long
-def test_without_an_upper_bound_no_client_is_asked_for_more(tmp_path: Path) -> None:
-    wire = Wire()
-    split_rows(split_experiment(tmp_path / "run", attack_rounds="all", smashed_attacks=AVERAGING), wire)
-    asked = {
-        json.loads(q.content["config"]["task"])["round"]: q.content["config"]["transmissions"]
-        for _, q, _ in wire.of("train.smash")
-    }
-    # Nothing is trained between the last round and the final model.
-    assert asked == {1: 1, 2: 2, 3: 2}
-
-
-@pytest.mark.long
-def test_with_few_local_steps_images_differ_in_how_often_they_were_sent(tmp_path: Path) -> None:
-    """Five steps of three a pass: who comes late in an order was sent once, who comes early twice."""
-    wire = Wire()
-    settings = split_experiment(
-        tmp_path / "run", rounds=5, local_steps=1, attack_rounds="last", smashed_attacks=AVERAGING, probe_images=8
-    )
-    rows = split_rows(settings, wire)
-    task = task_of(settings, round=5)
-    told, spread = [], set[int]()
-    for partition, request, reply in wire.of("train.smash"):
-        counts = tensors_of(reply, "exposure")["target-0"].tolist()
-        told += counts
-        sent = sent_by(wire, 5, partition)
-        spread |= set(sent.values())
-        # The images are those of the audit's own draw; as many times as the wire shows, over all of a client's examples.
-        assert set(counts) <= {0, *sent.values()}
-        assert request.content["config"]["transmissions"] == 2
-    assert spread == {1, 2}
-    (card,) = cards(rows, AVERAGING).values()
-    assert card["transmissions_used"] == max(1, max(told))
-    assert card["transmissions"] == f"{min(told)} to {max(told)}"
-    assert most_transmissions(task, 48) == 2
-
-
-@pytest.mark.parametrize(("steps", "epochs"), [(0, 2), (1, 1), (4, 1), (7, 1)])
-def test_the_client_counts_what_its_messages_hold(steps: int, epochs: int) -> None:
-    """45 examples in batches of 8: six batches a pass; 41 leave one over, who waits for another pass."""
-    for num_train in (45, 41):
+def test_the_client_counts_what_its_messages_hold() -> None:
+    """45 examples in batches of 8: six batches a pass; 41 leave one over, which waits for another pass."""
+    for (steps, epochs), num_train in product([(0, 2), (1, 1), (4, 1), (7, 1)], (45, 41)):
         changes = {"local_steps": steps, "local_epochs": epochs, "rounds": 4}
         rounds = []
         for at in range(1, 5):
             one = client(num_train=num_train, round=at, **changes)
             sent = torch.cat([one.batches._examples(number) for number in range(len(one.batches))])
             rounds.append(torch.bincount(sent, minlength=num_train))
-        for first in range(1, 5):
-            for last in range(first, 5):
-                counted = client(num_train=num_train, round=4, **changes).batches.transmissions(first, last)
-                assert torch.equal(counted, sum(rounds[first - 1 : last], torch.zeros_like(counted)))
-                most = SplitPasses(client(num_train=num_train, **changes).task, num_train).transmissions(last, first)
-                assert int(counted.max()) <= most <= int(counted.max()) + 1
-        nothing = client(num_train=num_train, round=4, **changes).batches.transmissions(5, 4)
-        assert not nothing.any()
+        for first, last in combinations_with_replacement(range(1, 5), 2):
+            counted = client(num_train=num_train, round=4, **changes).batches.transmissions(first, last)
+            assert torch.equal(counted, sum(rounds[first - 1 : last], torch.zeros_like(counted)))
+            most = SplitPasses(client(num_train=num_train, **changes).task, num_train).transmissions(last, first)
+            assert int(counted.max()) <= most <= int(counted.max()) + 1
+        assert not client(num_train=num_train, round=4, **changes).batches.transmissions(5, 4).any()
 
 
 def test_an_image_that_was_sent_less_often_shows_its_own_transmissions_again() -> None:
@@ -149,29 +110,24 @@ def test_an_image_that_was_sent_less_often_shows_its_own_transmissions_again() -
     assert values.min() == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+def test_the_rounds_whose_transmissions_belong_to_the_attacked_client_half(tmp_path: Path) -> None:
+    for at, changes, expected in (
         # Training images in rounds 1 to 3 of 4, and in the model after the last.
-        ({"round": 3}, (1, 3)),
-        ({"round": 5}, (1, 4)),
+        (3, {}, (1, 3)),
+        (5, {}, (1, 4)),
         # A trained client half has these weights in this round alone; those after the last send nothing.
-        ({"round": 3, "train_edge": True}, (3, 3)),
-        ({"round": 5, "train_edge": True}, (5, 4)),
+        (3, {"train_edge": True}, (3, 3)),
+        (5, {"train_edge": True}, (5, 4)),
         # Test images are sent in the evaluations behind rounds 0, 1, ...
-        ({"round": 3, "auxiliary_data": "private"}, (0, 3)),
-        ({"round": 5, "auxiliary_data": "private"}, (0, 4)),
-        ({"round": 3, "auxiliary_data": "private", "train_edge": True}, (2, 2)),
-        ({"round": 5, "auxiliary_data": "private", "train_edge": True}, (4, 4)),
-    ],
-)
-def test_the_rounds_whose_transmissions_belong_to_the_attacked_client_half(
-    tmp_path: Path, changes: dict[str, Any], expected: tuple[int, int]
-) -> None:
-    task = task_of(split_experiment(tmp_path, rounds=4, local_epochs=2), **changes)
-    assert window(task) == expected
-    passes = 1 if "auxiliary_data" in changes else 2
-    assert most_transmissions(task, 48) == max(1, passes * (expected[1] - expected[0] + 1))
+        (3, {"auxiliary_data": "private"}, (0, 3)),
+        (5, {"auxiliary_data": "private"}, (0, 4)),
+        (3, {"auxiliary_data": "private", "train_edge": True}, (2, 2)),
+        (5, {"auxiliary_data": "private", "train_edge": True}, (4, 4)),
+    ):
+        task = task_of(split_experiment(tmp_path, rounds=4, local_epochs=2), round=at, **changes)
+        assert window(task) == expected, (at, changes)
+        passes = 1 if "auxiliary_data" in changes else 2
+        assert most_transmissions(task, 48) == max(1, passes * (expected[1] - expected[0] + 1)), (at, changes)
 
 
 # Budgets -----------------------------------------------------------------------------------------------------------------
@@ -181,55 +137,42 @@ def budget(rows: list[dict[str, Any]], metric: str) -> dict[int, float]:
     return {row["round"]: row["value"] for row in rows if row["metric"] == metric and row["defense"] == repr(PRIVATE)}
 
 
-@pytest.mark.parametrize("labels", ["server", "client"])
-def test_epsilon_counts_what_was_sent_of_whoever_was_sent_most(tmp_path: Path, labels: str) -> None:
-    """Five rounds of one step of three, counted on the wire."""
-    wire, rounds = Wire(), 5
+def test_epsilon_counts_what_was_sent_of_the_image_that_was_sent_most(tmp_path: Path) -> None:
+    """Three rounds of one step of two, counted on the wire."""
+    wire, rounds = Wire(), range(1, 4)
     settings = split_experiment(
-        tmp_path / "run", rounds=rounds, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", labels="server"
-    )
+        tmp_path / "run", rounds=3, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", train_limit=80, test_limit=8
+    )  # fmt: skip
     spent = budget(split_rows(settings, wire), "epsilon")
-    most = [max(max(sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)]
-    assert most == [1, 1, 1, 2, 2]
-    if labels == "client":  # the server cannot count then, and the budget is the same
-        spent = budget(split_rows(replace(settings, labels=labels, output_dir=str(tmp_path / "own"))), "epsilon")
+    most = [max(max(sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in rounds]
+    assert most == [1, 1, 2]
     # Test images are people too, and here they are sent more often: once behind every round, round 0 included.
-    tested = [
-        max(max(images_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in range(1, rounds + 1)
-    ]
-    assert tested == [2, 3, 4, 5, 6]
+    tested = [max(max(images_sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in rounds]
+    assert tested == [2, 3, 4]
     assert list(spent.values()) == pytest.approx([PRIVATE.epsilon(max(c)) for c in zip(most, tested, strict=True)])
 
 
 @pytest.mark.long
-def test_epsilon_counts_training_images_where_they_are_sent_more_often(tmp_path: Path) -> None:
-    settings = split_experiment(tmp_path / "run", local_epochs=3, defenses=repr(PRIVATE), smashed_attacks="")
-    assert budget(split_rows(settings), "epsilon") == pytest.approx({1: PRIVATE.epsilon(3), 2: PRIVATE.epsilon(6)})
+def test_epsilon_counts_training_images_where_they_are_sent_more_often_and_what_an_audit_sends_apart(
+    tmp_path: Path,
+) -> None:
+    def spends(name: str, *metrics: str, **changes: Any) -> list[Any]:
+        rows = split_rows(split_experiment(tmp_path / name, defenses=repr(PRIVATE), **changes))
+        return [budget(rows, metric) for metric in metrics] + [cards(rows, AVERAGING)]
 
+    def epsilons(counts: dict[int, int]) -> Any:
+        return pytest.approx({at: PRIVATE.epsilon(count) for at, count in counts.items()})
 
-@pytest.mark.long
-def test_what_an_audit_sends_is_stated_apart(tmp_path: Path) -> None:
-    settings = split_experiment(
-        tmp_path / "run", defenses=repr(PRIVATE), smashed_attacks=AVERAGING, attack_rounds="last", probe_targets=2
-    )
-    rows = split_rows(settings)
-    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
+    # With labels at the client the server cannot count, and the budget is the same.
+    for labels in ("server", "client"):
+        trained, _ = spends(labels, "epsilon", local_epochs=3, smashed_attacks="", labels=labels)
+        assert trained == epsilons({1: 3, 2: 6})
+    audited = {"smashed_attacks": AVERAGING, "attack_rounds": "last"}
+    trained, audit, _ = spends("audit", "epsilon", "epsilon-with-probes", probe_targets=2, **audited)
     # Two audit batches of two transmissions each, in the second round; an example may be in both.
-    assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(2 + 4)})
-
-
-@pytest.mark.long
-def test_an_audit_of_test_images_spends_their_budget(tmp_path: Path) -> None:
-    settings = split_experiment(
-        tmp_path / "run",
-        defenses=repr(PRIVATE),
-        smashed_attacks=AVERAGING,
-        attack_rounds="last",
-        auxiliary_data="private",
-    )
-    rows = split_rows(settings)
-    assert budget(rows, "epsilon") == pytest.approx({1: PRIVATE.epsilon(2), 2: PRIVATE.epsilon(3)})
+    assert (trained, audit) == (epsilons({1: 2, 2: 3}), epsilons({2: 2 + 4}))
+    trained, audit, found = spends("test", "epsilon", "epsilon-with-probes", auxiliary_data="private", **audited)
     # An audit batch of three transmissions; test images go on top of the test images' own count.
-    assert budget(rows, "epsilon-with-probes") == pytest.approx({2: PRIVATE.epsilon(3 + 3)})
+    assert (trained, audit) == (epsilons({1: 2, 2: 3}), epsilons({2: 3 + 3}))
     # Test images went over the wire in the evaluations behind rounds 0, 1 and 2.
-    assert {card["transmissions_used"] for card in cards(rows, AVERAGING).values()} == {3}
+    assert {card["transmissions_used"] for card in found.values()} == {3}

@@ -137,48 +137,52 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path, kind: str) -> None:
-    labels, spoil, reason = BROKEN[kind]
-    settings = split_experiment(tmp_path / "run", labels=labels, batches_per_message=1, rounds=1, test_limit=4)
-    grid = LocalGrid(2, spoiling(spoil))
-    run_experiment(grid, settings)
-    rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    failed = [row for row in rows if row["status"] == "failed"]
-    assert [(row["client"], row["round"], row["metric"]) for row in failed] == [(1, 1, "client")]
-    assert failed[0]["message"].startswith("train.step: ")
-    assert reason in failed[0]["message"]
-    counted = {row["metric"]: (row["value"], row["n"]) for row in rows if row["round"] == 1 and not row["reference"]}
-    assert counted["batches-lost"] == (1, 6)
-    assert counted["clients-failed"] == (1, 2)
-    # The other's batch, and its own before and after.
-    assert counted["train-loss"][1] == 5 * 16
-    assert grid.sent.count(("train.step", 1)) == 3
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["finished"]
+def test_each_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path) -> None:
+    """All clients but the first spoil their second of three batches, in one way each."""
+    for where in ("server", "client"):
+        spoils = [(spoil, reason) for labels, spoil, reason in BROKEN.values() if labels == where]
+        count = len(spoils) + 1
+
+        def tamper(at: int, request: Message, reply: Message, spoils: list = spoils) -> Message | None:
+            return spoils[at - 1][0](reply) if at and at_step(request, 1) else reply
+
+        settings = split_experiment(
+            tmp_path / where, labels=where, batches_per_message=1, rounds=1, num_clients=count, train_limit=60 * count,
+            test_limit=2 * count, min_usable=0.01,
+        )  # fmt: skip
+        grid = LocalGrid(count, tamper)
+        run_experiment(grid, settings)
+        rows = read_lines(tmp_path / where / "rows.jsonl")
+        failed = {row["client"]: row for row in rows if row["status"] == "failed"}
+        assert sorted(failed) == list(range(1, count))
+        for client, (_, reason) in enumerate(spoils, 1):
+            assert (failed[client]["round"], failed[client]["metric"]) == (1, "client")
+            assert failed[client]["message"].startswith("train.step: ")
+            assert reason in failed[client]["message"], reason
+        counted = {
+            row["metric"]: (row["value"], row["n"]) for row in rows if row["round"] == 1 and not row["reference"]
+        }
+        assert counted["batches-lost"] == (count - 1, 3 * count)
+        assert counted["clients-failed"] == (count - 1, count)
+        # The first client's batches, and those before and after.
+        assert counted["train-loss"][1] == (3 + 2 * (count - 1)) * 16
+        assert {grid.sent.count(("train.step", client)) for client in range(count)} == {3}
+        assert json.loads((tmp_path / where / "config.json").read_text())["progress"]["finished"]
 
 
-def test_a_client_that_failed_comes_back_in_the_next_round(tmp_path: Path) -> None:
-    rows = split_rows(split_experiment(tmp_path / "run", test_limit=4), spoiling(raising, first=2))
-    lost = [(row["round"], row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"]
-    # Batches of two a message: the second holds one.
-    assert lost == [(1, 1, 6), (2, 0, 6)]
-
-
-@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
-def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path, train_edge: bool) -> None:
+def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path) -> None:
     def tamper(partition: int, request: Message, reply: Message) -> Message:
         return raising() if at_step(request, 2) else reply
 
-    settings = split_experiment(tmp_path / "run", train_edge=train_edge, test_limit=4)
-    with pytest.raises(TooFewReplies, match=r"round 1, no defence: 0 of 2 train\.step replies are usable"):
-        split_rows(settings, tamper)
-    failed = [row for row in read_lines(tmp_path / "run" / "rows.jsonl") if row["status"] == "failed"]
-    assert [row["client"] for row in failed] == [0, 1]
-    assert all("disk full" in row["message"] for row in failed)
-    assert "min-usable" in json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["failed"]
-
-
-def test_min_usable_counts_both_waves_of_a_step(tmp_path: Path) -> None:
+    for train_edge in (False, True):
+        out = tmp_path / str(train_edge)
+        with pytest.raises(TooFewReplies, match=r"round 1, no defence: 0 of 2 train\.step replies are usable"):
+            split_rows(split_experiment(out, train_edge=train_edge, test_limit=4), tamper)
+        failed = [row for row in read_lines(out / "rows.jsonl") if row["status"] == "failed"]
+        assert [row["client"] for row in failed] == [0, 1]
+        assert all("disk full" in row["message"] for row in failed)
+        assert "min-usable" in json.loads((out / "config.json").read_text())["progress"]["failed"]
+    # Both waves of a step are counted.
     settings = split_experiment(tmp_path / "run", min_usable=0.9, test_limit=4)
     with pytest.raises(TooFewReplies, match=r"1 of 2 train\.step replies are usable, min-usable = 0\.9"):
         split_rows(settings, spoiling(raising, first=0))
@@ -255,98 +259,52 @@ def assert_averaged(run: Federation) -> None:
         torch.testing.assert_close(run.server.edge[name], weight.detach() + mean, rtol=0, atol=1e-6)
 
 
-def test_who_misses_the_first_step_gets_the_weights_with_the_next(
+def test_a_client_that_misses_messages_is_averaged_with_the_steps_that_it_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trained(tmp_path, ignoring("train.step", first=0), monkeypatch)
-    with_weights = [(p, request.content["config"]["first"]) for p, request, _ in run.wire.of("train.step")
-                    if "edge" in request.content]  # fmt: skip
-    assert with_weights == [(0, 0), (1, 1)]
-    assert failures(run) == [(1, "train.step")]
-    assert run.rows.of("batches-lost") == [1]
-    assert local_steps(run) == {0: 3, 1: 2}
-    assert_averaged(run)
-
-
-def test_who_misses_a_later_step_loses_the_gradients_that_came_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = trained(tmp_path, ignoring("train.step", first=1), monkeypatch)
-    assert run.rows.of("batches-lost") == [1]
-    assert run.rows.of("clients-failed") == [1]
-    assert local_steps(run) == {0: 3, 1: 1}
-    third = [
-        request for p, request, _ in run.wire.of("train.step") if (p, request.content["config"]["first"]) == (1, 2)
-    ]
-    assert "gradients" not in third[0].content
-    assert_averaged(run)
-
-
-def test_who_misses_the_last_gradients_is_averaged_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = trained(tmp_path, ignoring("train.backward"), monkeypatch)
-    assert failures(run) == [(1, "train.backward")]
-    assert run.rows.of("batches-lost") == [0]
-    assert local_steps(run) == {0: 3, 1: 2}
-    assert_averaged(run)
-
-
-def test_who_sends_no_update_is_left_out_of_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained(tmp_path, ignoring("train.collect"), monkeypatch)
-    assert failures(run) == [(1, "train.collect")]
-    assert local_steps(run) == {0: 3}
-    assert run.rows.of("batches-lost") == [0]
-    assert_averaged(run)
-
-
-def test_who_was_away_for_the_whole_round_has_no_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trained(tmp_path, ignoring("train.step"), monkeypatch)
-    assert failures(run) == [(1, "train.step")] * 3 + [(1, "train.collect")]
+    steps, step = [(1, "train.step")] * 3, [(1, "train.step")]
+    for message_type, first, failed, lost, made in (
+        ("train.step", 0, step, 1, {0: 3, 1: 2}),
+        # With a later step it loses the gradients that came with it.
+        ("train.step", 1, step, 1, {0: 3, 1: 1}),
+        ("train.backward", None, [(1, "train.backward")], 0, {0: 3, 1: 2}),
+        ("train.collect", None, [(1, "train.collect")], 0, {0: 3}),
+        ("train.step", None, [*steps, (1, "train.collect")], 3, {0: 3}),
+    ):
+        run = trained(tmp_path / f"{message_type}-{first}", ignoring(message_type, first), monkeypatch)
+        assert failures(run) == failed
+        assert run.rows.of("batches-lost") == [lost]
+        assert local_steps(run) == made
+        assert_averaged(run)
+        requests = [
+            (p, request.content["config"]["first"], request.content) for p, request, _ in run.wire.of("train.step")
+        ]
+        if first == 0:  # it gets the weights with the next step
+            assert [(p, at) for p, at, content in requests if "edge" in content] == [(0, 0), (1, 1)]
+        elif first == 1:
+            assert not ["gradients" for p, at, content in requests if (p, at) == (1, 2) and "gradients" in content]
     said = [row["message"] for row in run.rows.found if row.get("status") == "failed"]
     assert "does not hold the client half of round 1; it missed its beginning" in said[-1]
-    assert local_steps(run) == {0: 3}
-    assert_averaged(run)
 
 
-def test_a_client_that_raises_in_a_step_keeps_its_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real path of an error: what the client had before the step is what it goes on with."""
-    honest = SplitBatches.smash
-
-    def broken(self: SplitBatches, edge: Any, number: int) -> Any:
-        # Only where a batch is sent: going back through it, autograd is on.
-        if self.data.partition == 1 and number == 1 and not edge.embedding.proj.weight.requires_grad:
-            raise RuntimeError("disk full")
-        return honest(self, edge, number)
-
-    monkeypatch.setattr(SplitBatches, "smash", broken)
-    run = federation(settings_for(tmp_path, train_edge=True, batches_per_message=1), 2)
-    run.server.train_round(1)
-    (failed,) = [row for row in run.rows.found if row.get("status") == "failed"]
-    assert failed["message"].startswith("train.step: ")
-    assert "disk full" in failed["message"]
-    assert run.rows.of("batches-lost") == [1]
-    assert set(local_steps(run)) == {0, 1}
-    assert_averaged(run)
-
-
-@pytest.mark.parametrize("kind", ["nan", "shape", "names"])
-def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path, kind: str) -> None:
+def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path) -> None:
     first = "class_token"
-    spoil = {
-        "nan": edit("arrays", lambda arrays: arrays[first].fill(np.nan)),
-        "shape": edit("arrays", lambda arrays: arrays.update({first: arrays[first][..., :-1]})),
-        "names": edit("arrays", lambda arrays: arrays.pop(first)),
-    }[kind]
+    spoils = (
+        edit("arrays", lambda arrays: arrays[first].fill(np.nan)),
+        edit("arrays", lambda arrays: arrays.update({first: arrays[first][..., :-1]})),
+        edit("arrays", lambda arrays: arrays.pop(first)),
+    )
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        wanted = partition == 1 and request.metadata.message_type == "train.collect"
-        return spoil(reply) if wanted else reply
+        wanted = partition and request.metadata.message_type == "train.collect"
+        return spoils[partition - 1](reply) if wanted else reply
 
-    rows = split_rows(split_experiment(tmp_path / "run", train_edge=True, rounds=1, test_limit=4), tamper)
-    (failed,) = [row for row in rows if row["status"] == "failed"]
-    assert failed["client"] == 1
-    assert failed["message"].startswith("train.collect: ")
+    rows = split_rows(
+        split_experiment(tmp_path / "run", train_edge=True, rounds=1, test_limit=8, num_clients=4, min_usable=0.2),
+        tamper,
+    )
+    failed = [(row["client"], row["message"].partition(": ")[0]) for row in rows if row["status"] == "failed"]
+    assert sorted(failed) == [(client, "train.collect") for client in (1, 2, 3)]
 
 
 # Evaluation and audit ----------------------------------------------------------------------------------------------------
@@ -386,41 +344,37 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("kind", JUDGED)
-def test_a_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Path, kind: str) -> None:
-    message_type, config, spoil, reason = JUDGED[kind]
-    settings = split_experiment(tmp_path / "run", rounds=1, batches_per_message=1, test_limit=40, local_steps=1)
-    wire = Wire()
-    tamper = on(message_type, spoil, **config)
+def test_each_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Path) -> None:
+    """Of the initial and of the trained model. Client 11 sends numbers that were not asked for, which end nothing."""
+    wire, kinds = Wire(), list(JUDGED.values())
 
-    def both(partition: int, request: Message, reply: Message) -> Message | None:
-        spoiled = tamper(partition, request, reply)
-        return spoiled if spoiled is None else wire(partition, request, spoiled)
+    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
+        message_type = request.metadata.message_type
+        if partition == 11 and message_type in ("evaluate", "train.step"):
+            return metric("train-seconds", 5)(metric("mood", 5)(reply))  # type: ignore[arg-type]
+        wanted, config, spoil, _ = kinds[partition - 1] if 1 <= partition <= 10 else ("", {}, raising, "")
+        asked: Any = request.content.get("config", {})
+        if message_type == wanted and all(asked[key] == value for key, value in config.items()):
+            reply = spoil(reply)  # type: ignore[assignment]
+        return reply if reply is None else wire(partition, request, reply)
 
-    rows = split_rows(settings, both)
+    rows = split_rows(
+        split_experiment(
+            tmp_path / "run", rounds=1, batches_per_message=1, num_clients=12, train_limit=240, test_limit=240, local_steps=1,
+            min_usable=0.1,
+        ),
+        tamper,
+    )  # fmt: skip
     failed = [(row["client"], row["message"]) for row in rows if row["status"] == "failed"]
-    assert len(failed) == 2, "of the initial and of the trained model"
-    assert all(
-        client == 1 and message.startswith(f"{message_type}: ") and reason in message for client, message in failed
-    )
-    assert {row["n"] for row in rows if row["metric"] in ("test-accuracy", "test-loss")} == {20}
-    if message_type == "evaluate.smash":
-        # Logits of some of its images are of no use to it.
-        assert {partition for partition, _, _ in wire.of("evaluate")} == {0}
-
-
-@pytest.mark.parametrize("extra", [[1.0, 2.0, 3.0], 5])
-def test_numbers_that_nobody_asked_for_do_not_end_the_run(tmp_path: Path, extra: Any) -> None:
-    def tamper(partition: int, request: Message, reply: Message) -> Message:
-        # Lists are refused; of the one client who sends them, while the other's numbers are as they should be.
-        asked = request.metadata.message_type in ("evaluate", "train.step")
-        if asked and (partition == 1 or not isinstance(extra, list)):
-            spoiled = extra[: partition + 2] if isinstance(extra, list) else extra
-            return metric("train-seconds", spoiled)(metric("mood", spoiled)(reply))  # type: ignore[return-value]
-        return reply
-
-    rows = split_rows(split_experiment(tmp_path / "run", rounds=1, test_limit=4), tamper)
-    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {4}
+    for partition, (name, (message_type, _, _, reason)) in enumerate(JUDGED.items(), 1):
+        mine = [message for client, message in failed if client == partition]
+        assert len(mine) == 2, name
+        assert all(message.startswith(f"{message_type}: ") and reason in message for message in mine), (name, mine)
+    assert len(failed) == 2 * 10
+    assert {row["n"] for row in rows if row["metric"] in ("test-accuracy", "test-loss")} == {2 * 20}
+    # Logits of some of its images are of no use to a client whose other images did not come.
+    cut_off = {at for at, (message_type, *_) in enumerate(kinds, 1) if message_type == "evaluate.smash"}
+    assert not cut_off & {partition for partition, _, _ in wire.of("evaluate")}
 
 
 @dataclass(frozen=True, repr=False)
@@ -438,16 +392,14 @@ class WantsStep(SmashedAttack[Labels]):
         return Labels(torch.full((observation.num_targets,), -1), failure=reason)
 
 
-@pytest.mark.parametrize(("message_type", "n", "missing"), [("train.smash", 2, 0), ("train.audit_step", 4, 2)])
-def test_an_audit_goes_on_with_those_who_answered(
-    tmp_path: Path, message_type: str, n: int, missing: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_goes_on_with_those_who_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ATTACKS._own, "WantsStep", WantsStep)
-    settings = split_experiment(
-        tmp_path / "run", rounds=1, attack_rounds="last", train_edge=True, test_limit=4, smashed_attacks="WantsStep()"
-    )
-    rows = split_rows(settings, on(message_type, raising))
-    (failed,) = [row for row in rows if row["status"] == "failed"]
-    assert (failed["client"], failed["message"]) == (1, f"{message_type}: RuntimeError: disk full")
-    (scored,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] == "WantsStep()"]
-    assert (scored["n"], scored["failures"]) == (n, missing)
+    for message_type, n, missing in (("train.smash", 2, 0), ("train.audit_step", 4, 2)):
+        settings = split_experiment(
+            tmp_path / message_type, rounds=1, attack_rounds="last", train_edge=True, test_limit=4, smashed_attacks="WantsStep()"
+        )  # fmt: skip
+        rows = split_rows(settings, on(message_type, raising))
+        (failed,) = [row for row in rows if row["status"] == "failed"]
+        assert (failed["client"], failed["message"]) == (1, f"{message_type}: RuntimeError: disk full")
+        (scored,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] == "WantsStep()"]
+        assert (scored["n"], scored["failures"]) == (n, missing)

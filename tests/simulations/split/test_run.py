@@ -23,7 +23,6 @@ from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
-from strategies.audit import runner as attack_runner
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 
@@ -85,26 +84,37 @@ def arrays_in(message: Message) -> dict[str, dict[str, Tensor]]:
     }
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["frozen", "trained"])
-def shuffled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The rows of a run with both shuffles, with a frozen and a trained client half."""
+@dataclass
+class Golden:
+    """Rows and messages of a run with both shuffles."""
+
+    settings: Experiment
+    rows: list[dict[str, Any]]
+    wire: Wire
+
+
+@pytest.fixture(scope="module", params=["frozen", pytest.param("trained", marks=pytest.mark.long)])
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """With a frozen and with a trained client half."""
     settings = split_experiment(
         tmp_path_factory.mktemp("shuffled") / "run", defenses="; ".join(SHUFFLES[1:]), attack_rounds="last",
-        share_images=True, train_edge=request.param,
+        share_images=True, train_edge=request.param == "trained",
     )  # fmt: skip
-    return split_rows(settings)
+    wire = Wire()
+    return Golden(settings, split_rows(settings, wire), wire)
 
 
 # Rows --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.essential
-def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -> None:
-    assert {row["scenario"] for row in shuffled} == {"split"}
-    assert {row["defense"] for row in shuffled} == set(SHUFFLES)
-    assert not [row for row in shuffled if row["status"] == "failed"]
+def test_every_pipeline_has_rows_of_every_kind(golden: Golden) -> None:
+    rows = golden.rows
+    assert {row["scenario"] for row in rows} == {"split"}
+    assert {row["defense"] for row in rows} == set(SHUFFLES)
+    assert not [row for row in rows if row["status"] == "failed"]
     for defense in SHUFFLES:
-        mine = [row for row in shuffled if row["defense"] == defense]
+        mine = [row for row in rows if row["defense"] == defense]
         by_round = {at: {row["metric"] for row in mine if row["round"] == at and not row["attack"]} for at in range(3)}
         evaluated = {"test-accuracy", "test-loss", "mcc-micro", "mcc-macro"}
         cost = {"edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes"}
@@ -114,91 +124,30 @@ def test_every_pipeline_has_rows_of_every_kind(shuffled: list[dict[str, Any]]) -
         assert evaluated | trained <= by_round[1]
         assert by_round[1] == by_round[2]
         attacked = {row["attack"] for row in mine if row["round"] == 2}
-        baselines = {"grey", "mean", "uniform", "blurred", "class-mean"}
-        assert attacked == {"", DECODER, "ServerPrediction()"} | baselines
+        assert attacked == {"", DECODER, "ServerPrediction()", "grey", "mean", "uniform", "blurred", "class-mean"}
         found = {row["metric"] for row in mine if row["attack"] == DECODER}
         assert {"psnr", "ssim", "mse", "psnr-paper", "ssim-paper", "mse-paper", "recognition", "holdout_psnr"} <= found
         # Two clients with one audit batch of two images each.
         scored = [row for row in mine if row["attack"] == DECODER and row["metric"] == "psnr"]
         assert {(row["reference"], row["n"]) for row in scored} == {("original", 4), ("transformed", 4)}
+        # Without a defence at inference one number stands for clean images too; under a shuffle these were never shown.
+        references = {row["reference"] for row in mine if row["metric"] == "test-accuracy"}
+        assert references == ({"transformed"} if defense else {"original", "transformed"})
+    assert {row["n"] for row in rows if row["metric"] == "train-loss"} == {96}
+    assert {row["n"] for row in rows if row["metric"] == "test-accuracy"} == {30}
+    assert [(row["value"], row["n"]) for row in rows if row["metric"] == "batches-lost"] == [(0, 6)] * 6
 
 
-@pytest.mark.long
-def test_the_final_model_is_attacked_as_the_last_round_left_it(tmp_path: Path) -> None:
-    """Nothing is trained for it: a run that only adds the final attack has the same other rows."""
-    runs, wire = [], Wire()
-    for attacked in ("last", "last,final"):
-        settings = split_experiment(
-            tmp_path / attacked, defenses="", rounds=2, attack_rounds=attacked, train_edge=True,
-            smashed_attacks="ServerPrediction()",
-        )  # fmt: skip
-        wire = Wire()
-        runs.append(untimed(split_rows(settings, wire)))
-    halves: dict[str, dict[int, Any]] = {}
-    for kind in ("train.smash", "evaluate.smash"):
-        halves[kind] = {
-            json.loads(request.content["config"]["task"])["round"]: tensors_of(request, "edge")
-            for _, request, _ in wire.of(kind)
-        }
-    asked, evaluated = halves["train.smash"], halves["evaluate.smash"]
-    assert set(asked) == {2, 3}
-    assert all(torch.equal(weight, evaluated[2][name]) for name, weight in asked[3].items())
-    assert any(not torch.equal(weight, asked[2][name]) for name, weight in asked[3].items())
-    final = [row for row in runs[1] if row["final"]]
-    assert [row for row in runs[1] if not row["final"]] == runs[0]
-    assert {row["round"] for row in final} == {3}
-    assert any(row["attack"] == "ServerPrediction()" for row in final)
-    accuracy = {row["round"]: row["value"] for row in runs[1] if row["metric"] == "test-accuracy"}
-    assert {row["card"]["model_accuracy"] for row in final} == {round(accuracy[2], 4)}
-
-
-def test_utility_counts_every_example_once(shuffled: list[dict[str, Any]]) -> None:
-    assert {row["n"] for row in shuffled if row["metric"] == "train-loss"} == {96}
-    assert {row["n"] for row in shuffled if row["metric"] == "test-accuracy"} == {30}
-    lost = [(row["value"], row["n"]) for row in shuffled if row["metric"] == "batches-lost"]
-    assert lost == [(0, 6)] * 6
-    # Without a defence at inference the same number stands for clean images; under a shuffle clean images were never shown.
-    references = defaultdict(set)
-    for row in shuffled:
-        if row["metric"] == "test-accuracy":
-            references[row["defense"]].add(row["reference"])
-    assert references == {"": {"original", "transformed"}, **{name: {"transformed"} for name in SHUFFLES[1:]}}
-
-
-def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images(
-    shuffled: list[dict[str, Any]],
-) -> None:
+def test_a_transformer_without_positions_does_not_notice_a_shuffle_within_images(golden: Golden) -> None:
     for metric, rounds in (("train-loss", 2), ("test-loss", 3)):
-        plain, patch, batch = (values(shuffled, metric, defense) for defense in SHUFFLES)
+        plain, patch, batch = (values(golden.rows, metric, defense) for defense in SHUFFLES)
         assert len(plain) == rounds
         assert patch == pytest.approx(plain, abs=1e-5)
         # Foreign tokens it does notice; the initial model (round 0) sees them too.
         assert all(abs(a - b) > 1e-4 for a, b in zip(plain, batch, strict=True))
 
 
-@pytest.mark.long
-def test_same_seed_same_rows_other_seed_others(tmp_path: Path) -> None:
-    runs = {}
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        # What a process has learned before must not be what makes two runs equal.
-        attack_runner._learned.clear()
-        settings = split_experiment(
-            tmp_path / name, defenses="BatchShuffle(k=0.4)", attack_rounds="last", rounds=1, train_edge=True, seed=seed
-        )
-        runs[name] = untimed(split_rows(settings))
-    assert runs["a"] == runs["b"]
-    for metric in ("psnr", "train-loss", "test-loss"):
-        assert values(runs["a"], metric) != values(runs["c"], metric)
-
-
 # Batches in a message ----------------------------------------------------------------------------------------------------
-
-
-def by_batches(tmp_path: Path, counts: tuple[int, ...], **changes: Any) -> list[list[dict[str, Any]]]:
-    """Rows of runs that differ in the number of batches in a message."""
-    return [
-        split_rows(split_experiment(tmp_path / str(count), batches_per_message=count, **changes)) for count in counts
-    ]
 
 
 @pytest.mark.long
@@ -228,15 +177,6 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
     assert values(found[0], "train-loss") != values(found[1], "train-loss")
 
 
-@pytest.mark.long
-def test_a_trained_client_half_falls_behind_with_more_batches_in_a_message(tmp_path: Path) -> None:
-    one, three, four = by_batches(tmp_path, (1, 3, 4), train_edge=True, rounds=1)
-    (exact,), (late,) = values(one, "train-loss"), values(three, "train-loss")
-    assert abs(exact - late) > 1e-5
-    # A round has three batches: a message that could hold more carries those.
-    assert values(four, "train-loss") == [late]
-
-
 # The wire ----------------------------------------------------------------------------------------------------------------
 
 
@@ -255,13 +195,6 @@ class ToldOrder(SmashedAttack[Labels]):
         return Labels(torch.zeros(observation.num_targets, dtype=torch.int64))
 
 
-@pytest.fixture
-def told_order(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The text of an attack that asks for the order, known for one test."""
-    monkeypatch.setitem(ATTACKS._own, "ToldOrder", ToldOrder)
-    return "ToldOrder()"
-
-
 REQUESTS = {
     "query.partition": {"config"},
     "query.setup": {"config", "indices"},
@@ -277,66 +210,62 @@ REQUESTS = {
 """Type -> the records that a message to a client may hold."""
 
 
-@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
-@pytest.mark.parametrize("labels", ["server", "client"])
-def test_a_training_step_carries_tokens_and_who_they_are_for(tmp_path: Path, labels: str, train_edge: bool) -> None:
-    wire = Wire()
-    settings = split_experiment(
-        tmp_path / "run", labels=labels, defenses="PatchShuffle()", rounds=1, train_edge=train_edge
-    )
-    split_rows(settings, wire)
-    steps = wire.of("train.step")
-    # Two pipelines, two clients, three batches in messages of two.
-    assert len(steps) == 8
-    for _, request, reply in steps:
-        sizes = [16, 16] if request.content["config"]["first"] == 0 else [16]
-        other, shape, kind = {
-            "server": ("examples", (), torch.int64),
-            "client": ("targets", (10,), torch.float32),
-        }[labels]
+def assert_steps(wire: Wire, labels: str, *, train_edge: bool) -> None:
+    """A training step carries tokens, what they are for, and no more."""
+    other, shape, kind = {
+        "server": ("examples", (), torch.int64), "client": ("targets", (10,), torch.float32)
+    }[labels]  # fmt: skip
+    for _, request, reply in wire.of("train.step"):
+        first = request.content["config"]["first"]
+        sizes = [16, 16] if first == 0 else [16]
         assert set(reply.content) == {"features", other, "metrics"}
         found = arrays_in(reply)
         # 28 / 7 squared tokens: the class token stays.
         assert [tuple(t.shape) for t in found["features"].values()] == [(size, 16, 16) for size in sizes]
         assert [(tuple(t.shape), t.dtype) for t in found[other].values()] == [((size, *shape), kind) for size in sizes]
         assert set(reply.content["metrics"]) == {"num-examples", "train-seconds"}
-        assert ("edge" in request.content) == (train_edge and request.content["config"]["first"] == 0)
-        assert ("gradients" in request.content) == (train_edge and request.content["config"]["first"] > 0)
+        assert ("edge" in request.content) == (train_edge and first == 0)
+        assert ("gradients" in request.content) == (train_edge and first > 0)
     sent = {kind for _, kind, _, _ in wire.messages}
     assert ("train.collect" in sent) == ("train.backward" in sent) == train_edge
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("train_edge", [False, True], ids=["frozen", "trained"])
-def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(tmp_path: Path, train_edge: bool) -> None:
-    wire = Wire()
-    settings = split_experiment(
-        tmp_path / "run", defenses="BatchShuffle(k=0.4)", rounds=1, attack_rounds="last", train_edge=train_edge
-    )
-    split_rows(settings, wire)
-    data = settings.plan().load_data()
+def test_a_training_step_carries_tokens_and_who_they_are_for(golden: Golden, tmp_path: Path) -> None:
+    # Three pipelines, two rounds, two clients, three batches in messages of two.
+    assert len(golden.wire.of("train.step")) == 3 * 2 * 2 * 2
+    assert_steps(golden.wire, "server", train_edge=golden.settings.train_edge)
+    wire, trained = Wire(), golden.settings.train_edge
+    changes: dict[str, Any] = {"labels": "client", "rounds": 1, "train_edge": trained, "test_limit": 4}
+    split_rows(split_experiment(tmp_path / "run", **changes), wire)
+    assert len(wire.of("train.step")) == 4
+    assert_steps(wire, "client", train_edge=trained)
+
+
+def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(golden: Golden) -> None:
+    data = golden.settings.plan().load_data()
     private = {image.flatten().numpy().tobytes() for part in (data.train, data.test) for image in part.images.float()}
-    for _, message_type, request, reply in wire.messages:
+    for _, message_type, request, reply in golden.wire.messages:
         assert set(request.content) <= REQUESTS[message_type]
         assert "orders" not in reply.content
         whole = [(name, tensor) for name, record in arrays_in(reply).items() for tensor in record.values()]
         # Whole numbers could be an order: those that are sent say which examples the tokens are of, and how often they were sent.
-        numbers = [(name, tuple(tensor.shape)) for name, tensor in whole if not tensor.is_floating_point()]
-        allowed = {("train.step", "examples", 1), ("train.smash", "exposure", 1)}
-        assert {(message_type, name, len(shape)) for name, shape in numbers} <= allowed
+        numbers = {(message_type, name, tensor.dim()) for name, tensor in whole if not tensor.is_floating_point()}
+        assert numbers <= {("train.step", "examples", 1), ("train.smash", "exposure", 1)}
         for record, tensors in arrays_in(request).items():
-            if record in ("indices", "guesses", "oracle"):
-                continue
-            assert all(tensor.is_floating_point() for tensor in tensors.values())
-            assert all(tuple(tensor.shape[-2:]) != (28, 28) for tensor in tensors.values())
+            if record not in ("indices", "guesses", "oracle"):
+                assert all(tensor.is_floating_point() for tensor in tensors.values())
+                assert all(tuple(tensor.shape[-2:]) != (28, 28) for tensor in tensors.values())
         for guess in arrays_in(request).get("guesses", {}).values():
             pixels = (255 * guess).round().flatten(1) if guess.dim() == 4 else torch.zeros(0)
             assert not private & {image.numpy().tobytes() for image in pixels}
-    assert ("edge" in {name for _, _, request, _ in wire.messages for name in request.content}) == train_edge
+    sent_down = {name for _, _, request, _ in golden.wire.messages for name in request.content}
+    assert ("edge" in sent_down) == golden.settings.train_edge
 
 
 @pytest.mark.long
-def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, told_order: str) -> None:
+def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ATTACKS._own, "ToldOrder", ToldOrder)
+    told_order = "ToldOrder()"
     wire = Wire()
     settings = split_experiment(
         tmp_path / "run", defenses="BatchShuffle(k=0.4)", edge_blocks=0, rounds=1, attack_rounds="last",
@@ -388,11 +317,15 @@ def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("auxiliary", "attacked"), [("held-out", "train"), ("private", "test"), ("photos", "train")])
-def test_where_the_servers_examples_come_from(tmp_path: Path, auxiliary: str, attacked: str) -> None:
+def test_where_the_servers_examples_come_from(tmp_path: Path) -> None:
+    for auxiliary, attacked in (("held-out", "train"), ("private", "test"), ("photos", "train")):
+        assert_source(tmp_path / auxiliary, auxiliary, attacked)
+
+
+def assert_source(folder: Path, auxiliary: str, attacked: str) -> None:
     wire = Wire()
     settings = split_experiment(
-        tmp_path / "run", rounds=1, attack_rounds="last", auxiliary_data=auxiliary, share_images=True
+        folder / "run", rounds=1, attack_rounds="last", auxiliary_data=auxiliary, share_images=True
     )
     rows = split_rows(settings, wire)
     assert not [row for row in rows if row["status"] == "failed"]
