@@ -158,8 +158,11 @@ def test_bad_values_are_refused() -> None:
         (lambda: right_guesses(torch.tensor([math.nan]), torch.tensor([True]), 1), "NaN"),
         (lambda: right_guesses(two, two, 1), "two vectors"),
         (lambda: right_guesses(two, coins, 3), "guesses is 3"),
-        (lambda: bound_from_scores(two, coins, delta=0, shares=()), "shares is"),
-        (lambda: strongest([bound] * 2, 0.95), r"wrong with probability 0\.1 together"),
+        *(
+            (lambda few=few: bound_from_scores(two, coins, delta=0, shares=few), "shares is")
+            for few in ((), (0.0,), (1.5,))
+        ),
+        (lambda: strongest([bound] * 2, 0.95), r"wrong with probability 0\.1 together; allowed: 0\.05"),
         (lambda: strongest([bound, one_run_bound(10, 1, 1, delta=DELTA)], 0.9), "same delta"),
         (lambda: strongest([], 0.95), "0 bounds"),
     ):

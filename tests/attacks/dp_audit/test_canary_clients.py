@@ -112,6 +112,9 @@ def test_few_clients_have_no_power_without_noise_every_coin_is_known_and_a_seed_
     first, again, other = (audit_client_dp(ClientDP(), clients=40, rounds=1, seed=seed) for seed in (3, 3, 4))
     assert first == again
     assert first.by_part != other.by_part
+    # Lengths count in clipping norms.
+    short = {"clients": 40, "rounds": 1, "norm": 0.5}
+    assert audit_client_dp(ClientDP(max_norm=4.0), **short).by_part == audit_client_dp(ClientDP(), **short).by_part
     for wrong in ({"clients": 0}, {"rounds": 0}, {"norm": 0.0}, {"norm": math.nan}):
         with pytest.raises(ValueError, match="allowed: 1 or more of each"):
             audit_client_dp(ClientDP(), **{"clients": 10, "rounds": 1} | wrong)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def test_either_search_finds_all() -> None:
         guess = Spear(search=search)(sent(6, 100), stream())
         assert largest_error(guess, pictures(6, seed=3)) < 1e-4, search
         assert (guess.diagnostics["samples"] > 0) == (search == "samples")
-        assert (guess.diagnostics["descents"] > 0) == (search == "descent")
+        assert search == "samples" or guess.diagnostics["descents"] > 0
 
 
 def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> ClientUpdate:
@@ -184,7 +184,7 @@ def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
 
 
 def test_it_agrees_with_spear_on_small_batches() -> None:
-    for batch, width in ((1, 20), (2, 20), (4, 60)):
+    for batch, width in ((1, 20), (2, 60), (4, 100)):
         seen = sent(batch, width)
         theirs = Spear(max_samples=20_000, max_descents=256)(seen, stream())
         guess = SpearPlusPlus()(seen, stream())
