@@ -52,10 +52,6 @@ FIRST = [(name, next(iter(pipelines_against(name)))) for name in NAMES if name n
 OTHERS = [(name, one) for name in NAMES for one in pipelines_against(name) if (name, one) not in FIRST]
 
 
-def update_of(model: nn.Module, image: Tensor, label: Tensor) -> ClientUpdate:
-    return observe(model, image, label)
-
-
 def history_of(model: nn.Module, image: Tensor, label: Tensor) -> UpdateHistory:
     others = [
         tuple(observe(model, pictures(1, seed=at), classes(1, seed=at)) for at in some) for some in ((90, 91), (92, 93))
@@ -78,7 +74,7 @@ def probes(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update
     """Undefended updates of one image each, at the attacked model."""
     generator = torch.Generator().manual_seed(seed)
     for rows in torch.randint(len(batch), (count, 1), generator=generator):
-        yield rows, update_of(sigmoid_net(seed=5), batch.images[rows], batch.targets[rows].argmax(1)).update
+        yield rows, observe(sigmoid_net(seed=5), batch.images[rows], batch.targets[rows].argmax(1)).update
 
 
 @cache
@@ -108,18 +104,14 @@ def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate
     return change(observation)
 
 
-def silenced(observation: Any, seed: int) -> Any:
-    """The observation with everything that depends on the private image replaced by fresh noise."""
-    generator = torch.Generator().manual_seed(seed)
+def of_noise(name: str, defense: str, count: int) -> list[Any]:
+    """Guesses from observations with everything that depends on the private image replaced by fresh noise."""
 
-    def noise(one: ClientUpdate) -> ClientUpdate:
+    def silenced(one: ClientUpdate, generator: torch.Generator) -> ClientUpdate:
         return replace(one, update={k: torch.randn(v.shape, generator=generator) for k, v in one.update.items()})
 
-    return with_updates(observation, noise)
-
-
-def of_noise(name: str, defense: str, count: int) -> list[Any]:
-    seen = [silenced(observation, seed) for seed, observation in enumerate(wires(NAMES[name], count))]
+    pairs = zip(wires(NAMES[name], count), streams(count, seed=1), strict=True)
+    seen = [with_updates(one, lambda update, stream=stream: silenced(update, stream)) for one, stream in pairs]
     return run(fitted(name, defense), seen, streams(count))
 
 
@@ -130,7 +122,7 @@ def data(count: int) -> tuple[Tensor, Tensor]:
 
 def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     """What crossed the wire of each image alone: one update, or two of the same client."""
-    observed = history_of if cls.observes_history else update_of  # type: ignore[attr-defined]
+    observed = history_of if cls.observes_history else observe  # type: ignore[attr-defined]
     needs = "linear" if cls.reads_linear_layer else "patches" if cls.reads_patch_embedding else ""  # type: ignore[attr-defined]
     model: nn.Module = {"linear": relu_net, "patches": patch_net, "": sigmoid_net}[needs](seed=5)
     images, labels = data(count)

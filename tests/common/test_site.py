@@ -133,18 +133,3 @@ def test_the_search_works_from_the_disk_and_wide_tables_scroll_on_a_phone(site: 
     assert links
     assert all(link.startswith(site.as_uri()) for link in links)
     assert not [address for address in asked if not address.startswith(("file:", "about:", "data:"))]
-
-
-@pytest.mark.long
-def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
-    """Else the strict build would say nothing."""
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "index.md").write_text("# A page\n\n[another](missing.md)\n")
-    settings = tmp_path / "mkdocs.yml"
-    settings.write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: {docs}\nhooks: []\nplugins: []\nnav: [index.md]\n")
-    done = build(settings, tmp_path / "site")
-    assert done.returncode != 0
-    assert "missing.md" in done.stdout + done.stderr
-    (docs / "index.md").write_text("# A page\n")
-    assert build(settings, tmp_path / "site").returncode == 0

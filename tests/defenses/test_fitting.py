@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import defenses.fitting as fitting
 from defenses import DefenseError, DeltaAutoencoder, FeaturePCA, FitContext, parse
-from defenses.fitting import SHAPE, features_by_row, features_in_batches, version_of
+from defenses.fitting import SHAPE, features_by_row, version_of
 from defenses.random_draws import generator_for
 
 CHAIN = "DeltaAutoencoder(delta='max', epochs=1) | FeatureNoise(std=0.1) | FeaturePCA(components=4)"
@@ -168,20 +168,6 @@ def test_a_version_is_that_of_names_shapes_types_and_values() -> None:
 
 
 # ---- devices
-
-
-def test_a_fit_takes_its_images_to_where_the_model_computes() -> None:
-    """The device "meta" has tensors without values: a fit ends where it first has to look at one, behind its features."""
-    with torch.device("meta"):
-        client, server = (
-            nn.Conv2d(3, 4, 3, padding=1),
-            nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6 * 36, 3)),
-        )
-    context = FitContext(client, server, server, torch.rand(20, 3, 8, 8), torch.zeros(20), torch.zeros(3))
-    assert [features.device.type for features in features_in_batches(client, context.images)] == ["meta"]
-    for text in ("FeaturePCA(components=2)", "DeltaAutoencoder(epochs=1)"):
-        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
-            parse(text).fit(context, ("key",))
 
 
 class Counted(nn.Module):

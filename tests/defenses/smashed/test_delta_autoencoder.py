@@ -13,7 +13,6 @@ from defenses import DefenseError, DeltaAutoencoder, FitContext, Pipeline
 from defenses.fitting import in_eval_mode
 from defenses.random_draws import generator_for
 from defenses.smashed.delta_autoencoder import VARIANTS
-from defenses.smashed.delta_masks import DeltaMasks
 
 QUICK = DeltaAutoencoder(delta="max", epochs=2)
 
@@ -122,7 +121,7 @@ def test_it_forgets_what_only_the_adversary_looks_at_and_with_max_all_that_the_s
     context = FitContext(client, looks_at(0), looks_at(2), squares(64, 0), torch.zeros(64), torch.zeros(3))
     features = features_of(context, squares(50, 1))
     for delta, kept in (("max", (1, 0, 0)), ("min", (1, 1, 0))):
-        defense = DeltaAutoencoder(delta=delta, fill="black", epochs=60, learning_rate=1e-2, batch_size=16)
+        defense = DeltaAutoencoder(delta=delta, fill="black", epochs=60, learning_rate=5e-3, batch_size=8)
         protected = defense.fit(context, generator_for("fit")).protect_features(features, generator_for(0))
         shares = [float((protected * features)[:, color].sum() / features[:, color].sum()) for color in range(3)]
         assert shares == pytest.approx(kept, abs=0.25)
@@ -138,13 +137,6 @@ def test_the_output_is_rectified_where_the_features_are() -> None:
 
 
 # ---- settings and refusals
-
-
-def test_the_papers_iterations_and_thresholds_are_the_defaults() -> None:
-    assert DeltaAutoencoder().masks == DeltaMasks("min", "blur", 2, "scalar", 0.3775)
-    assert DeltaAutoencoder(delta="max", mode="percentile").masks == DeltaMasks("max", "blur", 1, "percentile", 0.99)
-    found = DeltaAutoencoder(delta="max", iterations=3, threshold=0.5).masks
-    assert found == DeltaMasks("max", "blur", 3, "scalar", 0.5)
 
 
 def test_what_cannot_be_learned_or_restored_is_refused() -> None:

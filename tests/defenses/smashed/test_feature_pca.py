@@ -51,18 +51,6 @@ def test_the_reconstruction_and_components_are_those_of_numpys_svd(monkeypatch: 
         torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
 
 
-def test_components_are_orthonormal_and_the_latent_is_uncorrelated_by_falling_variance() -> None:
-    rows, defense = features(40), fitted(10, features(40))
-    basis = defense.state()["basis"].flatten(1)
-    torch.testing.assert_close(basis @ basis.T, torch.eye(10, dtype=torch.float64), rtol=0, atol=1e-9)
-    covariance = torch.cov(defense.encode(rows).T)
-    variances = covariance.diagonal()
-    torch.testing.assert_close(covariance, torch.diag(variances), rtol=0, atol=1e-9 * float(variances[0]))
-    assert (variances.diff() < 0).all()
-    once = defense.protect_features(rows, generator_for(0))
-    torch.testing.assert_close(defense.protect_features(once, generator_for(0)), once)
-
-
 def test_a_sweep_over_components_needs_one_fit_and_its_error_never_rises() -> None:
     rows, others = features(), features(50, seed=1)
     widest = fitted(11, rows)

@@ -81,17 +81,14 @@ def test_after_the_final_shuffle_own_tokens_are_in_every_slot_alike_and_else_fir
     """Own tokens of an image are then a uniform subset of m of N slots; their counts over images have the covariance
     m (N - m) / (N (N - 1)) (I - 1 1' / N), which gives a chi-square variable with N - 1 degrees of freedom.
     """
-    num_tokens, repeats, generator = 16, 40, generator_for(5)
-    own = torch.cat([own_tokens(BatchShuffle().order(50, num_tokens, generator)) for _ in range(repeats)]).double()
+    shuffled, first = BatchShuffle(), BatchShuffle(final_shuffle=False)
+    own = torch.cat([own_tokens(shuffled.order(50, 16, generator_for(5, at))) for at in range(40)]).double()
     sizes = own.sum(1)
-    variance = float((sizes * (num_tokens - sizes)).sum()) / (num_tokens * (num_tokens - 1))
-    deviations = own.sum(0) - own.sum() / num_tokens
-    statistic = float(deviations.square().sum()) / variance
+    variance = float((sizes * (16 - sizes)).sum()) / (16 * 15)
+    statistic = float((own.sum(0) - own.sum() / 16).square().sum()) / variance
     assert abs(statistic - 15) < 5 * 30**0.5  # mean 15, variance 30
-    without = BatchShuffle(final_shuffle=False)
-    own = torch.cat([own_tokens(without.order(50, 16, generator)) for _ in range(40)])
-    assert own[:, :6].all()
-    # The rest is own at chance, 1 / 50.
+    own = torch.cat([own_tokens(first.order(50, 16, generator_for(6, at))) for at in range(40)])
+    assert own[:, :6].all()  # the native ones; the rest is own at chance, 1 / 50
     assert float(own[:, 6:].double().mean()) == pytest.approx(1 / 50, abs=4.5 * (0.02 * 0.98 / 20_000) ** 0.5)
 
 

@@ -1,14 +1,21 @@
-"""Noise: its law by Kolmogorov-Smirnov tests, and the mistakes that noise defences make elsewhere."""
+"""Noise by Kolmogorov-Smirnov tests, clipping by its bound and direction, pruning against a slow reference with ties."""
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from defenses.base import Batch
+from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
+from defenses.updates.clipping import Clip
 from defenses.updates.noise import GaussianNoise, ImageNoise, LaplaceNoise
+from defenses.updates.pruning import Pruning, prune_smallest
 
 LAWS = ((GaussianNoise(std=0.3), stats.norm(0, 0.3)), (LaplaceNoise(scale=0.3), stats.laplace(0, 0.3)))
 
@@ -50,3 +57,53 @@ def test_noise_on_images_is_the_papers_50_of_255() -> None:
     assert stats.kstest(noise.flatten().numpy(), stats.norm(0, 50 / 255).cdf).pvalue > 1e-4
     clamped = ImageNoise().protect_batch(grey, generator_for(1)).images
     torch.testing.assert_close(clamped, (0.5 + noise).clamp(0, 1))
+
+
+def clipped(max_norm: float, **update: torch.Tensor) -> Update:
+    return Clip(max_norm).protect_update(update, generator_for(0))
+
+
+@given(scale=st.floats(1e-6, 1e6), max_norm=st.floats(1e-3, 1e3))
+def test_norm_is_bounded_over_all_parameters_together_and_direction_kept(scale: float, max_norm: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"conv": (4, 3, 3, 3), "bias": (4,), "scale": ()}
+    update = {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    both = (
+        torch.cat([tensor.flatten().double() for tensor in one.values()])
+        for one in (update, clipped(max_norm, **update))
+    )
+    before, after = both
+    if before.norm() < max_norm:
+        assert torch.equal(before, after)
+    assert after.norm().item() == pytest.approx(min(before.norm().item(), max_norm), rel=1e-5)
+    assert torch.cosine_similarity(before, after, dim=0).item() == pytest.approx(1, abs=1e-6)
+
+
+def test_worked_examples() -> None:
+    three_four = clipped(2.5, a=torch.tensor(3.0), b=torch.tensor([[4.0]]))
+    assert (three_four["a"].item(), three_four["b"].item()) == (1.5, 2.0)
+    assert not any(tensor.any() for tensor in clipped(1.0, w=torch.zeros(3), s=torch.tensor(0.0)).values())
+    # The squares overflow single precision.
+    assert clipped(1.0, w=torch.full((4,), 1e30))["w"].tolist() == pytest.approx([0.5] * 4)
+    for largest, left in ((2.0, 0.25), (4.0, 0.125), (math.inf, 0.0)):  # each entry times the bound over the norm
+        found = clipped(2.0, w=torch.tensor(largest), s=torch.tensor(0.25))
+        assert found["s"].item() == pytest.approx(left, rel=0.01)
+
+
+@given(values=st.lists(st.integers(-3, 3).map(lambda n: n / 2), min_size=1, max_size=40), percent=st.integers(0, 100))
+def test_the_smallest_go_and_exactly_so_many(values: list[float], percent: int) -> None:
+    pruned = prune_smallest(torch.tensor(values), percent / 100).tolist()
+    num_pruned = int(Fraction(percent, 100) * len(values))
+    order = sorted(range(len(values)), key=lambda i: (abs(values[i]), i))
+    assert pruned == [0.0 if i in order[:num_pruned] else value for i, value in enumerate(values)]
+
+
+def test_every_tensor_is_pruned_on_its_own_by_an_exact_count() -> None:
+    update = {
+        "large": torch.arange(1.0, 11) * 1000, "small": torch.arange(1.0, 11) / 1000, "scalar": torch.tensor(1e-9),
+    }  # fmt: skip
+    pruned = Pruning(fraction=0.7).protect_update(update, generator_for(0))
+    assert {name: int((tensor != 0).sum()) for name, tensor in pruned.items()} == {"large": 3, "small": 3, "scalar": 1}
+    tensor = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) + 10
+    for percent in (0, 7, 29, 57, 58, 70, 95, 99, 100):
+        assert (prune_smallest(tensor, percent / 100) != 0).sum() == 100 - percent
