@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, norm, t
+from scipy.stats import beta, binom, norm, t
 
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
 
@@ -121,6 +121,13 @@ def test_cells_count_as_trials_where_they_are_independent_and_rows_where_cells_a
     found, exact = clustered_interval([1.0] * 130 + [0.0] * 70, 8000), binomial_interval(130, 200)
     assert found.value == pytest.approx(0.65)
     assert found[1:] == pytest.approx(exact[1:], abs=2e-3)
+    # In between by the formula of Korn and Graubard.
+    few = np.array([0.5, 0.1, 0.9, 0.6])
+    mean, fewer = few.mean(), (t.ppf(0.975, 39) / t.ppf(0.975, 3)) ** 2
+    trials = mean * (1 - mean) * 4 / few.var(ddof=1) * fewer
+    ends = beta.ppf([0.025, 0.975], mean * trials + [0, 1], (1 - mean) * trials + [1, 0])
+    assert trials < 40
+    assert clustered_interval(few.tolist(), 40) == pytest.approx((mean, *ends))
     generator, widths = np.random.default_rng(0), []
     for _ in range(50):
         hits = generator.binomial(40, 0.3, 200)
