@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -55,7 +53,6 @@ def test_a_comparison_replaces_no_file_but_a_comparison_and_an_error_writes_noth
 
 
 def damage(folder: Path, lines: int) -> int:
-    """Replace the first lines of a run's rows by texts that are not JSON; returns the number of all lines."""
     rows = folder / "rows.jsonl"
     found = rows.read_text().splitlines()
     rows.write_text("".join(f"{line}\n" for line in ["{broken"] * lines + found[lines:]))
@@ -99,18 +96,13 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
     end = html.unescape(text.split("What to do next</h2>")[1])
     commands = [one.split("\n") for one in re.findall(r"<pre[^>]*>(.*?)</pre>", end, re.DOTALL)]
     given = " ".join(shlex.quote(str(one)) for one in folders)
-    assert commands == [
-        [
-            "fedveil run -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-1",
-            "fedveil run -s model=lenet -s rounds=3 -s probe-targets=12 --seeds 3..7 --out more-seeds-2",
-            f"fedveil compare {given} more-seeds-1/seed-* more-seeds-2/seed-* --out comparison.html",
-        ],
-        [
-            "fedveil run -s rounds=3 -s probe-targets=24 --seeds 0..4 --out more-images-1",
-            "fedveil run -s model=lenet -s rounds=3 -s probe-targets=24 --seeds 0..4 --out more-images-2",
-            "fedveil compare more-images-1/seed-* more-images-2/seed-* --out comparison.html",
-        ],
-    ]
+    runs = ["fedveil run -s rounds=3 -s probe-targets={}", "fedveil run -s model=lenet -s rounds=3 -s probe-targets={}"]
+    for found, targets, seeds, out, earlier in zip(
+        commands, (12, 24), ("3..7", "0..4"), ("more-seeds", "more-images"), (f"{given} ", ""), strict=True
+    ):
+        *first, last = found
+        assert first == [f"{one.format(targets)} --seeds {seeds} --out {out}-{n}" for n, one in enumerate(runs, 1)]
+        assert last == f"fedveil compare {earlier}{out}-1/seed-* {out}-2/seed-* --out comparison.html"
     # Apps that were audited have no such command.
     change_config(folders[0], config={"seed": 0, "rounds": 3})
     assert compare(folders[0], "--out", tmp_path / "page.html").exit_code == 0

@@ -1,7 +1,3 @@
-"""``--help`` of every command: each argument and option is described, and there is an example that the command reads."""
-
-from __future__ import annotations
-
 import shlex
 
 import typer
@@ -10,11 +6,10 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.console.command_line import paragraphs
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app).commands
 
 
 def test_every_argument_is_described_and_an_example_is_there() -> None:
-    """The typer that Flower allows lost the description of arguments with click 8.5."""
     for name, command in COMMANDS.items():
         assert command.help
         assert [one.name for one in command.params if len(one.help or "") < 15] == [], "too short to be a description"
@@ -35,7 +30,6 @@ def test_every_command_with_results_says_what_its_json_holds() -> None:
 
 
 def test_a_folder_to_resume_is_not_nothing() -> None:
-    """As of a shell's variable that is not set: the folder that one stands in would be meant."""
     result = CliRunner().invoke(app, ["run", "--resume", ""])
     assert result.exit_code == 2
     assert "--resume" in result.output

@@ -1,7 +1,3 @@
-"""One display of progress: what a pipe gets of it, and what a terminal does."""
-
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -14,7 +10,6 @@ from simulations.console.terminal import Terminal
 def test_a_pipe_gets_a_line_now_and_then_with_the_time_left_of_this_search_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next of several searches begins anew; steps that were done before it began took no time."""
     now = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     console = Terminal(file=(out := io.StringIO()), width=200)

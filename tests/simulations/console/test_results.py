@@ -1,7 +1,3 @@
-"""Results of commands: tables without markup, and lines of JSON that any parser reads."""
-
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,3 @@
-"""What the environment of a process must not decide: the encoding of its terminal, and of its locale."""
-
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -43,7 +39,6 @@ def test_files_are_utf_8_and_paths_are_shown_whatever_the_locale_and_the_termina
 
 
 def test_the_module_of_the_command_line_is_a_command_too() -> None:
-    """``python -m simulations.cli`` runs it, and does not end with success after doing nothing."""
     shown = subprocess.run([sys.executable, "-m", "simulations.cli", "--version"], capture_output=True, check=True)
     assert shown.stdout.startswith(b"fedveil ")
     refused = subprocess.run([sys.executable, "-m", "simulations.cli", "nothing"], capture_output=True, check=False)

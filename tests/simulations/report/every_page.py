@@ -29,10 +29,15 @@ from strategies.external_app.claim import CLAIMED, METRICS, Claim
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
-from tests.simulations.report import report_split_run
 from tests.simulations.report.analysis.test_canaries import audited_rows
 from tests.simulations.report.analysis.test_windows import counted
-from tests.simulations.report.page import test_attributes, test_epsilon_curve, test_inference, test_outsourced
+from tests.simulations.report.page import (
+    test_attributes,
+    test_epsilon_curve,
+    test_inference,
+    test_outsourced,
+    test_split,
+)
 from tests.simulations.report.report_run import (
     CONFIG,
     DRAWN,
@@ -108,10 +113,7 @@ def doubts(folder: Path) -> Path:
 def dp_audit(folder: Path) -> Path:
     """Claims for examples and for clients, of which canaries tested one, and what other accountants say of it."""
     audited = PIPELINES[2]
-    rows = [
-        *test_epsilon_curve.rows_of(),
-        *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"]),
-    ]
+    rows = [*test_epsilon_curve.rows_of(), *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"])]
     claims = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
     rows += [row(metric=f"epsilon-by-{name}", defense=audited, value=value) for name, value in claims.items()]
     return report(folder, rows, config=CONFIG | {"pipelines": test_epsilon_curve.PIPELINES, "defenses": {}})
@@ -167,8 +169,8 @@ def external_app(folder: Path) -> Path:
 def split(folder: Path) -> Path:
     """Several seeds of split learning, one image recovered."""
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
-    of = [picture | {"attack": report_split_run.DECODER, "file": "0.png"}]
-    return report(folder, report_split_run.split_rows((0, 1)), config=report_split_run.SETTINGS, pictures=of)
+    of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
+    return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
 
 
 def outsourced(folder: Path) -> Path:
@@ -180,12 +182,10 @@ def inference(folder: Path) -> Path:
     of = test_inference
     rows = [one for defense in of.PIPELINES[:3] for one in of.phase(defense, "conv2")]
     rows += of.path_rows(of.PCA, "components", of.COMPONENTS) + of.path_rows(of.ADP, "epochs", of.EPOCHS)
-    masks = [
-        of.known(of.ADP, "conv2")
-        | {"attack": "", "kind": kind, "client": "server", "target": 0, "image": 0, "observation": "delta masks"}
-        | {"caption": "cut at conv2, image 1", "file": f"{kind}.png"}
-        for kind in ("image", "server-cam", "adversary-cam", "mask", "masked")
-    ]
+    shown = {"attack": "", "client": "server", "target": 0, "image": 0, "observation": "delta masks"}
+    kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")
+    shown |= of.known(of.ADP, "conv2") | {"caption": "cut at conv2, image 1"}
+    masks = [shown | {"kind": kind, "file": f"{kind}.png"} for kind in kinds]
     return report(folder, rows, config=CONFIG | {"pipelines": of.PIPELINES[:3], "defenses": {}}, pictures=masks)
 
 
@@ -234,18 +234,19 @@ def protected(folder: Path) -> Path:
     made = preview.Preview(shown, recovered, missing, folder, 64)
     context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
     page = folder / "preview.html"
+    windows = ["windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of 224 in VisualMixer's paper"]
     context |= {
         "others": 7,
         "seen": Identified(),
         "answers": Recognised("efficientnet-lite0", 2, 1, 2, 0.0),
-        "warning": "2 of 2 copies still show their picture",
         "largest": 340,
-        "windows": ["2 pictures: windows of 8 to 16 of 224 pixels (4 to 7 % of the side)"],
-        "scaled_windows": [
-            "windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of 224 in VisualMixer's paper"
-        ],
+    }
+    context |= {
+        "windows": ["2 pictures: windows of 8 to 16 of 224 pixels"],
+        "scaled_windows": windows,
         "window_rule": RULE,
     }
+    context |= {"warning": "2 of 2 copies still show their picture"}
     page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")
     return page
 

@@ -34,22 +34,11 @@ SCALES = {"blurred": 30.0}
 ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88, "DPSGD(target_epsilon=2.0)": 0.8}
 
 PICTURES = [
-    {
-        "defense": defense,
-        "attack": INVERSION if kind == "reconstruction" else "",
-        "round": at,
-        "client": client,
-        "target": 0,
-        "image": 0,
-        "kind": kind,
-        "file": f"{PIPELINES.index(defense)}-{at}-{client}-{kind}.png",
-        "psnr": {0: 10.0, 1: 30.5, 2: None}[client] if kind == "reconstruction" else None,
-    }
-    for defense in PIPELINES[:2]
-    for at in (3, 1)
-    for client in (0, 1, 2)
-    for kind in ("original", "protected", "reconstruction")
-]
+    {"defense": of, "attack": INVERSION if kind == "reconstruction" else "", "round": at, "client": client, "target": 0, "image": 0}
+    | {"kind": kind, "file": f"{PIPELINES.index(of)}-{at}-{client}-{kind}.png"}
+    | {"psnr": (10.0, 30.5, None)[client] if kind == "reconstruction" else None}
+    for of in PIPELINES[:2] for at in (3, 1) for client in (0, 1, 2) for kind in ("original", "protected", "reconstruction")
+]  # fmt: skip
 """Of three clients in two rounds, in no order."""
 DRAWN = [
     {"defense": "", "attack": DRAWING, "round": 1, "client": 0, "target": 0, "image": image, "kind": "reconstruction"}
@@ -62,22 +51,9 @@ DRAWN = [
 def row(**given: Any) -> dict[str, Any]:
     """One line of rows.jsonl with the fields that every line has."""
     base = {
-        "experiment": "demo",
-        "scenario": "federated",
-        "dataset": "mnist",
-        "model": "LeNet",
-        "seed": 0,
-        "defense": "",
-        "attack": "",
-        "card": {},
-        "round": 1,
-        "metric": "psnr",
-        "reference": "",
-        "value": None,
-        "n": 16,
-        "status": "ok",
-        "seconds": 0.5,
-    }
+        "experiment": "demo", "scenario": "federated", "dataset": "mnist", "model": "LeNet", "seed": 0, "defense": "", "attack": "",
+        "card": {}, "round": 1, "metric": "psnr", "reference": "", "value": None, "n": 16, "status": "ok", "seconds": 0.5,
+    }  # fmt: skip
     return base | given
 
 
@@ -125,16 +101,13 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
         ):
             given = {"metric": metric, "reference": reference, "value": value, "card": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
-        beside = ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES))
-        for role, name, value in ((role, *one) for role, values in beside for one in values.items()):
-            known_role = known | {"role": role}
-            rows.append(row(attack=name, card=card, metric="psnr", reference="original", value=value, **known_role))
+        for role, values in ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES)):
+            of = known | {"role": role, "card": card, "metric": "psnr", "reference": "original"}
+            rows += [row(attack=name, value=value, **of) for name, value in values.items()]
         share = 0.9 if "DPSGD" not in defense else 0.25
-        ends = {"ci_low": share - 0.05, "ci_high": share + 0.05}
-        rows.append(row(attack=LABELS, card=card, metric="label-accuracy", value=share, **ends, **known))
-        rows.append(
-            row(attack="uniform", role=Role.NULL_BASELINE, card=card, metric="label-accuracy", value=0.1, **known)
-        )
+        of = known | {"card": card, "metric": "label-accuracy"}
+        rows.append(row(attack=LABELS, value=share, ci_low=share - 0.05, ci_high=share + 0.05, **of))
+        rows.append(row(attack="uniform", role=Role.NULL_BASELINE, value=0.1, **of))
     return rows
 
 
@@ -150,11 +123,14 @@ def member_rows(
     known = {"defense": defense, "seed": seed, "attack": MEMBERS, "n": 600 + others, "failures": 0} | given
     card = setting(known.get("round", 1), observation="training update")
     counted = known | {"card": card | {"members": 600, "others": others}}
-    curve = [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]]
+    area = {
+        "value": mean,
+        "ci_low": ends[0],
+        "ci_high": ends[1],
+        "roc": [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]],
+    }
     return [
-        row(
-            **{"metric": "membership-auc", "value": mean, "ci_low": ends[0], "ci_high": ends[1], "roc": curve} | counted
-        ),
+        row(**{"metric": "membership-auc"} | area | counted),
         row(**{"metric": "membership-tpr", "value": 0.125, "ci_low": 0.1, "ci_high": 0.15} | counted),
         # Its time is no score: it comes without the counts of records.
         row(**{"metric": "attack-seconds", "value": 7.0} | known | {"card": card}),
@@ -173,16 +149,12 @@ def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[st
 
 def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> list[dict[str, Any]]:
     """The PSNR and the time of an inversion and the restorer that refines its guess."""
-    known = {"defense": defense, "attack": CHAINED, "card": setting(at), "round": at}
+    known = {"defense": defense, "attack": CHAINED, "round": at}
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
-        row(metric="psnr", reference="original", value=mean, **ends, **known),
-        row(
-            **{"metric": "retrieval", "reference": "original", "value": 1.0}
-            | known
-            | {"card": setting(at, chance=0.01)}
-        ),
-        row(metric="attack-seconds", value=3.0, **known),
+        row(metric="psnr", reference="original", value=mean, card=setting(at), **ends, **known),
+        row(metric="retrieval", reference="original", value=1.0, card=setting(at, chance=0.01), **known),
+        row(metric="attack-seconds", value=3.0, card=setting(at), **known),
     ]
 
 
@@ -239,16 +211,7 @@ VOID = {"meta", "img", "br", "wbr", "hr", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page: elements, texts per section, and tables.
-
-    Attributes:
-        tags: (name, attributes) of every element.
-        open: Names of elements that were not closed; wrong nesting raises.
-        text: All text outside of style sheets and scripts.
-        sections: Section id -> its text.
-        images: Section id -> attributes of its pictures.
-        tables: Section id -> tables -> rows -> cells, each [main text, small print...].
-    """
+    """What a browser finds in a page: elements, and by section texts, pictures and tables (cells: main text, small print)."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)

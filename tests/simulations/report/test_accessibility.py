@@ -1,15 +1,10 @@
-"""Accessibility of every page that fedveil writes: axe-core in Chromium finds nothing against WCAG 2.2 AA and best practice."""
-
 from __future__ import annotations
 
-import io
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from PIL import Image
 
 from tests.browser import open_browser
 from tests.simulations.report.every_page import PAGES
@@ -33,7 +28,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def axe() -> Checker:
-    """What axe-core says of a page, as it is at the moment."""
     base = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed: uv sync --group dev")
 
     def check(page: Page) -> dict[str, Any]:
@@ -46,7 +40,6 @@ def axe() -> Checker:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Callable[[Path], Page]]:
-    """Opens a file; axe comes as a script that the policy of the pages forbids."""
     context = browser.new_context(bypass_csp=True)
 
     def show(path: Path) -> Page:
@@ -59,7 +52,6 @@ def opened(browser: Browser) -> Iterator[Callable[[Path], Page]]:
 
 
 def told(found: dict[str, Any], what: str) -> list[str]:
-    """Each violation in a line: rule, element, what is wrong, where it was seen."""
     return [
         f"{rule['id']} ({rule['impact']}): {rule['help']}\n    {' '.join(map(str, one['target']))}: {one['html'][:200]}\n"
         f"    {' '.join(one['failureSummary'].split())}\n    {what}"
@@ -69,7 +61,6 @@ def told(found: dict[str, Any], what: str) -> list[str]:
 
 
 def undecided(found: dict[str, Any]) -> list[str]:
-    """Elements whose contrast axe could not decide, but texts of charts, which tests of charts check, and single characters."""
     return [
         f"contrast of {one['html'][:200]}: {one['any'][0]['message']}"
         for rule in found["incomplete"]
@@ -82,7 +73,6 @@ def undecided(found: dict[str, Any]) -> list[str]:
 def test_axe_finds_nothing_wrong(
     tmp_path: Path, opened: Callable[[Path], Page], axe: Checker, subtests: pytest.Subtests
 ) -> None:
-    """At both widths and in both colour schemes, with all folded parts open."""
     for name, make in PAGES.items():
         first = make(tmp_path / name)
         every = [first.with_name("attacks.html")] if name in ("federated", "split") else []
@@ -93,7 +83,7 @@ def test_axe_finds_nothing_wrong(
                 wrong = []
                 for width, scheme in LOOKS:
                     page.set_viewport_size({"width": width, "height": 900})
-                    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                    page.emulate_media(color_scheme=scheme)
                     found = axe(page)
                     wrong += told(found, f"{path}, {width} pixels, {scheme}") + undecided(found)
                     if page.evaluate("document.documentElement.scrollWidth") > width:
@@ -105,7 +95,6 @@ def test_axe_finds_nothing_wrong(
 def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
     tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
 ) -> None:
-    """A table is sorted, another filtered on the page of every attack, and pictures are enlarged."""
     page = opened(PAGES["federated"](tmp_path / "run"))
     page.evaluate(UNFOLDED)
     page.locator("#summary th button").first.click()
@@ -121,7 +110,6 @@ def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
 
 
 def test_axe_finds_what_is_made_wrong(tmp_path: Path, opened: Callable[[Path], Page], axe: Checker) -> None:
-    """Else a page could pass because nothing looked at it."""
     for rule, change in {
         "html-has-lang": "document.documentElement.removeAttribute('lang')",
         "color-contrast": "document.documentElement.style.setProperty('--soft', '#bbbbbb')",
@@ -133,34 +121,3 @@ def test_axe_finds_what_is_made_wrong(tmp_path: Path, opened: Callable[[Path], P
         assert not told(axe(page), "")
         page.evaluate(change)
         assert rule in {one["id"] for one in axe(page)["violations"]}
-
-
-EDGE = """() => {
-    const area = document.querySelector('.scroll'), box = area.getBoundingClientRect();
-    return [box.left + area.clientLeft + area.clientWidth, box.top + area.clientHeight / 2, area.scrollWidth - area.clientWidth];
-}"""
-"""Right edge of the first table's visible part, a height halfway down, and how many pixels of the table are hidden."""
-
-
-def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_columns_are_hidden(
-    tmp_path: Path, opened: Callable[[Path], Page]
-) -> None:
-    """Text aside, the card is of one colour: a shadow lies at its right edge until the table is scrolled to its end."""
-    shown = opened(PAGES["federated"](tmp_path).with_name("attacks.html"))
-    shown.set_viewport_size({"width": 800, "height": 2000})
-
-    def contrast() -> int:
-        """How far the paper at the edge is from the card's colour further in, in the channel that differs most."""
-        right, middle, _ = shown.evaluate(EDGE)
-        clip = {"x": right - 60, "y": middle, "width": 60, "height": 160}
-        pixels = Image.open(io.BytesIO(shown.screenshot(clip=clip))).convert("RGB")
-        paper = [Counter(pixels.getpixel((x, y)) for y in range(160)).most_common(1)[0][0] for x in (5, 57)]
-        return max(abs(a - b) for a, b in zip(*paper, strict=True))  # type: ignore[arg-type]
-
-    for look in ("light", "dark"):
-        shown.emulate_media(color_scheme=look)  # type: ignore[arg-type]
-        shown.evaluate("() => { document.querySelector('.scroll').scrollLeft = 0; }")
-        assert shown.evaluate(EDGE)[2] > 50
-        assert contrast() > 20
-        shown.evaluate("() => { document.querySelector('.scroll').scrollLeft = 1e6; }")
-        assert contrast() <= 2

@@ -1,7 +1,3 @@
-"""Files that hold anything: ``fedveil report`` and ``compare`` end with a page, or with one clear error; never with a traceback."""
-
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -11,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.report import Row, read_rows, write_report
-from simulations.report.studies.rows import to_csv
+from simulations.report import read_rows, write_report
 from tests.simulations.report.report_run import (
     CONFIG,
     PICTURES,
@@ -37,18 +32,18 @@ HOSTILE = {
     "int-64": str(2**63), "negative": "-5", "true": "true", "false": "false", "null": "null", "list": "[1, [2, []]]",
     "dict": '{"a": {"b": [{}], "": null}}', "surrogate": '"\\ud800x\\udfff"', "empty": '""', "long": json.dumps("x" * 100_000),
     "formula": '"=1+1"', "breaks": '"a\\u2028b\\u0085c\\r\\nd"', "control": '"\\u0000\\u001b[31m\\uffff"', "zero": "0",
-    "half": "0.5", "markup": '"<script>alert(1)</script>{{ 7 * 7 }}"',
+    "half": "0.5", "markup": '"<script>alert(1)</script>{{ 7 * 7 }}"', "quote": '"\\"\' onload=alert(1) x="',
 }  # fmt: skip
 """Name -> a JSON text that stands where a field's value was."""
-CARD = (
-    "observation", "num_classes", "images", "batch", "local_steps", "chance", "members", "others", "clients", "rounds_observed",
-    "model_accuracy", "attack_failures", "undefended", "upper_bound", "odd",
-)  # fmt: skip
 FIELDS = [
     "experiment", "scenario", "dataset", "model", "cut", "seed", "defense", "attack", "card", "round", "final", "metric", "role",
     "reference", "value", "n", "status", "seconds", "ci_low", "ci_high", "worst", "failures", "message", "client", "roc", "odd",
-    *(f"card.{name}" for name in CARD),
+    "card.observation", "card.num_classes", "card.images", "card.batch", "card.local_steps", "card.chance", "card.members",
+    "card.others", "card.clients", "card.rounds_observed", "card.model_accuracy", "card.attack_failures", "card.undefended",
+    "card.upper_bound", "card.odd",
 ]  # fmt: skip
+AS_FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A page takes long, and simpler files that fail as well would be looked for in hundreds of them."""
 OF = ("", "DPSGD(target_epsilon=8.0)")
 ROWS = [
     *(one for text in OF for one in (*training_rows(text, rounds=1), *attack_rows(text)) if one["round"] == 1),
@@ -59,7 +54,6 @@ ROWS = [
 
 
 def changed(of: Mapping[str, Any], fields: Mapping[str, str | None]) -> str:
-    """A row as JSON with other texts in place of some fields' values; without a text, the field is missing."""
     made = {**of, "card": dict(of.get("card", {}))}
     for number, (field, text) in enumerate(fields.items()):
         inner, _, name = field.rpartition(".")
@@ -91,7 +85,6 @@ files = st.tuples(
 
 
 def ends_well(folder: Path, rows: list[Any], config: dict[str, str], picture: dict[str, str], nested: bool) -> None:
-    """Of a report, and of a comparison with another run; ``nested``: the configuration has it one level below."""
     lines = [changed(one, {field: text for at, field, text in rows if at in (None, n)}) for n, one in enumerate(ROWS)]
     write_run(folder / "a", [], CONFIG, PICTURES[:3])
     inner = '{{"seconds": {0}, "round": {0}, "failed": {0}, "": {0}}}' if nested else "{0}"
@@ -105,22 +98,24 @@ def ends_well(folder: Path, rows: list[Any], config: dict[str, str], picture: di
         done = CliRunner().invoke(app, [*words, *([str(page)] if "--out" in words else []), str(folder / "a")])
         assert done.exit_code in (0, 2), f"{done.output}\n{done.exception!r}"
         assert page.is_file() == (done.exit_code == 0)
-        assert done.exit_code == 0 or "Error" in done.output
+        assert done.exit_code == 0 or "error" in done.output.lower()
         if page.is_file():
             text = page.read_text(encoding="utf-8")
-            assert Page(text).open == []
+            found = Page(text)
+            assert found.open == []
+            assert not [key for _, known in found.tags for key in known if key.startswith("on")]
             assert "<script>alert" not in text
     list(csv.reader(io.StringIO((folder / "a" / "rows.csv").read_text(encoding="utf-8"))))
 
 
-@settings(max_examples=8)
+@settings(max_examples=5, phases=AS_FOUND)
 @given(files)
 def test_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found: Any) -> None:
     ends_well(tmp_path_factory.mktemp("odd"), *found)
 
 
 @pytest.mark.long
-@settings(max_examples=100)
+@settings(max_examples=100, phases=AS_FOUND)
 @given(files)
 def test_more_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found: Any) -> None:
     ends_well(tmp_path_factory.mktemp("odd"), *found)
@@ -159,17 +154,3 @@ def test_files_of_the_wrong_kind_are_refused_or_cost_a_note(tmp_path: Path, monk
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).mkdir() if name != "pictures" else (folder / name).write_text("")
         assert Page(write_report(folder).read_text(encoding="utf-8")).open == []
-
-
-def test_no_text_is_a_formula_for_a_spreadsheet() -> None:
-    for text in ("=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0", "-0.5"):
-        known = {"metric": text, "message": text, "value": -0.5, "ci_low": -1e-7, "card": {text: text}, text: text}
-        header, cells = csv.reader(io.StringIO(to_csv([Row.from_json(known)]), newline=""))
-        for cell in (*header, *cells):
-            assert not cell.startswith(("=", "+", "@", "\t", "\r")), "a spreadsheet would compute it"
-            assert not cell.startswith("-") or float(cell) in (-0.5, -1e-7)
-        assert cells[header.index("message")] == f"'{text}"
-        assert cells[header.index("value")] == "-0.5", "a number stays one"
-    one = Row.from_json({"metric": "m", "card": {"odd": ["=1"]}, "more": {"=1": 1}})
-    header, cells = csv.reader(io.StringIO(to_csv([one]), newline=""))
-    assert (cells[header.index("card.odd")], cells[header.index("more")]) == ("['=1']", "{'=1': 1}")

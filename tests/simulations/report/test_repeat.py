@@ -1,7 +1,3 @@
-"""Commands on pages run the experiment of the page, and no other."""
-
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

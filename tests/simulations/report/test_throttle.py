@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from simulations.report.throttle import SHARE, Throttle
 
 
 def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:
-    """A run of 1,000 rounds of a second, whose report takes half a second to write, or nothing."""
     for cost in (0.5, 0.0):
         now, written = [0.0], list[float]()
 
@@ -15,7 +12,7 @@ def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:
             now[0] += cost
             return directory
 
-        throttle = Throttle(write, lambda now=now: now[0])  # type: ignore[misc]
+        throttle = Throttle(write, lambda now=now: now[0])
         for _ in range(1000):
             now[0] += 1.0
             throttle(Path())

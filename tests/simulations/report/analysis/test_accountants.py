@@ -1,7 +1,3 @@
-"""Epsilon by accountant: from the rows of a run to a line's words, the page, the terminal and programs."""
-
-from __future__ import annotations
-
 from html import unescape
 from io import StringIO
 from pathlib import Path

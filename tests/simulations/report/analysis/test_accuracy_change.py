@@ -1,7 +1,3 @@
-"""The interval of a change in accuracy, against published values and draws of the binomial distribution."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -41,7 +37,6 @@ def test_newcombe_has_the_values_of_table_2_of_the_paper_and_the_tail_sets_the_w
 
 @pytest.mark.numeric
 def test_the_interval_covers_the_true_change() -> None:
-    """The bounds are 4 deviations of 2,000 draws around 95 %, and what the interval is known to be too wide by."""
     for share, other, n in ((0.9, 0.6, 40), (0.5, 0.5, 137), (0.99, 0.97, 1000)):
         draws = np.random.default_rng(0).binomial(n, [share, other], size=(2000, 2)) / n
         ends = [newcombe((float(one), n), (float(two), n)) for one, two in draws]
@@ -52,13 +47,11 @@ def test_a_change_has_the_interval_of_its_images_or_of_seeds_that_disagree() -> 
     for seeds in (1, 5):  # seeds that agree say nothing of other images
         rows = [accuracy(v, seed=s, defense=of) for s in range(seeds) for of, v in (("", 0.9), (DEFENSE, 0.8))]
         found = change(*rows)
-        assert found is not None
         assert found.mean == pytest.approx(-0.1)
         assert (found.low, found.high) == pytest.approx(newcombe((0.8, 1000), (0.9, 1000)))
     lost = [0.0, 0.1, 0.3]
     rows = [accuracy(0.9, seed=seed) for seed in range(3)]
     found = change(*rows, *(accuracy(0.9 - one, seed=seed, defense=DEFENSE) for seed, one in enumerate(lost)))
-    assert found is not None
     mean, half = np.mean(lost), stats.t.ppf(0.975, 2) * stats.sem(lost)
     assert (found.low, found.high) == pytest.approx((-mean - half, -mean + half))
     assert found.by_seed == pytest.approx({0: 0.0, 1: -0.1, 2: -0.3})
@@ -67,10 +60,7 @@ def test_a_change_has_the_interval_of_its_images_or_of_seeds_that_disagree() -> 
 def test_the_interval_ends_at_what_is_possible_and_is_missing_where_a_number_is() -> None:
     values = ((0, "", 0.664), (1, "", 0.635), (0, DEFENSE, 0.212), (1, DEFENSE, 0.307))
     found = change(*(accuracy(value, seed=seed, n=137, defense=of) for seed, of, value in values))
-    assert found is not None
-    assert found.high is not None
     assert (found.low, 0 < found.high < 1) == (-1.0, True)
     found = change(accuracy(0.9, n=0), accuracy(0.8, n=0, defense=DEFENSE))
-    assert found is not None
     assert (found.mean, found.low, found.high) == (pytest.approx(-0.1), None, None)
     assert change(accuracy(0.9), accuracy(0.8, seed=1, defense=DEFENSE)) is None  # no common seed

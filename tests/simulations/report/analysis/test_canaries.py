@@ -1,7 +1,3 @@
-"""Canaries in training: an accuracy beside them is no cost of a defence, and each bound has its own gap."""
-
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,6 @@ AUDITED, FREE = PIPELINES[2], PIPELINES[3]
 
 
 def audited_rows(neighbours: str, failed: bool = False) -> list[dict[str, Any]]:
-    """A run in which canaries tested one of two claims."""
     shown = ShownEpsilon(
         8.0, 1e-5, 0.95, 0.72, 4.12, "all parameters", 100, 100, 80, "", 18.0, 19.0, neighbours=neighbours
     )

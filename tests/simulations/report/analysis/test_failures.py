@@ -1,7 +1,3 @@
-"""Which rows count as attacks without a score."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

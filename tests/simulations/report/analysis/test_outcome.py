@@ -1,7 +1,3 @@
-"""What a run found, in a line for each defence: on the terminal and as JSON."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from io import StringIO
@@ -9,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from attacks.metrics.metric import ATTRIBUTES
-from simulations.cli import app
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import as_json, outcomes
 from simulations.report.analysis.run import read_run
@@ -47,12 +41,6 @@ def test_the_terminal_has_a_line_for_each_defence_and_warnings_below(tmp_path: P
     assert "message" in printed(tmp_path / "both", probes + updates)
     several = printed(tmp_path / "two", [*ROWS, *(one | {"experiment": "other"} for one in ROWS)])
     assert ("other ·" in several, "demo ·" in text) == (True, False)
-    # Names are no markup, and narrow terminals show them whole.
-    odd = "Odd(values=[red])"
-    changed = [row | {"defense": odd if row["defense"] == PIPELINES[1] else row["defense"]} for row in ROWS]
-    narrow = printed(tmp_path / "odd", changed, width=80).splitlines()
-    end = next(line for line in narrow if line.startswith(" defence")).index("verdict")
-    assert odd in "".join(line[:end].strip() for line in narrow)
 
 
 def test_json_has_the_same_numbers(tmp_path: Path) -> None:
@@ -65,28 +53,11 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     assert (found[1]["accuracy"], found[1]["change"]) == (pytest.approx(0.9), pytest.approx(-0.05))
 
 
-@pytest.mark.long
-def test_a_run_prints_json_alone_and_a_quiet_one_nothing(tmp_path: Path) -> None:
-    words = ["run", "--in-process", "-s", "dataset=mnist-5k", "-s", "model=lenet", "-s", "rounds=1", "-s", "train-limit=60",
-             "-s", "test-limit=20", "-s", "defenses=", "-s", "probe-attacks=LabelInference()", "-s", "update-attacks=",
-             "-s", "attack-workers=0", "--clients", "2"]  # fmt: skip
-    done = CliRunner().invoke(app, [*words, "--json", "--out", str(tmp_path / "a")])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["directory"], found["seed"]) == (str(tmp_path / "a"), 0)
-    assert [one["verdict"] for one in found["outcomes"]] == ["unknown"]
-    done = CliRunner().invoke(app, [*words, "--quiet", "--out", str(tmp_path / "b")])
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert (tmp_path / "b" / "report.html").is_file()
-
-
 def test_an_attribute_has_a_line_of_its_own_and_a_budget_of_all_cuts_stands_before_that_with_probes(
     tmp_path: Path,
 ) -> None:
-    """An inversion that fails hides nothing of an attribute that is inferred."""
     read = read_run(write_run(tmp_path))
     _, line, private, *_ = read.lines(read.studies[0])
-    assert line.strongest is not None
     found = Score(0.795, 0.75, 0.83, n=400)
     cell = replace(line.strongest, scores={ATTRIBUTES.decides: found}, null_scores={ATTRIBUTES.decides: {"most": 0.5}})
     images, attribute = outcomes([replace(line, attributes=replace(cell, leaking=frozenset({ATTRIBUTES.decides})))])

@@ -1,7 +1,3 @@
-"""The null control of attacks that know images: a painted guess must never be called a validated attack."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +27,6 @@ RAN = [*MEAN, *PLAIN, *REAL]
 
 
 def noise(value: float | None, low: float | None, **given: Any) -> Row:
-    """What the attack makes of noise."""
     return scored(value, low, role=Role.NULL_CONTROL, **given)
 
 
@@ -62,7 +57,6 @@ def test_a_painted_success_validates_nothing_however_strong_its_first_stage() ->
 
 
 def test_neither_its_first_stage_nor_another_defence_answers_for_it() -> None:
-    """A refinement of known kind is credited with its inversion; one that knows images needs an undefended row of its own."""
 
     def under(defense: str, *rows: Row) -> list[Row]:
         return [replace(row, defense=defense) for row in rows]
@@ -80,4 +74,4 @@ def test_the_guess_from_noise_is_a_baseline_of_its_own_attack_alone_and_paint_ne
     assert nulls == {FIRST: {"mean": 12.0}, CHAIN: {"mean": 12.0, "from noise": 11.0}}
     assert {cell.name for cell in study.null_cells} == {"mean", f"{CHAIN} on noise"}
     for made, leads in ((NOTHING, CHAIN), ([noise(21.0, 20.0), *NOTHING[1:]], FIRST)):
-        assert summarise(split(validate([*RAN, *made]), [""])[0], {})[0].strongest.attack == leads  # type: ignore[union-attr]
+        assert summarise(split(validate([*RAN, *made]), [""])[0], {})[0].strongest.attack == leads

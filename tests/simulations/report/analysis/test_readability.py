@@ -1,7 +1,3 @@
-"""One word for each defence, by stated thresholds, and the sentence that the top of a report says."""
-
-from __future__ import annotations
-
 import statistics
 from typing import Any
 
@@ -19,13 +15,11 @@ from tests.simulations.report.report_run import hits, null, scored
 
 UPDATE = ThreatCard(observation="training update", local_steps=4)
 PROBE = ThreatCard(observation="one-step probe")
-READABLE, PARTLY, NOT, UNKNOWN = (
-    *(Readability.READABLE, Readability.PARTLY), *(Readability.NOT_RECOVERED, Readability.UNKNOWN),
-)  # fmt: skip
+READABLE, PARTLY, NOT = Readability.READABLE, Readability.PARTLY, Readability.NOT_RECOVERED
+UNKNOWN = Readability.UNKNOWN
 
 
 def told(defense: str, value: float, share: float, n: int = 16, card: ThreatCard = PROBE) -> list[Row]:
-    """A score with an interval of half a decibel to both sides, and the share of images that it identifies."""
     one = scored(value, value - 0.5, ci_high=value + 0.5, defense=defense, n=n, card=card)
     nulls = [null(v, name, defense=defense, n=n, card=card) for name, v in (("grey", 8.0), ("mean", 12.0))]
     return [one, hits(one, round(share * n)), *nulls]
@@ -34,7 +28,6 @@ def told(defense: str, value: float, share: float, n: int = 16, card: ThreatCard
 def singly(
     defense: str, psnrs: list[float], k: int, seed: int = 0, of_class: float | None = None, **given: Any
 ) -> list[Row]:
-    """Scores of which every image is known: the first ``k`` of them are nearest to their guesses."""
     mean, spread = statistics.mean(psnrs), statistics.stdev(psnrs) * 2.13 / len(psnrs) ** 0.5
     known = {"defense": defense, "n": len(psnrs), "seed": seed, "card": PROBE} | given
     one = scored(mean, mean - spread, ci_high=mean + spread, **known)
@@ -48,7 +41,6 @@ def lines(*rows: list[Row]) -> list[Line]:
 
 
 def verdict(*rows: list[Row]) -> Readability:
-    """Of the defence."""
     ((_, word),) = verdicts(lines(*rows)[1])
     return word
 
@@ -86,18 +78,6 @@ def test_every_image_counts() -> None:
         found = lines(CONTROL, singly("D()", [value, value + 0.2] * 8, 0, of_class=17.1))
         assert verdicts(found[1])[0][1] is expected
         assert f"D: {expected} (0 of 16 recovered{shown})" in conclusion(found)
-    # Beside the images that are read stand those that the class tells, if they lie above the threshold.
-    one = singly("D()", [15.5] + [8.0, 8.2] * 7 + [8.0], 1, of_class=11.0)
-    for psnr, shown in ((15.2, ", class mean 1 of 16"), (14.9, "")):
-        known = {
-            "attack": "class-mean",
-            "role": Role.SCALE,
-            "card": PROBE.but(chance=0.01),
-            "extra": {"picked_psnr": [psnr]},
-        }
-        of_class = scored(1 / 16, metric="retrieval", **known)
-        text = conclusion(lines(singly("", PLAIN, 16, of_class=11.0), one, [of_class]))
-        assert f"D: partly readable (1 of 16 recovered{shown})" in text
 
 
 def test_the_conclusion_names_every_defence_with_its_verdict_for_each_kind_of_message() -> None:
@@ -108,23 +88,19 @@ def test_the_conclusion_names_every_defence_with_its_verdict_for_each_kind_of_me
     )
     # What does not read undefended images says nothing of a defence.
     nothing = "unknown (0 of 16 recovered): no attack is shown to recover the images"
-    found = lines(told("", 10.0, 0.0), told("D()", 9.0, 0.0))
-    assert [verdicts(line)[0][1] for line in found[:2]] == [UNKNOWN] * 2
-    text = conclusion(found)
-    assert text == f"One-step probes. Without a defence: {nothing}, so nothing here is evidence for a defence."
     updates = [told(of, 9.0, 0.0, card=UPDATE) for of in ("", "D()")]
     found = lines(told("", 30.0, 1.0), told("D()", 9.0, 0.0), *updates)
     assert verdicts(found[1]) == (("one-step probe", NOT), ("training update", UNKNOWN))
     first, second = conclusion(found).split(" Training updates. ")
     assert "D: not recovered (0 of 16 recovered)." in first
-    assert second.startswith(f"Without a defence: {nothing}")
-    assert "D:" not in second
-    trained = Row(metric="test-accuracy", reference="original", value=0.5, round=1)
-    assert conclusion(summarise(split([trained], [""])[0], {})) == ""
+    assert second == f"Without a defence: {nothing}, so nothing here is evidence for a defence."
+    few = conclusion(lines(told("", 30.0, 1.0, n=8)))
+    assert few.endswith(
+        "unknown (8 of 8 recovered): too few images were attacked for a verdict, which needs 16 or more."
+    )
 
 
 def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told() -> None:
-    """16 of 137 is 11.7 % (7.3 to 18.1): not shown to be above one in 8, and above one in 100."""
     for right, classes, cost in ((16 / 137, 8, False), (16 / 137, 100, True), (0.6, 8, True)):
         card = PROBE.but(num_classes=classes)
         known = {"metric": "test-accuracy", "reference": "original", "round": 1, "n": 137}
@@ -165,7 +141,6 @@ def test_the_verdict_is_of_the_attack_that_reads_most() -> None:
     )  # fmt: skip
     for rows, expected, k in (((high, more), READABLE, 9), ((blurred, five), PARTLY, 5)):
         found = lines(*BOTH, *rows)
-        assert found[1].strongest is not None
         assert (found[1].strongest.attack, verdicts(found[1])[0][1]) == ("B()", expected)
         assert f"D: {expected} ({k} of 16 recovered)" in conclusion(found)
     assert verdict(*BOTH, blurred) is NOT

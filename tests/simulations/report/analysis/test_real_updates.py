@@ -1,7 +1,3 @@
-"""The headline says what one-step probes give, and beside it what the updates give that training sends."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from simulations.report import Row, validate
@@ -20,14 +16,12 @@ OTHER = ThreatCard(observation="probe of a manipulated model", images=16, local_
 
 
 def psnr(card: ThreatCard, value: float, defense: str = "D()", half: float = 0.5, **given: Any) -> list[Row]:
-    """A PSNR with its interval; all images are identified where the interval is above the mean image."""
     ends = {"ci_high": value + half, "worst": value + 2, "card": card, "defense": defense}
     one = scored(value, value - half, **ends | given)
     return [one, hits(one, one.n * (value - half > 12))]
 
 
 def line(*groups: list[Row], defense: str = "D()", known: dict[str, Any] | None = None) -> Line:
-    """Of a defence, with an undefended run that is broken on both observations unless rows of it are given."""
     rows = [row for group in groups for row in group]
     if not any(row.defense == "" for row in rows):
         rows += [row for card in (PROBE, UPDATE) for row in psnr(card, 30.0, "")]
@@ -53,8 +47,6 @@ def test_each_kind_of_message_has_its_strongest_attack_number_and_interval() -> 
     plain = [psnr(card, 30.0, "", attack=name) for card in (PROBE, UPDATE) for name in ("A()", "B()")]
     for order in (1, -1):
         found = line(*plain, *rows[::order])
-        assert found.probe is not None
-        assert found.update is not None
         assert (found.probe.attack, found.update.attack, found.strongest) == ("B()", "A()", found.probe)
         # The real update comes second even where it gives more.
         more = line(*plain, *rows[::order], psnr(UPDATE, 28.0, attack="C()"))
@@ -91,16 +83,6 @@ def test_a_failed_control_on_real_updates_is_said_whatever_leads() -> None:
     failed = "training update: positive control failed: this attack does not break the undefended run"
     assert failed in undefended.all_caveats
     found = line(plain, psnr(PROBE, 9.0), psnr(UPDATE, 8.5), psnr(OTHER, 40.0))
-    assert found.strongest is not None
     assert found.strongest.observation == OTHER.observation
     (first,) = outcomes([found])
     assert any(one.startswith("training update: not validated") for one in first.warnings)
-
-
-def test_it_says_where_adaptive_attacks_on_images_ran_on_probes_only() -> None:
-    caveat = "training update: no adaptive attack on images ran, only on probes"
-    for refined in ((PROBE,), (UPDATE,), (PROBE, UPDATE)):
-        rows = [psnr(card, 20.0) for card in (PROBE, UPDATE)]
-        rows += [psnr(card, 18.0, attack="A() | Restorer()") for card in refined]
-        found = line(*rows, known={"adaptive_attacks": ["Restorer"]})
-        assert (caveat in found.all_caveats) is (refined == (PROBE,))

@@ -1,7 +1,3 @@
-"""An audited epsilon in words: its bounds, several seeds, and which views could have refuted the claim."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,7 +19,6 @@ LONE = "reported num-examples"
 def audit_of(
     claimed: float, shift: float, seed: int = 0, confidence: float = CONFIDENCE, neighbours: str = REPLACE_ONE
 ) -> ShownEpsilon:
-    """The audit of noise of deviation 1 on a shift for each of 2,000 canaries, and of 10 lone ones that show nothing."""
     generator = torch.Generator().manual_seed(seed)
     coins, few = (torch.rand(number, generator=generator) < 0.5 for number in (2000, 10))
     scores = shift * (coins.double() - 0.5) + torch.randn(2000, generator=generator).double()
@@ -33,9 +28,7 @@ def audit_of(
 
 
 def pooled(found: Sequence[ShownEpsilon]) -> ShownEpsilon:
-    one = ShownEpsilon.strongest(found)
-    assert one is not None
-    return one
+    return ShownEpsilon.strongest(found)
 
 
 def warnings_of(found: Sequence[ShownEpsilon]) -> list[str]:
@@ -52,7 +45,6 @@ def study(*rows: Row) -> Study:
 
 @pytest.fixture(scope="module")
 def above() -> ShownEpsilon:
-    """An epsilon of 4.4 that claims 2: above the claim if noise is Gaussian only."""
     return audit_of(2.0, 1.0)
 
 
@@ -136,7 +128,6 @@ def test_a_row_holds_one_seed_and_older_rows_are_read_as_they_were_written(above
     new = above.to_json()
     old = {key: value for key, value in new.items() if not key.startswith("largest")} | {"parts": []}
     read = ShownEpsilon.from_json(old | {"largest": 7.5})
-    assert read is not None
     assert (read.largest_plain, read.largest_gaussian, read.largest) == (7.5, 7.5, 7.5)
     assert ShownEpsilon.from_json(old) is None
     # One without neighbours takes those of its defence, and of an app those of examples.
@@ -146,5 +137,4 @@ def test_a_row_holds_one_seed_and_older_rows_are_read_as_they_were_written(above
     app = replace(row, extra={AUDIT: bare | {"covers": "One round."}})
     for rows, level in (((row, claim), CLIENT_LEVEL), ((app,), EXAMPLE_LEVEL)):
         shown = shown_epsilon(study(*rows), "DP")
-        assert shown is not None
         assert shown.level == level

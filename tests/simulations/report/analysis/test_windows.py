@@ -1,12 +1,7 @@
-"""How many windows of each size VisualMixer used, their VFE, and a warning where one size does all the work."""
-
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 from simulations.report.analysis.windows import WindowCounts, window_counts
-from tests.simulations.report.report_run import CONFIG, PIPELINES, attack_rows, build, row, study_of, words
+from tests.simulations.report.report_run import PIPELINES, attack_rows, row, study_of
 
 MIXER = PIPELINES[1]
 
@@ -32,12 +27,3 @@ def test_counts_are_read_of_one_seed_and_weighed_by_area() -> None:
     # Nothing moves in flat images.
     flat = WindowCounts(3, {4: 0, 2: 0})
     assert (flat.shares, flat.caveat, flat.text.endswith("none")) == ({}, "", True)
-
-
-def test_a_damaged_entry_of_window_sizes_is_left_out(tmp_path: Path) -> None:
-    for at, found in enumerate(("of another version", None, [])):
-        known = {**CONFIG, "defenses": {MIXER: {"adaptive_attacks": [], "at_size": found}}}
-        page = build(tmp_path / str(at), [*attack_rows(MIXER), *counted({4: 3, 2: 500})], config=known)
-        headline = words(page.sections["headline"])
-        assert ("of another version" in headline, "one window size" in words(page.text)) == (False, True)
-        assert "windows-of-4" not in page.text  # not among the numbers without a place

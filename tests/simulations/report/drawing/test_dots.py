@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -22,11 +20,9 @@ def a_row(*dots: Dot, interval: tuple[float, float] | None = None) -> DotRow:
 
 
 def marks(drawing: ElementTree.Element, class_: str = "mark") -> list[tuple[float, float]]:
-    """Centres of marks of a class, in order of drawing."""
     of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
     places = [str(child.get("transform")) for one in of for child in one.iter("path")]
-    found = [re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", one) for one in places]
-    return [(float(one[1]), float(one[2])) for one in found if one]
+    return [tuple(map(float, re.findall(r"[\d.]+", one))) for one in places if one.startswith("translate")]
 
 
 def test_marks_stand_in_the_row_of_their_defence_at_their_value() -> None:

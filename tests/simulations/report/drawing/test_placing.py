@@ -1,7 +1,3 @@
-"""Reconstructions of a batch stand beside the originals that they are scored against."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +15,7 @@ def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction"
         Image.fromarray(np.full((4, 4), level, np.uint8)).save(folder / file)
         values = {"attack": "A()" if kind == "reconstruction" else "", "observation": "one-step probe", **fields}
         target = ("e", "", "0", "0", str(number))
-        found.append(Picture("", round=1, target=target, kind=kind, file=file, psnr=None, **values))  # type: ignore[arg-type]
+        found.append(Picture("", round=1, target=target, kind=kind, file=file, psnr=None, **values))
     return found
 
 

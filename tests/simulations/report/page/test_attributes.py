@@ -1,14 +1,8 @@
-"""The section on a sensitive attribute: who read more than the most frequent value, and what each adversary learned from."""
-
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 from simulations.report.sections.attributes import SensitiveAttribute, inferred_attributes
 from simulations.report.studies.score import wilson
-from tests.simulations.report.report_run import PIPELINES as DEFENSES
-from tests.simulations.report.report_run import attack_rows, build, row, study_of
+from tests.simulations.report.report_run import row, study_of
 
 STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"
 NOISE, PRUNED = "GaussianNoise(std=0.1)", "Pruning(fraction=0.9)"
@@ -40,7 +34,6 @@ def section(rows: list[dict[str, Any]]) -> SensitiveAttribute | None:
 
 def test_who_reads_more_than_the_most_frequent_value_is_counted_by_intervals() -> None:
     found = section(every_row())
-    assert found is not None
     assert (found.retrained, found.reading) == (2, 1)
     told = {(one.cell.defense, one.kind): (one.accuracy.mean, one.null, one.reads) for one in found.found}
     assert told["", "static"] == (0.9, 0.5, True)
@@ -49,7 +42,6 @@ def test_who_reads_more_than_the_most_frequent_value_is_counted_by_intervals() -
     # 110 of 200: the interval reaches down to 48 %.
     assert told[PRUNED, "retrained"] == (0.55, 0.5, False)
     few = section(every_row(n=10))
-    assert few is not None
     assert {one.cell.status for one in few.found} == {"under-powered"}
     assert (few.retrained, few.reading) == (0, 0)
     # Cuts have a section of their own.
@@ -64,17 +56,4 @@ def test_the_card_says_what_an_adversary_learned_from() -> None:
         ({}, "retrained"),
     ):
         found = section([inferred(NOISE, "A()", 0.9, **more)])
-        assert found is not None
         assert [one.kind for one in found.found] == [expected]
-
-
-def test_beside_images_an_attribute_has_a_line_of_its_own_and_nothing_is_said_of_probes(tmp_path: Path) -> None:
-    rows = [one for defense in DEFENSES[:2] for one in attack_rows(defense)]
-    rows += [inferred(defense, RETRAINED, 0.8) for defense in DEFENSES[:2]]
-    rows += [inferred(defense, "majority", 0.5) | {"role": "null baseline"} for defense in DEFENSES[:2]]
-    page = build(tmp_path, rows)
-    (table,) = page.tables["glance"]
-    assert table[0][1] == ["From"]
-    found = [line for line in table if line[1][0].strip() == "sensitive attribute"]
-    assert [line[3] for line in found] == [["80.0 % of values", "73.8 to 85.3 %, null 50.0 %"]] * 2
-    assert "ne-step probe" not in page.sections["glance"] + page.sections["glossary"]

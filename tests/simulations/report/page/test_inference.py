@@ -1,10 +1,5 @@
-"""The section on edge-cloud inference: its numbers follow from the rows, cut by cut, and its verdicts from intervals."""
-
-from __future__ import annotations
-
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +10,19 @@ from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.inference import Conclusion, EdgeCloudInference, edge_cloud_inference
+from simulations.report.sections.inference import equation as rule
 from simulations.report.sections.inference.equation import (
-    LEAST_DROP,
-    MARGIN,
-    MOST_OF_DROP,
     NOT_SATISFIED,
     OPEN,
     SATISFIED,
     Difference,
     difference,
     equation,
-    folded,
-    least_before,
-    paired,
 )
 from simulations.report.sections.inference.fit_curves import fit_curves
-from simulations.report.studies.score import Score, merge, wilson
+from simulations.report.studies.score import Score, wilson
 from simulations.report.studies.study import Study, split
-from tests.simulations.report.report_run import CONFIG, build, row
+from tests.simulations.report.report_run import row
 
 ADP, PCA, NOISE = "DeltaAutoencoder(variant='decreasing')", "FeaturePCA(components=5)", "FeatureNoise(std=0.1)"
 PIPELINES = ["", ADP, PCA, NOISE]
@@ -53,7 +43,6 @@ def known(defense: str, at: str, **given: Any) -> dict[str, Any]:
 
 
 def service(defense: str, cut: str, accuracy: float) -> list[dict[str, Any]]:
-    """What a phase writes about answers; at the second cut everything is half as long."""
     scale = 1 + CUTS.index(cut)
     latent = 2000 if defense in ("", NOISE) else 500
     numbers = {
@@ -111,28 +100,22 @@ def studied(rows: list[dict[str, Any]]) -> list[Study]:
 
 
 def sections(rows: list[dict[str, Any]]) -> list[EdgeCloudInference]:
-    """One for each cut."""
     found = [edge_cloud_inference(study, summarise(study, {})) for study in studied(rows)]
     return [one for one in found if one is not None]
 
 
 def lines(rows: list[dict[str, Any]], defense: str) -> Any:
-    """The line of a defence at the first cut."""
     return next(line for line in sections(rows)[0].cut.lines if line.defense == defense)
 
 
-# ---- Equation 1
-
-
 def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
-    """Slowly: on a grid with the corners, the rule holds everywhere, nowhere, or somewhere."""
     draws = np.random.default_rng(0)
     seen = set()
     for _ in range(120):
         server = Difference(0.0, *sorted(draws.uniform(-0.2, 0.3, 2)))
         adversary = Difference(0.0, *sorted(draws.uniform(-0.1, 0.6, 2)))
         points = itertools.product(*(np.linspace(one.low, one.high, 21) for one in (server, adversary)))
-        held = {bool(a >= LEAST_DROP and abs(s) <= min(MARGIN, MOST_OF_DROP * a)) for s, a in points}
+        held = {bool(a >= rule.LEAST_DROP and abs(s) <= min(rule.MARGIN, rule.MOST_OF_DROP * a)) for s, a in points}
         grid = SATISFIED if held == {True} else NOT_SATISFIED if held == {False} else OPEN
         found = equation(server, adversary)
         # A grid can miss the one point, near 0 or a corner, at which the rule holds.
@@ -147,44 +130,33 @@ def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
     assert equation(None, Difference(0.4, 0.3, 0.5)) == OPEN
 
 
-def test_the_interval_of_a_difference_is_newcombes_example() -> None:
-    """56 of 70 against 48 of 80: 0.0524 to 0.3339 (Newcombe 1998, Table II, method 10)."""
-    before, after = (Score(k / n, *wilson(k / n, n)) for k, n in ((56, 70), (48, 80)))
-    found = difference(before, after)
-    assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
-
-
 def share(hits: float, n: int, seeds: int = 1) -> Score:
     return Score(hits / n, *wilson(hits / n, n), n=n * seeds, by_seed=dict.fromkeys(range(seeds), hits / n))
 
 
 def test_pairs_that_do_not_change_have_almost_no_interval_and_pairs_without_correlation_that_of_two_groups() -> None:
-    """380 of 400 right, and the same ones: unpaired intervals would say up to 3 points."""
     same = share(380, 400)
-    found, apart = paired(same, same, share(0, 400), share(0, 400)), difference(same, same)
-    assert found is not None
-    assert apart is not None
+    found, apart = rule.paired(same, same, share(0, 400), share(0, 400)), difference(same, same)
     assert (found.value, round(apart.most, 3)) == (0, 0.031)
     assert found.most < 0.01
     # Three seeds ask about the same 400 images.
-    assert paired(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
-    assert paired(same, same, None, None) == apart
+    assert rule.paired(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
+    assert rule.paired(same, same, None, None) == apart
+    # 56 of 70 against 48 of 80 (Newcombe 1998, Table II, method 10).
+    newcombe = difference(share(56, 70), share(48, 80))
+    assert (newcombe.value, newcombe.low, newcombe.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
     # 200 of 400 before and after, and half of either in common.
     half = share(200, 400)
-    found, apart = paired(half, half, share(100, 400), share(100, 400)), difference(half, half)
-    assert found is not None
-    assert apart is not None
+    found, apart = rule.paired(half, half, share(100, 400), share(100, 400)), difference(half, half)
     assert (found.low, found.high) == pytest.approx((apart.low, apart.high))
 
 
 @pytest.mark.numeric
 def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
-    """88 % right before and 85 % after, of which 6 % lost and 3 % gained; the bounds are 4 deviations of 2,000 draws of 95 %."""
+    # 88 % right before and 85 % after, of which 6 % lost and 3 % gained; the bounds are 4 deviations of 2,000 draws of 95 %.
     draws, inside = np.random.default_rng(0), 0
     for both, lost, gained, _ in draws.multinomial(400, (0.82, 0.06, 0.03, 0.09), 2000):
-        found = paired(share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400))
-        assert found is not None
+        found = rule.paired(share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400))
         inside += found.low <= 0.03 <= found.high
     assert 0.93 <= inside / 2000 <= 0.975
 
@@ -192,37 +164,18 @@ def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
 def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
     for images, null in ((400, 0.5), (2000, 0.7), (60, 0.55)):
         after = Score(*binomial_interval(round(null * images), images))
-        unchanged, least = Difference(0.0, 0.0, 0.0), least_before(images, null)
-        assert least is not None
+        unchanged, least = Difference(0.0, 0.0, 0.0), rule.least_before(images, null)
         hits = round(least * images)
         told = [equation(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in (hits - 1, hits)]
         assert told[0] != SATISFIED == told[1], (images, null)
-    assert least_before(12, 0.9) is None
-
-
-def test_seeds_that_ask_about_the_same_images_are_no_more_images() -> None:
-    """Five seeds alike tell as much as one; seeds that differ tell less."""
-
-    def of(shares: list[float]) -> Score:
-        rows = [inference(PCA, "conv2", STATIC, value) | {"seed": seed} for seed, value in enumerate(shares)]
-        return merge([Row.from_json(one) for one in rows])
-
-    one, alike, apart = of([0.8]), of([0.8] * 5), of([0.7, 0.75, 0.8, 0.85, 0.9])
-    assert (alike.mean, alike.low, alike.high) == pytest.approx((one.mean, one.low, one.high))
-    assert None not in (apart.low, apart.high, one.low, one.high)
-    assert (apart.low or 1) < (one.low or 0) < (one.high or 1) < (apart.high or 0)
-
-
-# ---- Rows in, section out
+    assert rule.least_before(12, 0.9) is None
 
 
 def test_each_cut_has_its_own_numbers_and_verdicts_and_says_what_survives_retraining() -> None:
-    """At the first cut the autoencoder falls, components survive, noise is undecided; at the second nothing hides anything."""
     first, second = sections(every_row())
-    assert first.conclusion == Conclusion(
-        cases=3, satisfied=2, survive=(PCA,), fall=(ADP,), open=(), retrained=3, reads=3
-    )
-    assert second.conclusion == Conclusion(cases=3, satisfied=0, survive=(), fall=(), open=(), retrained=3, reads=3)
+    known = {"cases": 3, "open": (), "retrained": 3, "reads": 3}
+    assert first.conclusion == Conclusion(satisfied=2, survive=(PCA,), fall=(ADP,), **known)
+    assert second.conclusion == Conclusion(satisfied=0, survive=(), fall=(), **known)
     assert (first.cut.name, second.cut.name) == CUTS
     judged = {line.defense: (line.static, line.retrained) for line in first.cut.lines}
     told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
@@ -234,19 +187,6 @@ def test_each_cut_has_its_own_numbers_and_verdicts_and_says_what_survives_retrai
     assert [line.smaller for line in second.cut.lines] == [1, 4, 4, 1]
 
 
-def test_accuracy_at_one_cut_never_stands_beside_an_attack_at_another() -> None:
-    """Rows of the training are in the study of each cut."""
-    studies = studied([row(metric="train-loss", value=0.5, scenario="inference", round=2), *every_row()])
-    assert [(one.cut, one.words[-1]) for one in studies] == [(cut, f"cut at {cut}") for cut in CUTS]
-    for study in studies:
-        assert {row.cut for row in study.rows} == {"", study.cut}
-        assert sum(row.metric == "train-loss" for row in study.rows) == 1
-    adp = [next(line for line in summarise(study, {}) if line.defense == ADP) for study in studies]
-    assert [line.deployed.mean if line.deployed else None for line in adp] == [0.88, 0.9]
-    assert [line.round for line in adp] == [3, 4]
-    assert not any("cut" in caveat for line in adp for caveat in line.caveats)
-
-
 def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:
     weak = {"value": 0.52, "ci_low": 0.47, "ci_high": 0.57}
     rows = [one | weak if (one["defense"], one["attack"]) == ("", STATIC) else one for one in every_row()]
@@ -255,17 +195,14 @@ def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_
 
 
 def test_before_and_after_are_those_of_the_strongest_adversary_unprotected_or_protected() -> None:
-    """One that falls from 95 % to 60 % is no less evidence because another stays at 70 %."""
     full = "AttributeInference(architecture='full')"
-    found = lines(
-        [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)], PCA
-    ).retrained
+    rows = [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)]
+    found = lines(rows, PCA).retrained
     change = found.change
     assert (found.attack, change.before.mean, found.equation) == (full, 0.9, SATISFIED)
     assert change.after.mean == pytest.approx(0.605, abs=2e-3)
-    found = lines(
-        [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)], ADP
-    ).retrained
+    rows = [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)]
+    found = lines(rows, ADP).retrained
     assert (found.attack, found.change.before.mean, found.change.after.mean) == (full, 0.95, 0.88)
     # What the card of an adversary says counts, whoever wrote it.
     theirs = [inference(of, "conv2", "TheirInference()", value) for of, value in (("", 0.95), (ADP, 0.6))]
@@ -276,9 +213,9 @@ def test_before_and_after_are_those_of_the_strongest_adversary_unprotected_or_pr
 
 
 def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
-    opposite = folded(Score(0.2, 0.15, 0.26, n=400))
+    opposite = rule.folded(Score(0.2, 0.15, 0.26, n=400))
     assert (opposite.mean, opposite.low, opposite.high) == pytest.approx((0.8, 0.74, 0.85))
-    assert folded(Score(0.5, 0.4, 0.6)) == Score(0.5, 0.4, 0.6)
+    assert rule.folded(Score(0.5, 0.4, 0.6)) == Score(0.5, 0.4, 0.6)
     for values, read, told in ((2, 0.9, NOT_SATISFIED), (3, 0.1, SATISFIED)):
         wrong = inference(PCA, "conv2", RETRAINED, 0.1)
         wrong["card"] |= {"attribute_values": values}
@@ -289,36 +226,10 @@ def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
 
 
 def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
-    """Behind noise it reads as much as the static one; behind components it is no better than the most frequent value."""
     told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
     found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
-
-
-def test_the_strongest_reconstruction_is_the_strongest_by_ms_ssim() -> None:
-    """A brighter guess may have less PSNR and more of the structure, which is what the column shows."""
-    other = "InverseNetwork()"
-    told = {"psnr": PSNR[ADP] - 2, "ms-ssim": 0.9}
-    more = [
-        one | {"attack": other, "value": told[one["metric"]]}
-        for one in inversion(ADP, "conv2", PSNR[ADP])
-        if one["attack"] == INVERSION and one["metric"] in told
-    ]
-    rows = every_row() + more
-    assert lines(rows, ADP).after.attack == other
-    assert lines([one for one in rows if one["metric"] != "ms-ssim"], ADP).after.attack == INVERSION
-
-
-def test_rows_without_attributes_have_no_verdict_and_no_study_without_queries_a_section() -> None:
-    for found in sections([one for one in every_row() if one["metric"] != "attribute-accuracy"]):
-        assert found.conclusion is None
-        assert not found.cut.infers
-    (study,) = studied([row(metric="test-accuracy", value=0.5)])
-    assert edge_cloud_inference(study, ()) is None
-
-
-# ---- Curves and masks
 
 
 def path_rows(
@@ -361,23 +272,3 @@ def test_curves_show_every_point_and_what_plain_features_and_masks_give() -> Non
     (curve,) = fit_curves(studied(rows)[0])
     assert curve.unprotected["server"] == "92.0 %"
     assert "server, 1 epochs: 82.0 %" in curve.drawing
-
-
-def test_masks_are_shown_in_the_section_in_order_and_not_among_attacked_images(tmp_path: Path) -> None:
-    kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")
-    place = {"attack": "", "client": "server", "target": 0}
-    pictures = [
-        known(ADP, cut) | place | {"kind": kind, "image": at, "observation": "delta masks"}
-        | {"caption": f"cut at {cut}, image {at + 1}", "file": f"{cut}-{at}-{kind}.png"}
-        for cut in CUTS for at in (0, 1) for kind in sorted(kinds)
-    ]  # fmt: skip
-    of = {"kind": "original", "client": 0, "image": 0, "observation": "queries", "file": "o.png"}
-    rows = [one for one in every_row() if one["defense"] in ("", ADP)]
-    config = CONFIG | {"pipelines": ["", ADP], "defenses": {}}
-    found = build(tmp_path, rows, config=config, pictures=[*pictures, known("", "conv2") | place | of])
-    named = [known["alt"] for name, known in found.tags if name == "img"]
-    masks = [alt for alt in named if alt and "image" in alt and "cut at" in alt]
-    words = ("image", "server cam", "adversary cam", "mask", "masked")
-    assert masks == [f"{word}, cut at {cut}, image {at}" for cut in CUTS for at in (1, 2) for word in words]
-    assert "cut at" not in found.sections["pictures1"]
-    assert "pictures2" not in found.sections

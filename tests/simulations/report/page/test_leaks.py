@@ -1,7 +1,3 @@
-"""Membership, class representatives, chains and adaptive attacks: from rows to curves, marks and tables."""
-
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,21 +9,12 @@ import pytest
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
 from tests.simulations.report.report_run import (
-    CHAINED,
-    CONFIG,
-    DRAWING,
-    DRAWN,
-    INVERSION,
     MEMBERS,
     PIPELINES,
     Page,
     attack_rows,
     build,
-    chain_rows,
-    drawing_rows,
-    every_attack,
     member_rows,
-    row,
     study_of,
 )
 
@@ -42,13 +29,12 @@ def charts(rows: list[dict[str, Any]]) -> list[tuple[str, ElementTree.Element]]:
 
 
 def shapes(drawing: ElementTree.Element, class_: str, tag: str = "path") -> list[ElementTree.Element]:
-    """Elements of a kind inside of what has a class."""
     of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
     return [child for one in of for child in one.iter(tag)]
 
 
 def membership_rows(found: Page) -> list[dict[str, list[str]]]:
-    """Those that tell members from others, then those at chance, which are folded."""
+    # Those that tell members from others, then those at chance, which are folded.
     return [one for at in range(len(found.tables["membership"])) for one in found.table("membership", at)]
 
 
@@ -57,14 +43,12 @@ def corners(line: ElementTree.Element) -> np.ndarray:
 
 
 def drawn_points(drawing: ElementTree.Element) -> list[np.ndarray]:
-    """(fpr, tpr) of every line, read off the drawing: the dotted diagonal runs from ``LEAST_RATE`` to 1, on logarithmic axes."""
     (diagonal,) = shapes(drawing, "nullline")
     start, end = corners(diagonal)
     return [LEAST_RATE ** (1 - (corners(line) - start) / (end - start)) for line in shapes(drawing, "series")]
 
 
 def measured(defense: str, shift: float, seed: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows made from scores of 40 members and 200 others by counting pairs and thresholds, and what they say."""
     draw = np.random.default_rng(seed)
     members, others = draw.normal(shift, 1, 40), draw.normal(0, 1, 200)
     levels = [np.inf, *sorted([*members, *others], reverse=True)]
@@ -96,11 +80,12 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
 
 
 def test_each_attack_and_the_last_round_of_each_defence_has_its_own_chart() -> None:
-    late = member_rows("", 0.9, (0.85, 0.95), round=3)
-    other = member_rows("", 0.8, (0.75, 0.85), attack="ShadowModels()")
+    late, other = (member_rows("", 0.9, (0.85, 0.95), **one) for one in ({"round": 3}, {"attack": "ShadowModels()"}))
     found = charts(member_rows("", 0.7, SURE) + member_rows(MIXER, 0.6, (0.55, 0.65)) + late + other)
-    assert [attack for attack, _ in found] == [MEMBERS, "ShadowModels()"]
-    assert [len(shapes(drawing, "series")) for _, drawing in found] == [2, 1]
+    assert [(attack, len(shapes(drawing, "series"))) for attack, drawing in found] == [
+        (MEMBERS, 2),
+        ("ShadowModels()", 1),
+    ]
     assert drawn_points(found[0][1])[0][2] == pytest.approx([0.25, 0.9], abs=0.001)
 
 
@@ -109,20 +94,13 @@ def test_several_seeds_give_the_mean_rate_at_each_false_positive_rate() -> None:
     found = dict(mean_curve([step, diagonal]))
     assert (found[0.0], found[0.25], found[0.5], found[1.0]) == pytest.approx((0.0, 0.375, 0.75, 1.0))
     assert mean_curve([step]) == step
+    for damaged in (None, 3, "text", [1, 2], [[0, 0], [1]], [[0, 0], [2, 1]], [[0, "nan"]]):
+        assert read_curve(damaged) == [], damaged
     vertical = [(0.0, 0.0), (0.0, 0.4), (1.0, 1.0)]
     assert dict(mean_curve([vertical, vertical]))[0.0] == 0.4  # the top of a vertical step
     seeds = member_rows("", 0.7, SURE) + member_rows("", 0.9, (0.85, 0.95), seed=1)
     (points,) = drawn_points(charts(seeds)[0][1])
     assert np.interp(0.25, points[:, 0], points[:, 1]) == pytest.approx(0.8, abs=0.01)
-
-
-def test_a_damaged_curve_costs_its_line_and_not_its_score(tmp_path: Path) -> None:
-    for damaged in (None, 3, "text", [1, 2], [[0, 0], [1]], [[0, 0], [2, 1]], [[0, "nan"]]):
-        assert read_curve(damaged) == [], damaged
-        rows = member_rows("", 0.7, SURE)
-        rows[0]["roc"] = damaged
-        assert charts(rows) == [], damaged
-    assert build(tmp_path, rows).table("membership")[0]["AUC"] == ["0.70", "0.65 to 0.75"]
 
 
 def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: Path) -> None:
@@ -151,7 +129,6 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: 
 
 
 def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_path: Path) -> None:
-    """999 non-members have no rate at 0.1 %, whatever a row says; without its row the curve gives the rate."""
     for others, marks in ((99, 1), (100, 2), (999, 2), (1000, 3)):
         drawing = charts(member_rows("", 0.7, SURE, others=others))[0][1]
         assert len(shapes(drawing, "mark")) == marks, "one of them is in the legend"
@@ -165,45 +142,3 @@ def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_
         assert line["TPR at 1 % FPR"] == [f"12.5 %{mark}", "10.0 to 15.0"]
         assert line.get("TPR at 0.1 % FPR") == expected
         assert line["AUC"][0] == "0.70"
-
-
-def test_what_a_gan_draws_is_judged_by_the_oracle_and_is_no_guess_of_an_image(tmp_path: Path) -> None:
-    found = build(tmp_path, FEW + drawing_rows("", 0.4) + drawing_rows(MIXER, 0.12, half=0.04), pictures=DRAWN)
-    plain, mixed = found.table("representatives")
-    assert plain["Recognised"] == ["40.0 %", "30.0 to 51.0", "n = 80", "chance 10.0 %", "oracle 97.0 %"]
-    assert (plain["Failures"], plain["Status"], mixed["Status"]) == (["3"], ["✓ ok"], ["✓ ok"])
-    images = [str(known["alt"]).split(",")[0] for tag, known in found.tags if tag == "img"]
-    assert images == [f"no. {image}" for image in range(0, 20, 2)]
-    assert "pictures" not in found.sections
-    assert DRAWING not in found.sections["headline"]
-    assert DRAWING not in [one["Attack"][0] for one in found.table("attacks")]
-    unknown = build(tmp_path / "b", drawing_rows("", 0.12) + drawing_rows(MIXER, 0.6))
-    assert [one["Status"] for one in unknown.table("representatives")] == [["† not validated"]] * 2
-
-
-def test_a_chain_is_validated_by_its_first_stage_and_adaptive_only_to_the_defence_it_was_made_against(
-    tmp_path: Path,
-) -> None:
-    eight, two = PIPELINES[2:]
-    rows = [one for defense in PIPELINES for one in attack_rows(defense)]
-    rows += [one for at in (1, 3) for one in chain_rows(MIXER, 20.0, at=at)]
-    rows += chain_rows(two, 20.0) + member_rows("", 0.7, SURE) + member_rows(eight, 0.6, (0.55, 0.65))
-    for one in rows:
-        if (one["defense"], one["attack"], one["metric"], one["round"]) == ("", INVERSION, "psnr", 3):
-            one |= {"value": 9.0, "ci_low": 8.5}
-    rows.append(row(attack="Untried()", metric="psnr", reference="original", value=12.5, ci_low=12.0, defense=MIXER))
-    known = {eight: {"adaptive_attacks": ["InvertingGradients", "LossThreshold"], "sources": []}}
-    found = build(tmp_path, rows, config=CONFIG | {"defenses": CONFIG["defenses"] | known})
-    every = every_attack(tmp_path).table("attacks")
-    chains = [one for one in every if one["Attack"][0] == CHAINED and MIXER in re.sub(r"\s", "", one["Defence"][0])]
-    assert {one["Round"][0]: one["Status"][0] for one in chains} == {"1": "✓ ok", "3": "† not validated"}
-    adaptive = {
-        (re.sub(r"\s", "", one["Defence"][0]), one["Attack"][0])
-        for one in [*every, *found.table("membership")]
-        if "adaptive to this defence" in one["Attack"]
-    }
-    # The restorer was made against the mixer; on DP-SGD it is an attack like any other, and so is all on no defence.
-    assert adaptive == {(MIXER, CHAINED), (eight, INVERSION), (eight, MEMBERS)}
-    assert found.table("summary")[1]["attack"] == ["InvertingGradients + LearnedRestorer", "round 1, n = 16"]
-    # A failure without a control is no evidence and never leads.
-    assert "Untried" not in found.sections["headline"]

@@ -1,15 +1,10 @@
-"""The section on outsourced training: its numbers follow from the rows; an attack is measured by what it adds to looking."""
-
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.outsourced import UploadRead, outsourced_training
-from tests.simulations.report.report_run import CONFIG, NULLS, build, row, study_of
+from tests.simulations.report.report_run import CONFIG, NULLS, row, study_of
 
 LOOKING, RESTORED, MEANS = "AsUploaded()", "AsUploaded() | LearnedRestorer()", "AsUploaded() | WindowMean()"
 MIXER = "Mixer(window=4)"
@@ -24,7 +19,6 @@ def known(defense: str, **given: Any) -> dict[str, Any]:
 
 
 def training(defense: str, seed: int = 0) -> list[dict[str, Any]]:
-    """What a run writes about uploads, then about two rounds of training."""
     at_first = {
         "clients-failed": 0.0,
         "upload-bytes": 2e6,
@@ -41,7 +35,6 @@ def training(defense: str, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str, Any]]:
-    """What one attack on uploaded images writes."""
     mine = known(defense, attack=name, card=CARD, n=32) | given
     ends = {"ci_low": psnr - 1, "ci_high": psnr + 1, "worst": psnr + 5}
     return [
@@ -54,7 +47,6 @@ def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str,
 
 
 def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
-    """A finished run."""
     found = []
     for seed in seeds:
         found += training("", seed) + training(MIXER, seed)
@@ -71,7 +63,6 @@ def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
 def reads(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], UploadRead]:
     mine = study_of(rows, ["", MIXER])
     view = outsourced_training(mine, summarise(mine, SETTINGS["defenses"]))
-    assert view is not None
     return {(one.cell.defense, one.cell.attack, one.cell.round): one for one in view.reads}
 
 
@@ -91,31 +82,3 @@ def test_a_gain_is_what_an_attack_adds_to_looking_at_the_same_defence_in_the_sam
     assert reads([*rows, broken])[MIXER, "Broken()", 1].gain is None
     drawn = known(MIXER, round=3, attack="Drawn()", card={"observation": "trained model"})
     assert reads([*rows, row(metric="psnr", reference="original", value=11.0, **drawn)]).keys() == reads(rows).keys()
-
-
-def test_every_number_of_an_upload_and_of_a_read_follows_from_the_rows(tmp_path: Path) -> None:
-    page = build(tmp_path, outsourced_rows(), config=SETTINGS)
-    none, mixer = page.table("outsourced")
-    # As deployed: on transformed test images, in the last complete round.
-    assert (mixer["accuracy as deployed, %"][0], mixer["images uploaded"]) == ("80.0", ["640"])
-    assert (mixer["bytes of a client"], mixer["seconds of the server, a round"]) == (["2 MB"], ["3"])
-    assert (none["seconds of a client"], mixer["seconds of a client"]) == (["0.5"], ["1.5"])
-    found = {(one["Defence"][0], one["Attack"][0]): one for one in page.table("outsourced", 1)}
-    assert found.keys() == {(defense or "No defence", name) for defense, name in PSNR}
-    restored = found[MIXER, RESTORED]
-    assert (restored["PSNR, dB"], restored["over null"]) == (["17.5", "16.5 to 18.5"], ["+5.2", "mean 12.2"])
-    assert [found[MIXER, one]["over the upload"] for one in (LOOKING, RESTORED, MEANS)] == [
-        [DASH],
-        ["+3.5"],
-        [f"{MINUS}0.8"],
-    ]
-    assert (restored["SSIM"][0], restored["identified"][0]) == ("0.17", "32 of 32")
-
-
-def test_a_run_that_has_just_uploaded_shows_what_it_has(tmp_path: Path) -> None:
-    rows = [one for one in training(MIXER) if one["metric"] not in ("test-accuracy", "server-seconds")]
-    found = build(tmp_path, rows, config=SETTINGS)
-    shown = next(one for one in found.table("outsourced") if one["Defence"][0] == MIXER)
-    assert shown["images uploaded"] == ["640"]
-    assert shown["accuracy as deployed, %"] == shown["seconds of the server, a round"] == [DASH]
-    assert len(found.tables["outsourced"]) == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import re
 import shutil
@@ -11,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks.metrics.names import Role
-from simulations import report
 from simulations.report import write_report
-from simulations.report.page import page as page_module
 from tests.simulations.report.report_run import (
     CONFIG,
     INVERSION,
@@ -31,7 +26,6 @@ from tests.simulations.report.report_run import (
     member_rows,
     png,
     row,
-    setting,
     words,
     write_run,
 )
@@ -41,17 +35,11 @@ SMALL = [one for defense in PIPELINES[:2] for one in attack_rows(defense)]
 
 
 def number(text: str) -> float:
-    """What a reader reads: a real minus sign, a unit, a ratio."""
-    found = re.search(r"[+\-]?\d+(\.\d+)?(e-?\d+)?", text.replace("\N{MINUS SIGN}", "-"))
-    assert found, text
-    return float(found.group())
+    return float(re.findall(r"[+\-]?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("\N{MINUS SIGN}", "-"))[0])
 
 
 def values(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
     return [one["value"] for one in rows if all(one[key] == value for key, value in wanted.items())]
-
-
-# Numbers --------------------------------------------------------------------------------------------------------------
 
 
 def test_every_number_in_the_summary_follows_from_the_rows(tmp_path: Path) -> None:
@@ -97,18 +85,6 @@ def test_every_number_in_the_summary_follows_from_the_rows(tmp_path: Path) -> No
             assert (shown["ε (δ)"], spent) == (["\N{EN DASH}"], [0, 0])
 
 
-def test_what_is_missing_or_infinite_has_signs_of_its_own(tmp_path: Path) -> None:
-    known = {"metric": "psnr", "reference": "original", "card": setting(1)}
-    rows = [
-        row(metric="test-accuracy", reference="original", value=None),
-        row(metric="epsilon", value=float("inf")),
-        row(attack="A()", value=float("inf"), worst=float("inf"), **known),
-        row(attack="grey", role=Role.NULL_BASELINE, value=8.0, **known),
-    ]
-    shown = build(tmp_path, rows).table("summary")[0]
-    assert (shown["original"], shown["ε (δ)"], shown["clean"]) == (["∞"], ["∞"], ["\N{EN DASH}"])
-
-
 def test_the_top_says_where_nothing_is_evidence_or_the_run_did_not_end(tmp_path: Path) -> None:
     where = {"pipeline": 3, "of": 6, "round": 2, "rounds": 8, "finished": False}
     training = row(metric="test-accuracy", reference="original", value=0.9)
@@ -131,7 +107,6 @@ def test_the_top_says_where_nothing_is_evidence_or_the_run_did_not_end(tmp_path:
 
 
 def test_tests_at_chance_are_folded_and_few_members_named_almost_without_error_are_not(tmp_path: Path) -> None:
-    """An AUC of 0.53 (0.48 to 0.58) can hide that 30 % of the members are named at 1 % false positives."""
     at_chance, hidden = member_rows(PIPELINES[1], 0.51, (0.45, 0.57)), member_rows(PIPELINES[2], 0.53, (0.48, 0.58))
     at_chance[1] |= {"value": 0.015, "ci_low": 0.007, "ci_high": 0.028}
     hidden[1] |= {"value": 0.3, "ci_low": 0.24, "ci_high": 0.37}
@@ -140,18 +115,6 @@ def test_tests_at_chance_are_folded_and_few_members_named_almost_without_error_a
     above, _, folded = page.split('<section id="membership">')[1].split("</section>")[0].partition("<details>")
     assert ["0.70" in above, "30.0 %" in above, "0.51" in above, "1.5 %" in above] == [True, True, False, False]
     assert ["0.51" in folded, "<svg" in folded, "30.0 %" in folded] == [True, True, False]
-
-
-def test_cells_of_several_units_are_sorted_by_their_seconds(tmp_path: Path) -> None:
-    rows = [
-        one | {"value": 348.0} if (one["metric"], one["defense"]) == ("attack-seconds", "") else one for one in SMALL
-    ]
-    build(tmp_path, rows)
-    cells = re.findall(r'data-value="([^"]+)">([^<]+)', (tmp_path / "attacks.html").read_text(encoding="utf-8"))
-    assert {("348.0", "5.8 min"), ("12.0", "12 s")} <= set(cells)
-
-
-# Pictures -------------------------------------------------------------------------------------------------------------
 
 
 def test_pictures_come_best_recovered_first_byte_for_byte(tmp_path: Path) -> None:
@@ -172,10 +135,6 @@ def test_pictures_come_best_recovered_first_byte_for_byte(tmp_path: Path) -> Non
     assert headline == [f"{name}, {highest}" for name in ("original", "protected", "guess")] * 2
     embedded = {str(known["src"]).partition(",")[2] for tag, known in every.tags if tag == "img"}
     assert embedded == {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
-    assert "altered" not in every.sections["pictures"]
-    same = [one | {"file": str(one["file"]).replace("protected", "original")} for one in PICTURES]
-    build(tmp_path / "same", SMALL, pictures=same)
-    assert every_attack(tmp_path / "same").sections["pictures"].count("not altered by the defence") == len(same) // 6
 
 
 def test_only_png_files_of_the_run_are_embedded_and_no_more_than_fit(
@@ -195,57 +154,16 @@ def test_only_png_files_of_the_run_are_embedded_and_no_more_than_fit(
     assert "did not fit on this page" in found.text
 
 
-# Robustness -----------------------------------------------------------------------------------------------------------
-
-
-def test_texts_are_escaped_everywhere(tmp_path: Path) -> None:
-    evil = "<script>alert('x')</script>\"&"
-    known = {"metric": "psnr", "reference": "original", "value": 9.0, "card": setting(1, selection=evil)}
-    rows = [
-        row(experiment=evil, dataset=evil, model=evil, scenario=evil, defense=defense, **more)
-        for defense in ("", evil)
-        for more in (
-            {"metric": "test-accuracy", "reference": "original", "value": 0.5},
-            {"metric": evil, "reference": evil, "value": 0.5},
-            {"metric": "client", "status": "failed", "message": evil},
-            {"attack": evil, **known},
-            {"attack": f"{evil}!", "role": "null baseline", **known},
-        )
-    ]
-    config = {"config": {evil: evil}, "defenses": {evil: {"sources": [evil], "adaptive_attacks": [evil]}}}
-    config |= {"versions": {evil: evil}, "progress": {"round": evil, "failed": evil}, evil: evil, "command": evil}
-    pictures = [PICTURES[2] | {"defense": evil, "attack": evil, "client": evil, "kind": evil}]
-    found = build(tmp_path, rows=rows, config=config, pictures=pictures)
-    assert len([tag for tag, _ in found.tags if tag == "script"]) == 1
-    assert not [key for _, known in found.tags for key in known if key.startswith("on")]
-    assert evil in found.text
-    assert found.open == []
-
-
-def test_a_missing_or_damaged_part_costs_only_itself(tmp_path: Path) -> None:
+def test_a_missing_part_costs_only_itself(tmp_path: Path) -> None:
     parts = ("config.json", "rows.jsonl", "pictures")
-    damaged = ["", "{", "[]", "3", '{"pipelines": 3, "config": 4, "defenses": [1], "progress": []}']
-    for at, missing in enumerate([*((one,) for one in parts), parts, *damaged]):
+    for at, missing in enumerate([*((one,) for one in parts), parts]):
         directory = write_run(tmp_path / str(at), SMALL, pictures=PICTURES[:3])
-        if isinstance(missing, str):
-            (directory / "config.json").write_text(missing)
-        else:
-            for name in missing:
-                path = directory / name
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name in missing:
+            shutil.rmtree(directory / name) if name == "pictures" else (directory / name).unlink()
         found = Page(write_report(directory).read_text(encoding="utf-8"))
         assert "configuration" in found.sections
         assert ("summary" in found.sections) == ("rows.jsonl" not in missing), missing
-        for name in parts[:2]:
-            assert (f"{name} is missing" in found.text) == (not isinstance(missing, str) and name in missing), missing
-    with (directory / "rows.jsonl").open("a") as file:
-        file.write('{"experiment": "demo", "metr')
-    found = Page(write_report(directory).read_text(encoding="utf-8"))
-    assert "the last line is cut off and was left out" in found.text
-    assert len(found.table("summary")) == 2
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
+        assert [f"{name} is missing" in found.text for name in parts[:2]] == [name in missing for name in parts[:2]]
 
 
 def test_a_report_is_the_same_each_time_and_replaces_nothing_else_and_the_old_one_only_as_a_whole(
@@ -277,45 +195,7 @@ def test_a_report_is_the_same_each_time_and_replaces_nothing_else_and_the_old_on
     assert files() == first | {"rows.jsonl": b""}
 
 
-def test_the_package_is_python_only_because_a_flower_bundle_drops_the_rest() -> None:
-    files = [one for one in Path(report.__file__).parent.rglob("*") if one.is_file() and one.suffix != ".pyc"]
-    assert {path.suffix for path in files} == {".py"}
-    assert not [path for path in files if path.stem.startswith("test_") or path.stem.endswith("_test")]
-    assert page_module.whole(page_module.BODY).count("<!doctype html>") == 1
-
-
 @pytest.mark.long
 def test_matplotlib_is_imported_when_something_is_drawn_and_not_before() -> None:
     code = "import sys, simulations.cli, simulations.report.page.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == 0
-
-
-# On paper -------------------------------------------------------------------------------------------------------------
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-MOST_SHEETS = 8
-"""Of the page of a run of a few defences."""
-printed = pytest.mark.skipif(not (CHROMIUM and shutil.which("pdftotext")), reason="needs Chromium and pdftotext")
-
-
-def pages_of(path: Path, folder: Path) -> list[str]:
-    """The texts of a page's sheets, as Chromium prints it, scripts and all."""
-    made = folder / "printed.pdf"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
-    command = [str(CHROMIUM), *options, f"--print-to-pdf={made}", path.resolve().as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    told = subprocess.run(["pdftotext", "-layout", made, "-"], check=True, capture_output=True, text=True)
-    return told.stdout.split("\f")[:-1]
-
-
-@pytest.mark.long
-@printed
-def test_printed_tables_say_their_columns_on_every_sheet_and_folds_stay_folded(tmp_path: Path) -> None:
-    more = [row(metric=f"odd-{number:03}", value=number) for number in range(120)]
-    lost = [row(metric="attack", attack="A()", status="failed", message=f"lost-{number:03}") for number in range(120)]
-    directory = write_run(tmp_path / "run", rows=[*demo_rows(), *more, *lost])
-    sheets = pages_of(write_report(directory), tmp_path)
-    long = [sheet for sheet in sheets if re.search(r"lost-\d{3}", sheet)]
-    assert len(long) > 2
-    assert all(re.search(r"What failed\s+Rounds", sheet) for sheet in long)
-    assert not [sheet for sheet in sheets if "odd-001" in sheet]

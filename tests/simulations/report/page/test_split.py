@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -10,66 +8,80 @@ from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
-from simulations.report.analysis.line import Line
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import strongest, summarise
 from simulations.report.studies.score import merge
-from simulations.report.studies.study import Study
 from simulations.report.text import amount, power_of_ten, size
-from tests.simulations.report.report_run import every_attack, row, study_of
-from tests.simulations.report.report_split_run import (
-    DECODER,
-    JIGSAW,
-    PSNR,
-    SETTINGS,
-    SHUFFLE,
-    TOLD,
-    attack,
-    build,
-    card,
-    split_rows,
-    training,
-)
+from tests.simulations.report import report_run
+from tests.simulations.report.report_run import CONFIG, NULLS, Page, every_attack, row, study_of
+
+DECODER, JIGSAW, TOLD = "TokenDecoder()", "TokenJigsaw()", "FeatureInversion(permutation='oracle')"
+SHUFFLE = "PatchShuffle()"
+ACCURACY = {"": 0.9, SHUFFLE: 0.75}
+PSNR = {("", DECODER): 30.0, ("", TOLD): 60.0, (SHUFFLE, DECODER): 9.0, (SHUFFLE, JIGSAW): 25.0, (SHUFFLE, TOLD): 60.0}
+SETTINGS = CONFIG | {"pipelines": ["", SHUFFLE], "defenses": {SHUFFLE: {"adaptive_attacks": ["TokenJigsaw"]}}}
+
+
+def card(attack: str) -> dict[str, Any]:
+    known = {"observation": "smashed data", "num_classes": 10, "images": 8, "labels": "known", "auxiliary_data": "none"}
+    known |= {"transmissions_used": 30 if attack == JIGSAW else 1}
+    return known | ({"upper_bound": "knows the order"} if attack == TOLD else {})
+
+
+def training(defense: str, seed: int = 0) -> list[dict[str, Any]]:
+    """What a split run writes about training under one defence: the client half's costs, then two rounds."""
+    known = {"defense": defense, "seed": seed, "scenario": "split"}
+    costs = {"edge-parameters": 53248.0, "edge-macs": 922752.0, "edge-peak-bytes": 264960.0}
+    costs |= {"edge-training-macs": 3 * 922752.0 if defense else 922752.0}
+    costs |= {"log10-orders": 213.13, "log10-target-share": -13.32} if defense == SHUFFLE else {}
+    found = [row(metric=name, value=value, round=0, n=1, **known) for name, value in costs.items()]
+    for at in (1, 2):
+        share = ACCURACY[defense] - 0.1 * (2 - at) + 0.01 * seed
+        rated = {"test-accuracy": share, "mcc-micro": share - 0.05, "mcc-macro": share - 0.07}
+        for reference in ("transformed",) if defense else ("original", "transformed"):
+            found += [row(metric=m, value=v, reference=reference, n=400, round=at, **known) for m, v in rated.items()]
+        counted = {"bytes-per-sample": 4096.0, "samples-per-second": 400.0 * at, "batches-lost": at - 1}
+        counted |= {"update-bytes": 2e6, "train-seconds": 1.0}
+        found += [row(metric=name, value=value, n=124, round=at, **known) for name, value in counted.items()]
+    return found
+
+
+def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str, Any]]:
+    """What one attack on smashed data writes."""
+    known = {"defense": defense, "attack": name, "round": 2, "card": card(name), "n": 32, "scenario": "split"} | given
+    ends = {"ci_low": psnr - 1, "ci_high": psnr + 1, "worst": psnr + 5, "reference": "original"}
+    hits = {"metric": "retrieval", "value": float(psnr > 12.25), "card": card(name) | {"chance": 0.01}}
+    found = [row(**{"metric": "psnr", "value": psnr} | ends | known), row(**known | {"reference": "original"} | hits)]
+    found.append(row(**{"metric": "ssim", "reference": "original", "value": 0.5} | known))
+    scores = {"psnr-paper": psnr - 6, "ssim-paper": 0.4, "mse-paper": 0.02, "feature-similarity": 0.8}
+    scores |= {"identification": 1.0, "recognition": 0.5, "holdout_psnr": 29.0, "relative_loss": 0.125}
+    # Student's interval of a share that is 1 for all images has no width.
+    return found + [row(**{"metric": m, "value": v, "ci_low": v, "ci_high": v} | known) for m, v in scores.items()]
+
+
+def split_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
+    """A finished split run."""
+    found = []
+    for seed in seeds:
+        found += [one for defense in ACCURACY for one in training(defense, seed)]
+        # The jigsaw alone on the undefended run, so that it is validated.
+        for (defense, name), psnr in (PSNR | {("", JIGSAW): 29.0}).items():
+            found += attack(defense, name, psnr, seed=seed)
+        known = {"card": card(""), "round": 2, "reference": "original", "scenario": "split", "role": "null baseline"}
+        found += [row(attack=name, metric="psnr", value=value, seed=seed, **known) for name, value in NULLS.items()]
+    return found
+
+
+def build(directory: Path, rows: list[dict[str, Any]] | None = None, **parts: Any) -> Page:
+    return report_run.build(directory, split_rows() if rows is None else rows, **{"config": SETTINGS} | parts)
+
 
 DASH, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
+SMASHED_METRICS = ["psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification"]
 
 
-def study(rows: list[dict[str, Any]]) -> Study:
-    return study_of(rows, ["", SHUFFLE])
-
-
-def line(rows: list[dict[str, Any]], defense: str = SHUFFLE) -> Line:
-    return next(one for one in summarise(study(rows), SETTINGS["defenses"]) if one.defense == defense)
-
-
-def test_every_cost_and_score_follows_from_the_rows(tmp_path: Path) -> None:
-    page = build(tmp_path)
-    none, shuffle = page.table("split")
-    # As deployed, in the last complete round.
-    assert (none["accuracy, %"][0], none["MCC micro"][0], none["MCC macro"][0]) == ("90.0", "0.85", "0.83")
-    assert (shuffle["accuracy, %"][0], shuffle["MCC micro"][0], shuffle["MCC macro"][0]) == ("75.0", "0.70", "0.68")
-    assert shuffle["Defence"][1] == "after round 2"
-    assert (none["parameters"], none["peak memory"]) == (["53.2 k"], ["265 kB"])
-    assert (none["MACs per image"], shuffle["MACs per image"]) == (["923 k"], ["923 k", "training 2.77 M"])
-    assert (none["sent per image"], none["images per second"]) == (["4.1 kB"], ["600"])
-    assert none["batches lost"] == ["1", "of 248"]
-    assert (none["orders left open"], none["share with the target"]) == ([DASH], [DASH])
-    found = {(one["Defence"][0], one["Attack"][0]): one for one in page.table("split", 1)}
-    assert len(found) == len(PSNR) + 1
-    shown = found[SHUFFLE, JIGSAW]
-    assert shown["Attack"][1:] == ["adaptive to this defence", "round 2"]
-    assert (shown["PSNR, dB"], shown["over null"]) == (["25.0", "24.0 to 26.0"], ["+12.8", "mean 12.2"])
-    assert (shown["paper PSNR, dB"][0], shown["paper SSIM"][0], shown["paper MSE"][0]) == ("19.0", "0.40", "0.02")
-    assert (shown["SSIM"][0], shown["feature similarity"][0]) == ("0.50", "0.80")
-    # Wilson's interval of 32 of 32; one of the eight images that were attacked together is right by chance.
-    assert shown["identified"] == ["100.0 %", "89.3 to 100.0", "n = 32", "chance 12.5 %"]
-    assert shown["recognised"][3] == "chance 10.0 %"
-    assert (found[SHUFFLE, DECODER]["transmissions used"], shown["transmissions used"]) == (["1"], ["30"])
-    # All of these attacks know the same data, so there is no column for it.
-    assert "auxiliary data" not in shown
-    # This page is of no gradient.
-    text = " ".join(text for name, text in page.sections.items() if name not in {"configuration", "cards", "glossary"})
-    assert not [word for word in ("probe", "training update", "local step", "DP-SGD") if word in text]
+def line(rows: list[dict[str, Any]]) -> Any:
+    return summarise(study_of(rows, ["", SHUFFLE]), SETTINGS["defenses"])[1]
 
 
 def test_shuffles_in_a_row_have_one_count_each_and_seeds_do_not_double_it(tmp_path: Path) -> None:
@@ -81,119 +93,86 @@ def test_shuffles_in_a_row_have_one_count_each_and_seeds_do_not_double_it(tmp_pa
     assert shown["orders left open"] == [f"1.3 {TIMES} 10²¹³, 1.0 {TIMES} 10²"]
     assert shown["share with the target"] == [f"4.8 {TIMES} 10⁻¹⁴, 1.0 {TIMES} 10⁻¹"]
     assert shown["batches lost"] == ["2", "of 496"]
-    begun = build(tmp_path / "begun", [one for one in training(SHUFFLE) if one["round"] == 0])
-    (shown,) = begun.table("split")
-    assert shown["parameters"] == ["53.2 k"]
-    assert shown["accuracy, %"] == shown["batches lost"] == [DASH]
-
-
-# Upper bounds ---------------------------------------------------------------------------------------------------------
+    (shown,) = build(tmp_path / "begun", [one for one in training(SHUFFLE) if one["round"] == 0]).table("split")
+    assert (shown["parameters"], shown["accuracy, %"], shown["batches lost"]) == (["53.2 k"], [DASH], [DASH])
 
 
 def test_an_upper_bound_never_leads_and_is_no_adaptive_attack() -> None:
     rows = split_rows()
     found = line(rows)
-    assert found.strongest is not None
     assert (found.strongest.attack, found.strongest.mean("psnr", "original"), found.caveats) == (JIGSAW, 25.0, ())
-    told = [cell for cell in study(rows).cells if cell.attack == TOLD]
+    told = [cell for cell in study_of(rows, ["", SHUFFLE]).cells if cell.attack == TOLD]
     assert [cell.is_upper_bound for cell in told] == [True, True]
     assert strongest(told) is strongest(told, ("identification", "")) is None
     only = [one for one in rows if one["defense"] == "" or one["attack"] in {"", TOLD}]
     assert sentence(line(only)).startswith("only attacked by what no server can do (knows the order)")
-    for one in rows:
-        if one["attack"] == JIGSAW:
-            one["card"] = card(TOLD)
-    assert line(rows).caveats == (f"{UNTESTED}: TokenJigsaw did not run",)
     # Both kinds of bound are told by one field of the threat card, whatever it says.
-    for one in rows:
-        if one["attack"] == JIGSAW:
-            one["card"] = card(JIGSAW) | {"upper_bound": BEYOND_RUN}
-    assert line(rows).strongest.attack == DECODER  # type: ignore[union-attr]
+    for bound in (card(TOLD)["upper_bound"], BEYOND_RUN):
+        for one in rows:
+            if one["attack"] == JIGSAW:
+                one["card"] = card(JIGSAW) | {"upper_bound": bound}
+        assert line(rows).strongest.attack == DECODER
+        assert line(rows).caveats == (f"{UNTESTED}: TokenJigsaw did not run",)
 
 
 def test_upper_bounds_are_marked_wherever_they_are_listed_and_alone_pass_no_control(tmp_path: Path) -> None:
-    found = build(tmp_path, split_rows() + attack(SHUFFLE, TOLD, 8.0, round=1, failures=3))
-    mark = "upper bound: knows the order"
-    every = every_attack(tmp_path)
+    pictures = [
+        {"defense": "", "round": 2, "client": client, "attack": name, "kind": "reconstruction", "psnr": psnr}
+        | {"file": f"{client}{name == TOLD}.png"}
+        for client, name, psnr in ((0, DECODER, 9.0), (0, TOLD, 60.0), (1, DECODER, 20.0), (1, TOLD, 15.0))
+    ]
+    found = build(tmp_path, split_rows() + attack(SHUFFLE, TOLD, 8.0, round=1, failures=3), pictures=pictures)
+    mark, every = "upper bound: knows the order", every_attack(tmp_path)
     tables = [(found.table("split", 1), "Attack"), (found.table("control"), "Attack on the undefended run")]
     tables += [(found.table("failures"), "What failed")] + [(every.table("attacks", at), "Attack") for at in (0, 2)]
     for table, column in tables:
         cells = [one[column] for one in table]
         assert [cell for cell in cells if cell[0] == TOLD], column
         assert all((mark in cell) == (cell[0] == TOLD) for cell in cells), column
-    heat = {one["Attack"][0]: one["Attack"][1:] for one in found.table("attacks")}
-    assert [name for name, below in heat.items() if "upper bound" in below] == [TOLD.partition("(")[0]]
+    # Pictures are led by what an attacker recovered.
+    names = ("TokenDecoder", "FeatureInversion (upper bound)")
+    alts = [str(known["alt"]) for known in found.images["pictures"]]
+    assert alts == [f"{name}, client {client}" for client in (1, 0) for name in names]
     assert "Positive control failed" not in found.text
     alone = [one for one in split_rows() if one["attack"] not in {DECODER, JIGSAW}] + attack("", DECODER, 12.0)
     assert "Positive control failed" in build(tmp_path / "told", alone).text
 
 
-def test_pictures_are_led_by_what_an_attacker_recovered(tmp_path: Path) -> None:
-    found = {0: {DECODER: 9.0, TOLD: 60.0}, 1: {DECODER: 20.0, TOLD: 15.0}}
-    pictures = [
-        {"defense": "", "round": 2, "client": client, "attack": name, "kind": "reconstruction", "psnr": psnr}
-        | {"file": f"{client}{name == TOLD}.png"}
-        for client, scores in found.items()
-        for name, psnr in scores.items()
-    ]
-    rows = [*attack("", DECODER, 20.0), *attack("", TOLD, 60.0)]
-    alts = [str(known["alt"]) for known in build(tmp_path, rows, pictures=pictures).images["pictures"]]
-    names = ("TokenDecoder", "FeatureInversion (upper bound)")
-    assert alts == [f"{name}, client {client}" for client in (1, 0) for name in names]
-
-
-# Other numbers and scores ---------------------------------------------------------------------------------------------
-
-SMASHED_METRICS = ["psnr-paper", "ssim-paper", "mse-paper", "feature-similarity", "identification"]
-
-
 def test_no_number_is_lost_and_only_diagnostics_are_left_among_the_others(tmp_path: Path) -> None:
-    failed = {"defense": SHUFFLE, "round": 2, "scenario": "split", "card": card("")}
-    more = [row(metric="attack", attack="Broken()", status="failed", message="NaN", **failed)]
-    more.append(row(metric="label-accuracy", attack="ServerPrediction()", value=0.9, **failed))
-    metrics = [*(one.name for one in SPLIT), *SMASHED_METRICS]
+    metrics, more = [*(one.name for one in SPLIT), *SMASHED_METRICS], []
     for metric in metrics:
         known = {"attack": DECODER, "card": card(DECODER)} if metric in SMASHED_METRICS else {}
         more.append(row(metric=metric, reference="halo", value=0.625, round=2, scenario="split", **known))
-    page = build(tmp_path, [*split_rows(), *attack(SHUFFLE, "AdaptiveDecoder()", 10.0), *more])
+    build(tmp_path, [*split_rows(), *more])
     table = every_attack(tmp_path).table("attacks", 2)
     odd = {one["Metric"][0]: one["Value"][0] for one in table if "(halo)" in one["Metric"][0]}
     assert odd == {f"{metric} (halo)": "0.625" for metric in metrics}
     others = [one["Metric"][0] for one in table if "(halo)" not in one["Metric"][0]]
-    assert set(others) == {"holdout_psnr", "relative_loss"}
-    assert len(others) == 2 * (len(PSNR) + 2)
-    # Many of them are folded. An attack that failed is among the section's attacks, and one on labels is not.
-    assert "<details><summary>Other numbers" in (tmp_path / "attacks.html").read_text(encoding="utf-8")
-    status = {one["Attack"][0]: one["Status"][0] for one in page.table("split", 1)}
-    assert (status["Broken()"], "ServerPrediction()" in status) == ("✗ failed", False)
+    assert sorted(others) == [name for name in ("holdout_psnr", "relative_loss") for _ in range(len(PSNR) + 1)]
 
 
 def test_further_scores_of_an_attack_follow_its_positive_control() -> None:
     rows = [one for one in split_rows() if (one["defense"], one["attack"]) != ("", DECODER)]
     weak = attack("", DECODER, 12.0)  # its interval reaches the mean image
     marked = validate([Row.from_json(one) for one in rows + weak])
-    mine = {one.metric: one.status for one in marked if (one.defense, one.attack) == (SHUFFLE, DECODER)}
-    assert {mine[metric] for metric in SMASHED_METRICS} == {"not-validated"}
-    assert mine["holdout_psnr"] == "ok"
-    sound = {one.metric: one.status for one in marked if (one.defense, one.attack) == (SHUFFLE, JIGSAW)}
-    assert {sound[metric] for metric in SMASHED_METRICS} == {"ok"}
-    assert {control.row.metric for control in study(split_rows()).controls} == {"psnr"}
-
-
-def test_the_worst_image_of_two_seeds_is_the_best_recovered_and_identification_has_the_interval_of_a_share() -> None:
-    for metric in SMASHED_METRICS:
-        rows = [Row(metric=metric, value=0.5, worst=worst, seed=seed) for seed, worst in enumerate((0.25, 0.75))]
-        assert merge(rows).worst == (0.25 if metric == "mse-paper" else 0.75), metric
+    for name, expected in ((DECODER, "not-validated"), (JIGSAW, "ok")):
+        mine = {one.metric: one.status for one in marked if (one.defense, one.attack) == (SHUFFLE, name)}
+        assert {mine[metric] for metric in SMASHED_METRICS} == {expected}
+        assert mine["holdout_psnr"] == "ok"
+    assert {control.row.metric for control in study_of(split_rows()).controls} == {"psnr"}
+    for metric in SMASHED_METRICS:  # of two seeds, the worst image is the best recovered
+        two = [Row(metric=metric, value=0.5, worst=worst, seed=seed) for seed, worst in enumerate((0.25, 0.75))]
+        assert merge(two).worst == (0.25 if metric == "mse-paper" else 0.75), metric
     found = merge([Row(metric="identification", value=1.0, n=32, ci_low=1.0, ci_high=1.0)])
     # Wilson, all of n: the lower end is n / (n + z^2).
     assert (found.low, found.high) == pytest.approx((32 / (32 + 1.959964**2), 1.0), abs=1e-6)
 
 
 def test_large_numbers_are_shown_as_powers_of_ten_or_with_prefixes() -> None:
-    for exponent, expected in {
-        math.log10(math.factorial(16)): f"2.1 {TIMES} 10¹³", 0.0: f"1.0 {TIMES} 10⁰", math.log10(9.99): f"1.0 {TIMES} 10¹",
-        -1.0: f"1.0 {TIMES} 10⁻¹", None: DASH, math.inf: DASH, math.nan: DASH,
-    }.items():  # fmt: skip
-        assert power_of_ten(exponent) == expected
+    exponents = (math.log10(math.factorial(16)), 0.0, math.log10(9.99), -1.0)
+    told = [
+        f"{factor} {TIMES} 10{power}" for factor, power in (("2.1", "¹³"), ("1.0", "⁰"), ("1.0", "¹"), ("1.0", "⁻¹"))
+    ]
+    assert [power_of_ten(one) for one in (*exponents, None, math.inf, math.nan)] == [*told, DASH, DASH, DASH]
     assert [amount(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12", "923 k", "3 M", "4 G", DASH]
     assert [size(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12 B", "923 kB", "3 MB", "4 GB", DASH]

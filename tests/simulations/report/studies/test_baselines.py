@@ -1,7 +1,3 @@
-"""What a rate of membership must exceed, against all orders of a few records."""
-
-from __future__ import annotations
-
 from itertools import combinations
 
 from simulations.report import Row
@@ -14,11 +10,10 @@ OTHERS = 100
 def rate(count: int, members: int, **given: object) -> Row:
     card = ThreatCard(observation="training update", members=members, others=OTHERS)
     known = {"metric": "membership-tpr", "attack": "A()", "round": 1, "n": members + OTHERS, "value": count / members}
-    return Row(**(known | {"card": card} | given))  # type: ignore[arg-type]
+    return Row(**(known | {"card": card} | given))
 
 
 def test_members_are_named_where_few_orders_of_like_records_would_do_as_well() -> None:
-    """In every order, members above the second highest of 100 others are counted: 1 % of these may be above the threshold."""
     for members in (2, 3):
         # Member number i (from 0) at place p, from the highest, has p - i others before it.
         orders = combinations(range(members + OTHERS), members)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,12 +19,10 @@ FAILED, WEAK, OK = "not-validated", "under-powered", "ok"
 
 
 def under(value: float | None, low: float | None = None, **given: Any) -> Row:
-    """A score under the defence."""
     return scored(value, low, **{"defense": "D()"} | given)
 
 
 def with_hits(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and behind them that every attack on the undefended run picks out all of its images."""
     plain = [row for row in rows if row.is_attack and row.defense == "" and row.metric == "psnr"]
     return [*rows, *map(hits, plain)]
 
@@ -65,7 +61,6 @@ def test_the_interval_must_lie_above_the_best_null() -> None:
 
 
 def test_one_failed_control_concerns_its_attack_round_observation_and_run_only() -> None:
-    """Every other place has a control of its own that passes."""
     for change, expected in (
         ({}, FAILED), ({"metric": "ssim"}, FAILED), ({"metric": "mse"}, FAILED), ({"reference": "transformed"}, FAILED),
         ({"metric": "objective", "reference": ""}, OK), ({"metric": "attack-seconds", "reference": ""}, OK),
@@ -103,9 +98,6 @@ def test_labels_membership_and_classes_are_judged_against_chance() -> None:
     assert [statuses(seen, scored(v, v - 1), null(10.0))[0] for v in (20.0, 9.0)] == [OK, FAILED]
 
 
-# Images: identification, and how many a verdict needs --------------------------------------------------------------
-
-
 def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance() -> None:
     for n in (1, 2, 4, 16, 48):
         lows = [float(stats.binomtest(k, n).proportion_ci(0.95, method="exact").low) for k in range(n + 1)]
@@ -122,7 +114,6 @@ def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance(
 
 
 def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
-    """Either alone is not enough; where true images could not be told from few others, the control is open and not failed."""
     good, bad, nulls = scored(20.0, 19.0), scored(13.0, 11.0), [null(8.0), null(12.0, "mean")]
     for row, picked, expected in (
         (good, [hits(good)], OK),
@@ -207,7 +198,6 @@ some_rows = st.lists(
 
 
 def slow_validate(rows: Sequence[Row]) -> list[str]:
-    """The rule read aloud, row by row, of attacks that pick out every image."""
     found = []
     for row in rows:
         status = row.status

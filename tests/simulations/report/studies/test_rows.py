@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -54,7 +52,7 @@ def test_a_value_that_is_no_number_is_a_failure_not_a_gap() -> None:
     assert Row.from_json(json.loads('{"metric": "psnr", "value": Infinity}')).value == math.inf
     for line in ({}, {"metric": 3}, [1], "psnr", {"metric": "psnr", "round": "late"}):
         with pytest.raises(ValueError, match=r"metric|whole number"):
-            Row.from_json(line)  # type: ignore[arg-type]
+            Row.from_json(line)
 
 
 def test_lines_that_are_no_rows_or_repeat_one_are_left_out_with_a_note(tmp_path: Path) -> None:
@@ -79,7 +77,6 @@ def test_the_csv_holds_every_number(found: list[Row]) -> None:
     table = list(csv.DictReader(io.StringIO(to_csv(found), newline="")))
 
     def shown(value: object) -> str:
-        """A number as it is; a text that begins like a formula behind an apostrophe."""
         told = "" if value is None else str(value)
         return f"'{told}" if told[:1] in set("=+-@\t\r\n") and not isinstance(value, int | float) else told
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from simulations.report.studies.stages import strengths
 
 
