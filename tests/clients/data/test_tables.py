@@ -152,7 +152,7 @@ def test_iid_shares_have_every_class_and_shards_few() -> None:
 
 @pytest.mark.numeric
 def test_dirichlet_shares_have_the_second_moment_of_the_distribution() -> None:
-    clients, classes, size = 5, 300, 50
+    clients, classes, size = 5, 100, 50
     labels = np.repeat(np.arange(classes), size)
     for alpha in (0.05, 0.5, 5.0):
         parts = partition_indices(labels, f"dirichlet(alpha={alpha})", clients, seed=3)
@@ -197,25 +197,24 @@ def test_an_empty_client_is_named_unless_another_draw_has_none() -> None:
     assert all(map(len, partition_indices(SORTED, "dirichlet(alpha=0.05)", 8, unlucky)))
 
 
-def test_impossible_partitions_are_refused(subtests: pytest.Subtests) -> None:
-    for labels, text, num_partitions, seed, message in (
-        (SORTED[:5], "iid", 6, 0, "num-clients is 6; allowed: 1 to 5"),
-        (SORTED, "iid", 0, 0, "num-clients is 0"),
-        (SORTED, "iid", 2, -1, "seed is -1"),
-        (SORTED[:9], "shards(2)", 5, 0, "need 10 examples, there are 9"),
-        (SORTED, "iid | shards", 2, 0, "exactly one of iid, dirichlet, shards"),
-        (SORTED, "", 2, 0, "exactly one"),
+def test_impossible_partitions_are_refused() -> None:
+    for count, text, num_partitions, seed, message in (
+        (5, "iid", 6, 0, "num-clients is 6; allowed: 1 to 5"),
+        (9, "iid", 0, 0, "num-clients is 0"),
+        (9, "iid", 2, -1, "seed is -1"),
+        (9, "shards(2)", 5, 0, "need 10 examples, there are 9"),
+        (9, "iid | shards", 2, 0, "exactly one of iid, dirichlet, shards"),
     ):
-        with subtests.test(message), pytest.raises(DataError, match=message):
-            partition_indices(labels, text, num_partitions, seed)
-    for text, message in {
-        "dirichlet(alpha=inf)": "alpha is inf",
-        "dirichlet(alpha=1e-300)": "alpha is 1e-300; allowed: a number from 0.001 to 1e",
-        f"dirichlet(alpha={2**70})": f"alpha is {2**70}; allowed: a number from 0.001",
-        f"shards({2**70})": f"is {2**70}; allowed: a whole number from 1 to 1048576",
-        "shards(0)": "num_shards_per_partition is 0",
-    }.items():
-        with subtests.test(text), pytest.raises(SpecError, match=message):
+        with pytest.raises(DataError, match=message):
+            partition_indices(SORTED[:count], text, num_partitions, seed)
+    for text in (
+        "dirichlet(alpha=inf)",
+        "dirichlet(alpha=0.0009)",
+        "dirichlet(alpha=1e300)",
+        f"shards({2**20 + 1})",
+        "shards(0)",
+    ):
+        with pytest.raises(SpecError, match=r"allowed: a (whole )?number from (0\.001|1) to"):
             parse_partition(text)
-    for partition in (Iid(), Dirichlet(0.25), Dirichlet(3), Shards(4)):
+    for partition in (Iid(), Dirichlet(0.001), Dirichlet(3), Shards(2**20)):
         assert parse_partition(repr(partition)) == partition

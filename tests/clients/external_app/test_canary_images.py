@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import namedtuple
 from pathlib import Path
@@ -23,10 +22,9 @@ from attacks.dp_audit.example_gradients import NO_CANARY
 from clients import protect_mod, save_originals, with_canaries
 from clients.external_app.canaries import KEPT, NodeCanaries, places
 from clients.external_app.canary_images import MOST_CANARIES, CanaryDataset, numbers_in, spelled
-from clients.external_app.mods import Budget, budgets, described, inner_mods, mods_of, named
+from clients.external_app.mods import inner_mods, mods_of, named
 from clients.messages.node import Mod
 from clients.wire.records import to_record, to_tensors
-from defenses.base import DefenseError
 
 COUNT = 300
 IMAGES = torch.rand(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -158,21 +156,6 @@ def test_mods_are_found_in_the_order_in_which_flower_calls_them() -> None:
     assert named(mods_of(app)) == f"{CLIP.text} | {NOISE_TEXT} | fixedclipping_mod", "that logs sizes protects nothing"
     assert named([message_size_mod, arrays_size_mod]) == ""
     assert mods_of(app_with([], [])) == []
-
-
-def test_a_mod_is_told_with_its_plain_settings_and_without_secrets() -> None:
-    def scale(message: Message, context: Context, call_next: Any, factor: float = 1.0, *, seed: int = 3) -> Message:
-        return message
-
-    assert [described(mod) for mod in (NOISE, fixedclipping_mod)] == [NOISE_TEXT, "fixedclipping_mod"]
-    assert described(functools.partial(scale, factor=2)) == "scale(seed=int, factor=2)"
-    one, other = (described(functools.partial(scale, *range(200), end)) for end in (1, 2))
-    assert len(one) < 250, "long settings are cut"
-    assert one != other, "and still told apart"
-    assert budgets([NOISE, CLIP, fixedclipping_mod]) == [Budget(10.0, 1e-5, 1.0, 1.0)]
-    for refused in ("SiloBN()", "Clip() | SiloBN()"):
-        with pytest.raises(DefenseError, match=r"SiloBN\(\) is not allowed"):
-            protect_mod(refused)
 
 
 def test_whole_numbers_are_not_sent_where_a_bound_is_claimed() -> None:

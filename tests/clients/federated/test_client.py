@@ -498,9 +498,10 @@ def test_training_alone_is_plain_descent_on_the_protected_examples() -> None:
     for pipeline in ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"]:
         task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
         batch, card = client().data.originals(), task.plan.data_card()
-        model = train_alone(
-            replace(WholeModelPlan.narrow(task.plan), learning_rate=1e-30), batch, 7
+        begins = replace(
+            WholeModelPlan.narrow(task.plan), learning_rate=1e-30
         )  # where the training of this seed begins
+        model = train_alone(begins, batch, 7)
         seen = parse(pipeline).protect_once(batch, ("any",))
         for _ in range(task.plan.rounds):
             before = [parameter.detach().clone() for parameter in model.parameters()]

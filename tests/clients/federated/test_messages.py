@@ -85,7 +85,8 @@ def test_a_node_computes_no_probe_unasked_for_and_tells_no_windows_that_there_ar
     reply = Asker(tmp_path)("train.step", TASK)
     assert "is no message of the scenario federated; known: train, train.probe" in str(reply.error.reason)
     reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
-    assert not {"windows", "withheld", "labels"} & set(reply.content)
+    assert not {"withheld", "labels"} & set(reply.content)
+    assert tensors_of(reply, "windows") == {}
 
 
 def test_an_evaluation_is_of_the_sent_model_on_the_nodes_own_test_images(tmp_path: Path) -> None:

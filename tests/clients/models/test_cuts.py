@@ -149,20 +149,6 @@ def test_new_weights_follow_from_the_seed_and_small_features_are_enlarged() -> N
     assert torch.equal(adversary[0](small)[0, 0], small[0, 0].kron(torch.ones(2, 2)))
 
 
-def test_adversaries_that_cannot_be_built_are_refused(subtests: pytest.Subtests) -> None:
-    of_tokens = SplitAdversaryBuilder("vit", SHAPE, SIZES)
-    for builder, architecture, message in (
-        (AdversaryBuilder("vgg_small", "conv2", SHAPE), "half", "architecture is 'half'; allowed: 'split', 'tuned'"),
-        (AdversaryBuilder("vgg_small", "conv2", SHAPE), "tuned", "no weights of the attacked model"),
-        (AdversaryBuilder("vgg_small", "conv3", SHAPE), "split", "conv2, conv4, conv6"),
-        (AdversaryBuilder("lenet", "conv2", SHAPE), "full", "these can: vgg16"),
-        (of_tokens, "tuned", "no weights of the attacked model"),
-        (of_tokens, "half", "architecture is 'half'"),
-    ):
-        with subtests.test(message), pytest.raises(ModelError, match=message):
-            builder(architecture, 2, 0)
-
-
 def test_adversaries_of_tokens_classify_them() -> None:
     for widening in [1, 2]:
         for architecture, blocks in [("split", 2), ("tuned", 2), ("full", 3)]:

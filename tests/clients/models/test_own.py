@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import py_compile
 import random
 import sys
 from collections.abc import Callable
-from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,6 @@ from torch.nn import functional as F
 
 from clients.models.classifiers import ModelError, build_model
 from clients.models.doubts import MIXES, MIXES_IN_TRAINING, RANDOM, doubts
-from clients.process.own_code import _from_file, own_code
 from clients.secrets.policy import RefusedError, require_own_code
 
 CODE = """
@@ -137,23 +133,6 @@ def test_a_deployed_node_runs_no_code_that_a_server_names() -> None:
         require_own_code({}, model, dataset, simulated=True)
         require_own_code({"own-code": f"lenet; {model}; {dataset}"}, model, dataset, simulated=False)
     require_own_code({}, "torchvision:resnet18", "celeba:Male,Smiling", simulated=False)
-
-
-def test_a_file_runs_as_it_stands_and_nothing_is_left_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Python matches bytecode to a file by second and size: after two edits within a second it would run the older code.
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(sys, "pycache_prefix", None)
-    file = tmp_path / "mine.py"
-    for found in (1, 2, 3):
-        file.write_text(f"def net(): return {found}")
-        os.utime(file, (1e9, 1e9))
-        _from_file.cache_clear()  # as another process has none
-        assert own_code(f"{file}:net")() == found
-        if found == 1:
-            assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
-            py_compile.compile(str(file), cfile=cache_from_source(str(file)))  # as an import leaves it
 
 
 SHAPE = (1, 8, 8)

@@ -128,38 +128,22 @@ def test_colour_is_summed_for_grey_images_and_raw_patches_ignore_the_embedding(t
     assert same(weights_of(edge, server), expected)
 
 
-def without(key: str) -> Callable[[Weights], Weights]:
-    return lambda weights: {name: value for name, value in weights.items() if name != key}
-
-
-MISFITS: dict[str, tuple[dict[str, Any], Callable[[Weights], Weights], str]] = {
-    "width": ({"embed_dim": 32}, dict, "cls_token has shape (1, 1, 32), expected (1, 1, 16)"),
-    "patch": ({"patch_size": 2}, dict, "set patch-size = 2, as"),
-    "deeper": ({"depth": 4}, dict, "set depth = 4, as"),
-    "shallower": ({"depth": 2}, dict, "blocks.2.norm1.weight is missing, expected with shape (16,)"),
-    "all sizes": (
-        {"embed_dim": 32, "depth": 2, "patch_size": 2},
-        dict,
-        "set width = 32, patch-size = 2, depth = 2, as",
-    ),
-    "wider perceptron": ({"mlp_ratio": 2.0}, dict, "blocks.0.mlp.fc1.weight has shape (32, 16), expected (64, 16)"),
-    "no bias": ({"qkv_bias": False}, dict, "blocks.0.attn.qkv.bias is missing, expected with shape (48,)"),
-    "registers": ({"reg_tokens": 2}, dict, "without register tokens"),
-    "layer scale": ({"init_values": 0.1}, dict, "layer scale"),
-    "average": ({"global_pool": "avg"}, dict, "averaged tokens"),
-    "no class token": ({"class_token": False, "global_pool": "avg"}, dict, "with a class token"),
-    "channels": ({"in_chans": 2}, dict, "patch_embed.proj.weight has shape (16, 2, 4, 4), expected (16, 3, 4, 4)"),
-    "one channel": ({"in_chans": 1}, dict, "has shape (16, 1, 4, 4), expected (16, 3, 4, 4)"),
-    "lost": ({}, without("blocks.1.attn.proj.bias"), "blocks.1.attn.proj.bias is missing, expected with shape (16,)"),
-    "other names": ({}, lambda weights: {f"encoder.{key}": value for key, value in weights.items()}, "only plain"),
-    "flat patches": ({}, lambda weights: weights | {"patch_embed.proj.weight": torch.zeros(16, 48)}, "shape (16, 48)"),
-}
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"embed_dim": 32}, "cls_token has shape (1, 1, 32), expected (1, 1, 16)"),
+    ({"patch_size": 2}, "set patch-size = 2, as"),
+    ({"depth": 4}, "set depth = 4, as"),
+    ({"depth": 2}, "blocks.2.norm1.weight is missing, expected with shape (16,)"),
+    ({"mlp_ratio": 2.0}, "blocks.0.mlp.fc1.weight has shape (32, 16), expected (64, 16)"),
+    ({"reg_tokens": 2}, "without register tokens"),
+    ({"class_token": False, "global_pool": "avg"}, "with a class token"),
+    ({"in_chans": 1}, "has shape (16, 1, 4, 4), expected (16, 3, 4, 4)"),
+]
 
 
 def test_the_first_weight_that_does_not_fit_is_named_with_what_would(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for name, (changes, change, said) in MISFITS.items():
-        file = saved(tmp_path, change(timm_model(**changes).state_dict()))
-        with subtests.test(name), pytest.raises(ModelError, match=f"does not fit the model.*{re.escape(said)}"):
+    for changes, said in MISFITS:
+        file = saved(tmp_path, timm_model(**changes).state_dict())
+        with subtests.test(said), pytest.raises(ModelError, match=f"does not fit the model.*{re.escape(said)}"):
             build(file)
     build(saved(tmp_path, timm_model(in_chans=1).state_dict()), images=(1, 8, 12))
 

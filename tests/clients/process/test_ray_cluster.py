@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from clients.process.ray_cluster import local_cluster, ray_reason, session_folder
+from clients.process.ray_cluster import session_folder
 from simulations.runtime.launch import ROOT, LocalRuntime
 
 CLUSTER = """
@@ -134,14 +134,3 @@ def test_a_runtimes_home_is_where_rays_sockets_fit(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # a cluster that is joined keeps its ways
         with LocalRuntime(tmp_path / "log") as runtime:
             assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR"} & runtime.env.keys()
-
-
-def test_what_is_set_for_ray_stays_as_it_is_and_every_token_is_new() -> None:
-    chosen = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    assert local_cluster(chosen) == {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    tokens = {local_cluster({})["RAY_AUTH_TOKEN"] for _ in range(2)}
-    assert [len(token) for token in tokens] == [64, 64]
-    logged = "Failed to start GCS.  Last 1 lines of error files:\n x C y\n.Please check /a for details."
-    assert ray_reason(logged) == "Failed to start GCS."
-    late = "The current node timed out during startup. This could happen because\nthe GCS has become overloaded."
-    assert ray_reason(late) == late.replace("\n", " ")

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from clients.process.node_workers import NEXT_TO_NOTHING, NodeWorkers, in_turn, places, reserved
+from clients.process.node_workers import in_turn, places, reserved
 from clients.process.own_code import OwnCodeError
 from clients.process.trial_process import AbruptError, tried
 from simulations.runtime.launch import ROOT
@@ -41,9 +41,6 @@ def test_how_code_ends_is_told_and_a_flood_of_output_is_neither_kept_nor_printed
     )
     assert told == r"ends its process with exit code 3, as os._exit(3) does; it printed last: '\x1b[31m end'"
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(OwnCodeError, match=r"^model is bad: \\x1b\[31m$") as refused:
-        tried("tests.clients.process.trial_works:refuse", {"text": "model is bad: \x1b[31m"}, PATIENCE)
-    assert not isinstance(refused.value, AbruptError), "a refusal of ours is handed on as it is"
 
 
 @pytest.mark.long
@@ -65,6 +62,9 @@ def test_whatever_code_does_is_told_in_one_sentence(tmp_path: Path, subtests: py
             assert outcome(tmp_path, code) == told
     assert works(tmp_path, "return {'found': [1, None, 'é']}") == {"found": [1, None, "é"]}
     assert tried("tests.clients.process.trial_works:arguments", {}, PATIENCE) == sys.argv
+    with pytest.raises(OwnCodeError, match=r"^model is bad: \\x1b\[31m$") as refused:
+        tried("tests.clients.process.trial_works:refuse", {"text": "model is bad: \x1b[31m"}, PATIENCE)
+    assert not isinstance(refused.value, AbruptError), "a refusal of ours is handed on as it is"
     # The system would take the trial first.
     assert works(tmp_path, "return open('/proc/self/oom_score_adj').read().strip()") == "1000"
 
@@ -150,22 +150,3 @@ def test_one_living_node_has_room_for_the_workers_of_all() -> None:
     assert 0 < 12 * reserved(share, nodes) <= 1
     assert reserved(share, nodes[:1]) == share
     assert reserved(share, [node("a", 4, 2), node("b", 4, 1)]) == share, "Ray would put all of them on one card"
-
-
-def test_workers_reserve_next_to_no_processor_and_go_where_they_were_counted() -> None:
-    started: list[dict[str, Any]] = []
-
-    class Workers:
-        @staticmethod
-        def options(**options: Any) -> None:
-            started.append(options)
-
-    workers = NodeWorkers(Workers, [node("a", 2), node("b", 4)])
-    for _ in range(4):
-        workers.options(num_cpus=2, num_gpus=0.0)
-    assert {one["num_cpus"] for one in started} == {NEXT_TO_NOTHING}
-    homes = [one["scheduling_strategy"] for one in started]
-    # One more than was counted goes anywhere.
-    assert letters([getattr(home, "node_id", home) for home in homes]) == "abbD"
-    assert all(home.soft for home in homes[:3])
-    assert {one["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] for one in started} == {"2"}

@@ -190,21 +190,6 @@ def test_what_is_kept_between_messages_suffices_and_is_left_as_it_was() -> None:
         assert not close(forgotten.weights, after[0].weights, 1e-5)
 
 
-def test_a_half_that_is_not_trained_stays_as_the_seed_made_it() -> None:
-    one = client(train_edge=False)
-    edge, weights = one.load_edge({}), initial(one).weights
-    assert not edge.training
-    assert not any(parameter.requires_grad for parameter in edge.parameters())
-    assert not one.batches.smash(edge, 0).features.requires_grad
-    with torch.no_grad():
-        for parameter in edge.parameters():
-            parameter.zero_()
-    later = client(train_edge=False, round=2, learning_rate=0.5)
-    assert close(initial(later).weights, weights, 0)
-    assert close(dict(shared_tensors(TASK.plan.build_halves()[0])), weights, 0)
-    assert not close(initial(client(seed=4)).weights, weights, 1e-3)
-
-
 def test_a_gradient_that_is_not_finite_or_of_another_shape_is_an_error() -> None:
     for optimizer in ("sgd", "adamw"):
         one = client(optimizer=optimizer)
@@ -308,19 +293,6 @@ def test_judging_counts_what_a_person_would_count() -> None:
     assert (counts["examples"], counts["loss"]) == ([20], [pytest.approx(loss, rel=1e-5)])
     with pytest.raises(ValueError, match="19 logits for 20 test examples"):
         one.judge(logits[:19])
-
-
-def test_attacked_images_are_the_same_in_all_rounds_and_pipelines() -> None:
-    first = client().audits.truth(0)
-    assert len(first.original) == TASK.plan.probe_images
-    assert torch.equal(first.original.images, first.seen.images)
-    for changes in ({"round": 2}, {"pipeline": "PatchShuffle()"}, {"pipeline": "ImageNoise()"}, {"batch_size": 4}):
-        other = client(**changes).audits.truth(0)
-        assert torch.equal(first.original.images, other.original.images)
-        assert torch.equal(first.original.targets, other.original.targets)
-        assert torch.equal(other.original.images, other.seen.images) == (changes.get("pipeline") != "ImageNoise()")
-    for others in (client().audits.truth(1), client(partition=1).audits.truth(0)):
-        assert not torch.equal(first.original.images, others.original.images)
 
 
 def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:

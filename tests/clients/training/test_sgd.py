@@ -159,44 +159,6 @@ def test_defences_are_counted_with_the_client_half() -> None:
         assert cost().macs == plain.macs, "it hides nothing"
 
 
-class Chain(nn.Module):
-    """Doubles a weight of 1 MiB and takes the sine ``depth`` times; autograd keeps every sine's argument."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.depth = depth
-        self.weight = nn.Parameter(torch.zeros(1 << 18))
-
-    def forward(self) -> Tensor:
-        result = 2 * self.weight
-        for _ in range(self.depth):
-            result = result.sin()
-        return result
-
-
-def chain_bytes(depth: int, trained: bool) -> float:
-    chain = Chain(depth)
-    cost = measure_step(chain, [chain], trained=trained)
-    return cost.peak_bytes / (1 << 20)
-
-
-def test_memory_grows_with_depth_only_where_activations_are_saved() -> None:
-    # Frozen: the weight, and argument and value of one sine.
-    assert chain_bytes(5, False) == chain_bytes(9, False) == 3
-    assert chain_bytes(9, True) - chain_bytes(5, True) == 4
-    saved: list[int] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        saved.append(tensor.nbytes)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        Chain(5)()
-    # Besides what is saved: the weight, the result, its gradient, and at most three that the backward pass works on.
-    assert sum(saved) == 5 << 20
-    assert 5 + 3 <= chain_bytes(5, True) <= 5 + 6
-
-
 def test_memory_of_a_patch_embedding_is_exact_and_measuring_leaves_no_trace() -> None:
     edge = edge_of("vit", 0)
     weights, tokens = 4 * (48 + 1) * 16, 4 * 16 * 16

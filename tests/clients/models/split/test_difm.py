@@ -12,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from clients.models.library import ModelError
 from clients.models.split.difm import DIFMServer, FieldEmbedding
 from clients.models.split.split_models import SplitShape, build_split_model
 
@@ -80,21 +79,6 @@ def test_every_column_has_embeddings_of_its_own() -> None:
     for wrong in (rows + 1, rows - 1, rows[:, :, :3]):
         with pytest.raises(ValueError, match="no categories"):
             embedding(wrong)
-
-
-def test_what_does_not_fit_a_table_is_refused(subtests: pytest.Subtests) -> None:
-    for name, sizes, width, classes, message in (
-        ("vit", SIZES, 4, 2, "model is 'vit'; allowed for rows of a table: difm, difm-factors"),
-        ("difm", (), 4, 2, "model is 'difm'; allowed for images: vit"),
-        ("difm", SIZES, 10**9, 2, "width is 1000000000; allowed with a table: 1 to 4096"),
-        ("difm", SIZES, 6, 2, "heads is 4; allowed: 1, 2, 3, 6"),
-        ("difm", SIZES, 4, 3, "the data have 3 classes; allowed: 2"),
-    ):
-        shape = SplitShape(4 if sizes == SIZES else 1, width, 4, 4, 1)
-        with subtests.test(message), pytest.raises(ModelError, match=message):
-            build_split_model(
-                name, num_classes=classes, input_shape=(1, 4, 1), shape=shape, seed=0, cardinalities=sizes
-            )
 
 
 def test_cut_before_the_prediction_layer_it_is_the_same_function() -> None:

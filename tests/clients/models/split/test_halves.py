@@ -78,23 +78,6 @@ def test_blocks_commute_with_permutations_of_tokens_and_logits_do_not_notice_the
         assert (server(encoded[:, order] + positions) - server(encoded + positions)).abs().max() > 1e-2
 
 
-def test_each_half_prepends_its_own_class_token_and_the_client_drops_it() -> None:
-    for name in NAMES:
-        edge, server = lively_halves(name)
-        lengths: list[int] = []
-        for half in (edge, server):
-            half.blocks[0].register_forward_pre_hook(lambda _, args, seen=lengths: seen.append(args[0].shape[1]))
-        images = pictures(2, 3, 8, 12)
-        features = edge(images)
-        logits = server(features)
-        assert (lengths, features.shape[1]) == ([7, 7], 6)
-        with torch.no_grad():
-            server.class_token += pictures(16)
-            edge.class_token += pictures(16)
-            assert not torch.allclose(server(features), logits, atol=1e-2)
-            assert not torch.allclose(edge(images), features, atol=1e-2)
-
-
 def uncut(name: str, edge: EdgeHalf, server: ServerHalf) -> VisionTransformer:
     ratio, bias = (4.0, True) if name == "vit" else (3.0, False)
     whole = VisionTransformer(
