@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -38,14 +39,11 @@ def normalised(images: Tensor) -> Tensor:
 
 
 def knowledge(pipeline: str = "") -> Knowledge:
-    def train(batch: Batch, seed: int) -> nn.Module:
-        raise AssertionError("a gradient inversion trains no model")
-
-    return Knowledge(Batch(torch.zeros(0, 1, 12, 12), torch.zeros(0, 5)), parse(pipeline), MEAN, STD, train)
+    nothing = Batch(torch.zeros(0, 1, 12, 12), torch.zeros(0, 5))
+    return Knowledge(nothing, parse(pipeline), MEAN, STD, lambda *_: pytest.fail("trains"))
 
 
 def updates(model: nn.Module, count: int, batch: int = 1) -> tuple[list[ClientUpdate], Tensor]:
-    """Of ``count`` clients with one step each, and their images."""
     images, labels = pictures(count * batch), classes(count * batch)
     return [observe(model, *pair) for pair in zip(images.split(batch), labels.split(batch), strict=True)], images
 
@@ -68,7 +66,6 @@ def trained(
 
 
 def sent(model: nn.Module, images: Tensor, labels: Tensor) -> ClientUpdate:
-    """The update of one step in train mode."""
     seen = trained(copy.deepcopy(model).train(), images, labels, [list(range(len(images)))])
     return replace(seen, model=model)
 
@@ -100,7 +97,6 @@ def defended(
 
 
 def blind(seen: Sequence[ClientUpdate]) -> list[ClientUpdate]:
-    """Fresh noise in place of each update."""
     return [
         replace(one, update={name: random(*v.shape, seed=at).to(v) for name, v in one.update.items()})
         for at, one in enumerate(seen)
@@ -108,7 +104,6 @@ def blind(seen: Sequence[ClientUpdate]) -> list[ClientUpdate]:
 
 
 def psnrs(attack: Attack, seen: Sequence[ClientUpdate], images: Tensor, seed: int = 0) -> list[float]:
-    """Of each image; no guess may fail."""
     guesses = attack.attack_many(seen, generators(len(seen), seed))
     assert not any(guess.failure for guess in guesses)
     parts = images.split(len(images) // len(seen))
@@ -121,7 +116,6 @@ def mean_psnr(attack: Attack, seen: Sequence[ClientUpdate], images: Tensor) -> f
 
 
 def null_psnr(name: str, images: Tensor) -> float:
-    """Mean over images of a guess that reads no update: "grey", "mean"."""
     values = score(null_baselines(images, images.mean(0))[name], images)["psnr"]
     return sum(values) / len(values)
 
@@ -136,13 +130,11 @@ def matching(
     num_classes: int = CLASSES,
     **more: Any,
 ) -> GradientMatching:
-    """The objective of these trials; the model comes from ``attackable``."""
     distance = COSTS[cost] if isinstance(cost, str) else cost
     return GradientMatching(MatchingProblem(model, shape, num_classes, targets, labels, distance, prior, **more))
 
 
 def bn_net(momentum: float | None = 0.1) -> nn.Module:
-    """A narrow ResNet with running averages of no special value."""
     model = build_model("resnet20", num_classes=CLASSES, input_shape=(1, 12, 12), width=1, norm="batch", seed=0)
     for layer in batch_norms(model).values():
         layer.momentum = momentum
@@ -151,7 +143,6 @@ def bn_net(momentum: float | None = 0.1) -> nn.Module:
 
 
 def two_layers(seed: int = 0) -> nn.Module:
-    """A small network with two BatchNorm layers, at their initial averages."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first = [nn.Conv2d(1, 6, 5, 2, 2), nn.BatchNorm2d(6), nn.ReLU()]
@@ -160,12 +151,10 @@ def two_layers(seed: int = 0) -> nn.Module:
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel."""
     return features.mean((0, 2, 3)), features.var((0, 2, 3), correction=0)
 
 
 def direct_statistics(model: nn.Module, images: Tensor) -> Statistics:
-    """Of what enters each BatchNorm layer in train mode, seen by hooks."""
     client, found = copy.deepcopy(model).train(), Statistics()
     for name, layer in batch_norms(client).items():
         layer.register_forward_hook(lambda _, x, __, name=name: found.update({name: moments(x[0])}))

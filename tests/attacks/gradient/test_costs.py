@@ -31,8 +31,6 @@ def layerwise_cosine(dummy: Update, target: Update) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class ForeignInversion(GradientInversion):
-    """What another package would write."""
-
     costs: ClassVar[Mapping[str, Cost]] = {**COSTS, "layers": Cost(layerwise_cosine, scale_free=True)}
 
     cost: str = "layers"
@@ -44,7 +42,6 @@ def named(row: Tensor) -> Update:
 
 
 def gradients() -> tuple[Tensor, Tensor]:
-    """Dummies and targets (TRIALS, ENTRIES); the targets have pruned entries."""
     target = random(TRIALS, ENTRIES, seed=2)
     return random(TRIALS, ENTRIES, seed=1), target * (random(TRIALS, ENTRIES, seed=3) > -0.5)
 

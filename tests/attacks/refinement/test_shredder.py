@@ -1,3 +1,5 @@
+"""Shuffled windows undone: inferred, averaged, annealed by swaps of pixels, and put together as jigsaws of blocks."""
+
 from __future__ import annotations
 
 import itertools
@@ -6,28 +8,38 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse, total_variation
 from attacks.observations import AttackError
-from attacks.refinement.jigsaw import _Puzzle, place_blocks, seam_costs
+from attacks.refinement.jigsaw import place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows
-from defenses import Batch, BlockShuffle, Blur, Clip, ImageNoise, Pipeline, VisualMixer
+from attacks.refinement.window_inference import (
+    WindowInference,
+    _at_least_half,
+    _most_expected,
+    learn_windows,
+    region_features,
+)
+from clients.data.datasets import load_dataset, to_float
+from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
+from defenses.images.visual_mixer import shuffle_windows
 from defenses.images.visual_mixer_windows import window_sides
 from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
-from tests.defenses.images.visual_mixer_reference import window_ids
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
+MIXED = VisualMixer(window_lower=2, window_upper=16)
 
 
 def fit(attack, *defenses, auxiliary=None):
     images = pictures(2) if auxiliary is None else auxiliary
-    auxiliary = Batch(images, torch.ones(len(images), 1))
-    return attack.fit(
-        Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, lambda *_: pytest.fail("trains")), generators(1)[0]
-    )
+    train = lambda *_: pytest.fail("trains")  # noqa: E731
+    known = Knowledge(Batch(images, torch.ones(len(images), 1)), Pipeline(defenses), MEAN, STD, train)
+    return attack.fit(known, generators(1)[0])
 
 
 def protect(defense, images):
@@ -38,8 +50,8 @@ def guess(images):
     return Reconstruction(images, torch.zeros(len(images), dtype=torch.int64), {"cost": 1.0})
 
 
-def refine(attack, images, seed=0):
-    return attack.refine_many([None], [guess(images)], generators(1, seed))[0]
+def refine(attack, images, seen=None):
+    return attack.refine_many([seen], [guess(images)], generators(1))[0]
 
 
 def smooth(count=3, channels=1, height=16, width=16):
@@ -49,128 +61,46 @@ def smooth(count=3, channels=1, height=16, width=16):
     return a[:, :, 0] * x + a[:, :, 1] * y + a[:, :, 2] * x * x + a[:, :, 3] * y * y
 
 
-@pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 7)])
-def test_window_mean_is_the_mean_of_each_window(height, width):
-    images = pictures(2, side=12, channels=3)[..., :height, :width]
-    expected = images.clone()
-    for row, column in itertools.product(range(0, height, 4), range(0, width, 4)):
-        window = images[..., row : row + 4, column : column + 4]
-        expected[..., row : row + 4, column : column + 4] = window.mean((-2, -1), keepdim=True)
-    assert torch.allclose(refine(WindowMean(window=4), images).images, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("defense", [VisualMixer(4, 8), VisualMixer(4, 8, channels="spatial"), BlockShuffle(4, 2)])
-def test_window_means_do_not_see_the_shuffle(defense):
-    """Where windows are known, the same picture comes out of the original and of any shuffle of it."""
+def test_window_means_are_those_of_each_window_and_do_not_see_the_shuffle() -> None:
+    for height, width in ((12, 12), (10, 7)):
+        images = pictures(2, side=12, channels=3)[..., :height, :width]
+        expected = images.clone()
+        for row, column in itertools.product(range(0, height, 4), range(0, width, 4)):
+            window = images[..., row : row + 4, column : column + 4]
+            expected[..., row : row + 4, column : column + 4] = window.mean((-2, -1), keepdim=True)
+        assert torch.allclose(refine(WindowMean(window=4), images).images, expected, atol=1e-6)
     images = pictures(3, channels=3)
-    shuffled = protect(defense, images)
-    attack = replace(fit(WindowMean(), defense), window=4)
-    assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6)
-    assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
+    for defense in (VisualMixer(4, 8), VisualMixer(4, 8, channels="spatial"), BlockShuffle(4, 2)):
+        shuffled, attack = protect(defense, images), replace(fit(WindowMean(), defense), window=4)
+        assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6), defense
+        assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
 
 
-@pytest.mark.long
-def test_with_mixed_windows_each_keeps_its_values():
-    """Nothing leaves the inferred windows, in any of the channels; they are valid without being told."""
-    defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(2, side=32, channels=2)
-    shuffled = protect(defense, clean)
-    attack = fit(Shredder(sweeps=40), defense, auxiliary=pictures(24, side=32, channels=2, seed=1))
-    result = refine(attack, shuffled)
-    levels, share = attack.learned.inference(shuffled)
-    assert sum(int(active.any()) for _, active in levels) > 1
-    assert result.diagnostics["windows_expected"] == pytest.approx(float(share.mean()))
-    ids = window_ids(levels, 32, 32)
-    for image, after, windows in zip(shuffled, result.images, ids, strict=True):
-        for number in windows.unique():
-            inside = windows == number
-            assert torch.equal(image[:, inside].sort(1).values, after[:, inside].sort(1).values)
-    assert not torch.equal(result.images, shuffled)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("attack", [WindowMean(), Shredder(sweeps=3), Jigsaw()], ids=repr)
-def test_bounds_that_follow_from_other_settings_are_found_as_the_client_finds_them(attack):
-    """A target of 4 asks for windows of 2 and the automatic bound is 15: the same defence in other words, and the same guess."""
-    derived = VisualMixer(window_lower=1, window_upper="auto", target_vfe=4)
-    given = VisualMixer(window_lower=2, window_upper=15)
-    shuffled = protect(derived, pictures(2, side=32))
-    assert torch.equal(shuffled, protect(given, pictures(2, side=32)))
-    known = pictures(16, side=32, seed=1)
-    found = [refine(fit(attack, defense, auxiliary=known), shuffled).images for defense in (derived, given)]
-    assert torch.equal(*found)
-    other = refine(
-        fit(attack, VisualMixer(window_lower=1, window_upper="auto", target_vfe=24), auxiliary=known), shuffled
-    )
-    assert not torch.equal(other.images, found[0])
-
-
-def test_windows_are_learned_behind_and_before_the_other_defences():
-    """The server mixes auxiliary images with the whole pipeline; a blur and noise around the shuffle do not hide its windows."""
-    shuffle = VisualMixer(window_lower=2, window_upper=16)
-    images = pictures(48, side=32, channels=3, seed=1)
-    pipeline = Pipeline((Blur(std=0.5), shuffle, ImageNoise(std=0.02)))
-    clean = pictures(24, side=32, channels=3, seed=2)
-    blurred = Pipeline(pipeline.defenses[:1]).protect_once(Batch(clean, torch.ones(24, 1)), ("client",)).images
-    true = window_sides(shuffle.partition(blurred), 32, 32)
-    batch = pipeline.protect_once(Batch(clean, torch.ones(24, 1)), ("client",))
-    seen = pipeline.protect_batch(batch, ("client",)).images
-    attack = fit(WindowMean(), *pipeline.defenses, auxiliary=images)
-    found = window_sides(attack.learned.inference(seen)[0], 32, 32)
-    assert float((found == true).float().mean()) > 0.85
-
-
-def test_told_windows_are_an_upper_bound_for_single_images():
-    defense, clean = VisualMixer(window_lower=2, window_upper=16), pictures(1, side=32, channels=3)
-    shuffled = protect(defense, clean)
-    sides = window_sides(defense.partition(clean), 32, 32)
-    attack = fit(WindowMean(partition="known"), defense)
+def test_told_windows_are_an_upper_bound_for_single_images() -> None:
+    clean = pictures(1, side=32, channels=3)
+    shuffled, sides = protect(MIXED, clean), window_sides(MIXED.partition(clean), 32, 32)
+    attack = fit(WindowMean(partition="known"), MIXED)
     assert (attack.upper_bound, WindowMean().upper_bound) == ("knows the true windows", "")
     seen = replace(observe(linear_net(), pictures(1), torch.zeros(1, dtype=torch.int64)), window_sides=sides)
-    told = attack.refine_many([seen], [guess(shuffled)], generators(1))[0]
-    same = attack.refine_many([seen], [guess(clean)], generators(1))[0]
+    told, same = (refine(attack, images, seen) for images in (shuffled, clean))
     assert not told.failure
     assert torch.allclose(told.images, same.images, atol=1e-6)
-    for wrong, why in ((replace(seen, window_sides=None), "upper bound"), (None, "upper bound")):
-        assert why in attack.refine_many([wrong], [guess(shuffled)], generators(1))[0].failure
-    two = attack.refine_many([seen], [guess(shuffled.repeat(2, 1, 1, 1))], generators(1))[0]
-    assert "one image" in two.failure
+    for wrong in (replace(seen, window_sides=None), None):
+        assert "upper bound" in refine(attack, shuffled, wrong).failure
+    assert "one image" in refine(attack, shuffled.repeat(2, 1, 1, 1), seen).failure
 
 
-def test_images_of_another_size_than_those_learned_from_are_refused():
-    attack = fit(WindowMean(), VisualMixer(2, 16), auxiliary=pictures(16, side=32))
-    assert "sides" in refine(attack, pictures(1, side=28)).failure
-
-
-@pytest.mark.parametrize(("height", "width"), [(12, 12), (10, 7)])
-def test_shredder_undoes_more_than_the_shuffle_and_the_means(height, width):
+@pytest.mark.numeric
+def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pixels() -> None:
     defense = VisualMixer(window_lower=2, window_upper=4)
-    clean = smooth(4, 1, height, width)
-    shuffled = protect(defense, clean)
-    result = refine(fit(Shredder(window=2, sweeps=200, temperature=0.02), defense), shuffled)
-    assert (total_variation(result.images) < total_variation(shuffled)).all()
-    assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
-    means = refine(WindowMean(window=2), shuffled).images
-    assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean()
-
-
-@pytest.mark.parametrize("attack", [Shredder(sweeps=20), Jigsaw(), WindowMean()], ids=repr)
-def test_guesses_of_a_group_are_solved_as_each_alone(attack):
-    """Of other sizes, with other streams, and beside one that failed."""
-    defense = VisualMixer(window_lower=2, window_upper=16)
-    fitted = fit(attack, defense, auxiliary=pictures(24, side=32, channels=2, seed=1))
-    guesses = [guess(protect(defense, pictures(n, side=32, channels=2, seed=n))) for n in (2, 1, 3)]
-    guesses.insert(1, replace(guesses[0], failure="lost"))
-    guesses.append(guess(pictures(1, side=28, channels=2)))  # windows were learned for another size
-    together = fitted.refine_many([None] * 5, guesses, generators(5))
-    for at, (one, stream) in enumerate(zip(guesses, generators(5), strict=True)):
-        (alone,) = fitted.refine_many([None], [one], [stream])
-        assert torch.equal(together[at].images, alone.images)
-        assert together[at].diagnostics == alone.diagnostics
-        assert together[at].failure == alone.failure
-    assert [bool(one.failure) for one in together] == [False, True, False, False, True]
-
-
-def test_shredder_moves_whole_pixels_where_the_defence_does():
+    for size in ((12, 12), (10, 7)):
+        clean = smooth(4, 1, *size)
+        shuffled = protect(defense, clean)
+        result = refine(fit(Shredder(window=2, sweeps=200, temperature=0.02), defense), shuffled)
+        assert (total_variation(result.images) < total_variation(shuffled)).all()
+        assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
+        means = refine(WindowMean(window=2), shuffled).images
+        assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean(), size
     defense = VisualMixer(window_lower=4, window_upper=8, channels="spatial")
     shuffled = protect(defense, pictures(1, channels=3))
     found = refine(fit(Shredder(sweeps=30), defense), shuffled).images
@@ -179,158 +109,105 @@ def test_shredder_moves_whole_pixels_where_the_defence_does():
     assert not torch.equal(shuffled, found)
 
 
-@pytest.mark.parametrize(("window", "blocks", "channels"), [(8, 2, 1), (8, 2, 3), (4, 2, 1), (6, 3, 1)])
-def test_jigsaw_solves_blocks_of_a_smooth_image_exactly(window, blocks, channels):
-    defense = BlockShuffle(window=window, blocks=blocks)
-    clean = smooth(3, channels, 24, 24)
-    shuffled = protect(defense, clean)
-    assert not torch.equal(shuffled, clean)
-    result = refine(fit(Jigsaw(), defense), shuffled)
-    assert torch.equal(result.images, clean)
-    assert result.diagnostics["seam_cost"] < result.diagnostics["seam_cost_before"]
+def test_guesses_of_a_group_are_solved_as_each_alone() -> None:
+    """Of other sizes, with other streams, and beside one that failed."""
+    defense, known = VisualMixer(window_lower=1, window_upper=8), pictures(24, side=16, channels=2, seed=1)
+    guesses = [guess(protect(defense, pictures(n, side=16, channels=2, seed=n))) for n in (2, 1, 3)]
+    guesses.insert(1, replace(guesses[0], failure="lost"))
+    guesses.append(guess(pictures(1, side=12, channels=2)))  # windows were learned for another size
+    for attack in (Shredder(sweeps=10), WindowMean(), Jigsaw(sweeps=1)):
+        fitted = fit(attack, defense, auxiliary=known)
+        together = fitted.refine_many([None] * 5, guesses, generators(5))
+        assert [one.failure for one in together[:4]] == ["", "lost", "", ""]
+        assert "sides" in together[4].failure
+        for one, stream, found in zip(guesses, generators(5), together, strict=True):
+            (alone,) = fitted.refine_many([None], [one], [stream])
+            assert torch.equal(found.images, alone.images), attack
+            assert (found.diagnostics, found.failure) == (alone.diagnostics, alone.failure)
 
 
-def test_best_swap_of_a_large_window_is_the_best_of_all():
-    """Costs of all swaps at once, against swapping and adding up every seam."""
-    plane = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(5))
-    puzzle = _Puzzle(seam_costs(plane.view(30, 1, 1, 1)), 5, 6)
-    window = torch.arange(30).view(5, 6)[1:4, 1:5].flatten()
-    current, (direction, a, b) = puzzle.block[window], puzzle._seams(window)[0]
-    around = puzzle._outer(window)
-    around.index_add_(0, a, puzzle.cost[direction[:, None], current[None], current[b, None]])
-    around.index_add_(0, b, puzzle.cost[direction[:, None], current[a, None], current[None]])
-    added, before = puzzle._swap_gains(around, current, (direction, a, b)), puzzle.total()
-    for p, q in itertools.combinations(range(12), 2):
-        puzzle.block[window[[p, q]]] = puzzle.block[window[[q, p]]]
-        assert float(added[p, q]) == pytest.approx(puzzle.total() - before, abs=1e-4)
-        puzzle.block[window[[p, q]]] = puzzle.block[window[[q, p]]]
+def test_jigsaw_solves_blocks_of_a_smooth_image_exactly() -> None:
+    for window, blocks, channels in ((8, 2, 1), (8, 2, 3), (4, 2, 1), (6, 3, 1)):
+        defense, clean = BlockShuffle(window=window, blocks=blocks), smooth(3, channels, 24, 24)
+        shuffled = protect(defense, clean)
+        assert not torch.equal(shuffled, clean)
+        result = refine(fit(Jigsaw(), defense), shuffled)
+        assert torch.equal(result.images, clean), (window, blocks, channels)
+        assert result.diagnostics["seam_cost"] < result.diagnostics["seam_cost_before"]
+    # The time of an assignment grows with the cube of its pieces: a window of 40x40 pixels would take minutes.
+    with pytest.raises(AttackError, match="a window has 1,600 pieces; Jigsaw takes at most 1,024"):
+        refine(Jigsaw(window=40), torch.rand(1, 1, 40, 40))
 
 
-def test_jigsaw_finds_the_best_order_of_one_window():
+def test_jigsaw_finds_the_best_order_of_one_window() -> None:
     """Against every one of the 24 orders, on noise, where no order is right."""
     plane = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(4))
     blocks = plane.unfold(1, 2, 2).unfold(2, 2, 2).permute(1, 2, 0, 3, 4).reshape(4, 1, 2, 2)
     right, down = seam_costs(blocks)
-    costs = [
-        float(right[a, b] + right[c, d] + down[a, c] + down[b, d]) for a, b, c, d in itertools.permutations(range(4))
-    ]
+    orders = itertools.permutations(range(4))
+    costs = [float(right[a, b] + right[c, d] + down[a, c] + down[b, d]) for a, b, c, d in orders]
     before, after = place_blocks(plane.clone(), 2, [torch.arange(4)], sweeps=2)
     assert before == pytest.approx(costs[0], rel=1e-5)
     assert after == pytest.approx(min(costs), rel=1e-5)
 
 
-def test_a_window_that_cannot_have_changed_its_best_order_is_not_tried_again(monkeypatch):
-    """Visit by visit the orders are those of a puzzle that forgets, and tries every window every time."""
-    costs = seam_costs(pictures(1)[0, :1].flatten().view(-1, 1, 1, 1))
-    side = pictures(1).shape[-1]
-    position = torch.arange(side * side).view(side, side)
-    windows = [piece.flatten() for rows in position.split(2) for piece in rows.split(4, 1)]
-    quick, slow = _Puzzle(costs, side, side), _Puzzle(costs, side, side)
-    start = torch.randperm(side * side, generator=torch.Generator().manual_seed(6))
-    quick.block, slow.block = start.clone(), start.clone()
-    tried, orders = [], _Puzzle._orders
-
-    def counted(puzzle, *about):
-        tried.append(puzzle)
-        return orders(puzzle, *about)
-
-    monkeypatch.setattr(_Puzzle, "_orders", counted)
-    for sweep in range(10):
-        for window in windows:
-            slow.settled.clear()
-            assert quick.improve(window, inside_only=sweep == 0) == slow.improve(window, inside_only=sweep == 0)
-            assert torch.equal(quick.block, slow.block)
-    assert tried.count(slow) == 10 * len(windows)
-    assert len(windows) < tried.count(quick) < 0.8 * tried.count(slow)
-
-
-def test_seam_cost_is_zero_for_a_straight_slope():
-    slope = torch.arange(12.0).view(1, 2, 6) * 0.1
-    left, right = slope[None, ..., :3, None].transpose(-1, -2), slope[None, ..., 3:, None].transpose(-1, -2)
-    blocks = torch.cat([left.reshape(1, 1, 2, 3)[..., :2], right.reshape(1, 1, 2, 3)[..., :2]])
-    expected = (blocks[0, 0, :, 1] * 2 - blocks[0, 0, :, 0] - blocks[1, 0, :, 0]).abs().sum()
-    expected = expected + (blocks[1, 0, :, 0] * 2 - blocks[1, 0, :, 1] - blocks[0, 0, :, 1]).abs().sum()
-    assert float(seam_costs(blocks)[0, 0, 1]) == pytest.approx(float(expected), abs=1e-6)
+def test_seam_costs_are_second_differences_across_a_seam() -> None:
+    left, right = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(3))
+    ends = (2 * left[0, :, 1] - left[0, :, 0] - right[0, :, 0]).abs() + (
+        2 * right[0, :, 0] - right[0, :, 1] - left[0, :, 1]
+    ).abs()
+    costs = seam_costs(torch.stack([left, right]))
+    assert float(costs[0, 0, 1]) == pytest.approx(float(ends.sum()), abs=1e-6)
     ramp = torch.arange(4.0).expand(2, 4)
     assert float(seam_costs(torch.stack([ramp[None, :, :2], ramp[None, :, 2:]]))[0, 0, 1]) == 0
 
 
-@pytest.mark.parametrize("attack", [Shredder(window=4, sweeps=30), Jigsaw(window=4)], ids=repr)
-def test_noise_in_noise_out(attack):
-    """Independent noise holds nothing of the truth: no better than the mean image."""
-    clean = pictures(4)
-    found = refine(attack, torch.rand(clean.shape, generator=torch.Generator().manual_seed(1))).images
-    assert mse(found, clean).mean() > mse(clean.mean(0).expand_as(clean), clean).mean()
-
-
-@pytest.mark.parametrize("attack", ALL, ids=repr)
-def test_common_behaviour(attack):
-    defense, images = BlockShuffle(4, 2), pictures(2)
-    with pytest.raises(AttackError, match="auxiliary"):
-        refine(attack, images)
-    assert refine(fit(attack, Clip(max_norm=1.0)), images).diagnostics == {"cost": 1.0, "nothing_to_undo": 1.0}
-    fitted, before = fit(attack, defense), images.clone()
-    first = refine(fitted, images)
-    assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), images).images, first.images)
-    assert torch.equal(images, before)
-    assert first.diagnostics["cost"] == 1.0
-    assert fitted == attack
-    assert repr(fitted) == repr(attack)
-    failed = replace(guess(images), failure="before")
-    results = fitted.refine_many([None] * 2, [failed, guess(images)], generators(2))
-    assert results[0] is failed
-    assert not results[1].failure
-
-
-@pytest.mark.parametrize("attack", [Shredder(window=3, sweeps=3), Jigsaw(window=3), WindowMean(window=3)], ids=repr)
-def test_windows_that_do_not_fit_the_image(attack):
-    for shape in ((1, 1, 2, 2), (1, 3, 7, 5), (2, 1, 1, 1)):
-        assert refine(attack, torch.rand(shape)).images.shape == shape
-
-
-@pytest.mark.parametrize(
-    ("cls", "change"),
-    [
-        (WindowMean, {"window": -1}),
-        (Shredder, {"sweeps": 0}),
-        (Shredder, {"temperature": -1.0}),
-        (Jigsaw, {"sweeps": 0}),
-        (WindowMean, {"partition": "guessed"}),
-        (WindowMean, {"partition": "known", "window": 4}),
-    ],
-)
-def test_refuses_bad_values(cls, change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        cls(**change)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation(channels):
-    """Against the variation of the whole picture with the two pixels exchanged; in windows of 2 most pairs touch."""
-    state = _Annealer(torch.zeros(1, channels, 6, 6))
-    groups, counts = _swap_groups([Windows([(2, torch.eye(3)[None] == 1)])], 1, 6, 6)
-    assert counts == [3]
-    group = next(group for group in groups if len(group.pixels) == 1)
-    generator, kept = torch.Generator().manual_seed(4), 0
-    for at in range(60):
-        # Whole numbers, whose sums are exact.
-        state.values.copy_(torch.randint(256, state.values.shape, generator=torch.Generator().manual_seed(at)))
-        sweep = torch.rand(3, 3, generator=generator)
-        draws = sweep[:, group.draws]
-        first = (draws[0] * 4).long()
-        second = (first + 1 + (draws[1] * 3).long()) % 4
-        before, swapped = state.planes.clone(), state.planes.flatten(2)
-        swapped[..., group.pixels[0, [first, second]]] = swapped[..., group.pixels[0, [second, first]]]
-        swapped = swapped.view_as(before)
-        lower = bool(_variation(swapped) <= _variation(before))
-        state.step(group, sweep, 0.0)
-        assert torch.equal(state.planes, swapped if lower else before)
-        kept += lower
-    assert 5 < kept < 55
+def test_every_refinement_learns_keeps_what_failed_and_takes_images_that_its_windows_do_not_fit() -> None:
+    images = pictures(2)
+    for attack in ALL:
+        assert refine(fit(attack, Clip(max_norm=1.0)), images).diagnostics == {"cost": 1.0, "nothing_to_undo": 1.0}
+        fitted, before = fit(attack, BlockShuffle(4, 2)), images.clone()
+        first = refine(fitted, images)
+        assert torch.equal(refine(pickle.loads(pickle.dumps(fitted)), images).images, first.images)
+        assert torch.equal(images, before)
+        assert first.diagnostics["cost"] == 1.0
+        failed = replace(guess(images), failure="before")
+        kept, other = fitted.refine_many([None] * 2, [failed, guess(images)], generators(2))
+        assert kept is failed
+        assert not other.failure
+        for shape in ((1, 1, 2, 2), (1, 3, 7, 5), (2, 1, 1, 1)):
+            assert refine(replace(attack, window=3), torch.rand(shape)).images.shape == shape
+    with pytest.raises(ValueError, match="partition"):
+        WindowMean(partition="known", window=4)
 
 
 def _variation(planes):
     return sum(planes.diff(dim=dim).abs().sum() for dim in (-2, -1))
+
+
+def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation() -> None:
+    """Against the variation of the whole picture with the two pixels exchanged; in windows of 2 most pairs touch."""
+    for channels in (1, 3):
+        state = _Annealer(torch.zeros(1, channels, 6, 6))
+        groups, counts = _swap_groups([Windows([(2, torch.eye(3)[None] == 1)])], 1, 6, 6)
+        assert counts == [3]
+        group = next(group for group in groups if len(group.pixels) == 1)
+        generator, kept = torch.Generator().manual_seed(4), 0
+        for at in range(60):
+            # Whole numbers, whose sums are exact.
+            state.values.copy_(torch.randint(256, state.values.shape, generator=torch.Generator().manual_seed(at)))
+            sweep = torch.rand(3, 3, generator=generator)
+            draws = sweep[:, group.draws]
+            first = (draws[0] * 4).long()
+            second = (first + 1 + (draws[1] * 3).long()) % 4
+            before, swapped = state.planes.clone(), state.planes.flatten(2)
+            swapped[..., group.pixels[0, [first, second]]] = swapped[..., group.pixels[0, [second, first]]]
+            swapped = swapped.view_as(before)
+            lower = bool(_variation(swapped) <= _variation(before))
+            state.step(group, sweep, 0.0)
+            assert torch.equal(state.planes, swapped if lower else before)
+            kept += lower
+        assert 5 < kept < 55
 
 
 def test_windows_of_one_group_do_not_touch() -> None:
@@ -340,16 +217,109 @@ def test_windows_of_one_group_do_not_touch() -> None:
     groups, counts = _swap_groups([windows], 1, side, side)
     assert counts == [(side // size) ** 2]
     for group in groups:
-        cells = [
-            {divmod(int(p), side) for p in row[:count]} for row, count in zip(group.pixels, group.held, strict=True)
-        ]
+        held = zip(group.pixels, group.held, strict=True)
+        cells = [torch.tensor([divmod(int(p), side) for p in row[:count]]) for row, count in held]
         for one, other in itertools.combinations(cells, 2):
-            assert not any(
-                (row + a, column + b) in other for row, column in one for a, b in ((0, 1), (1, 0), (0, -1), (-1, 0))
-            )
+            assert (one[:, None] - other[None]).abs().sum(-1).min() > 1
 
 
-def test_jigsaw_refuses_windows_of_too_many_pieces():
-    """The time of an assignment grows with the cube of its pieces: a window of 40x40 pixels would take minutes."""
-    with pytest.raises(AttackError, match="a window has 1,600 pieces; Jigsaw takes at most 1,024"):
-        refine(Jigsaw(window=40), torch.rand(1, 1, 40, 40))
+# ---- windows inferred from shuffled pictures, against the true ones
+
+
+DIGITS = VisualMixer(window_lower=2, window_upper=16, first_regions="nearest")
+COLOURS = VisualMixer(window_lower=2, window_upper=16)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mix_of(defense: VisualMixer):
+    def mix(images: Tensor, generator: torch.Generator):
+        levels = defense.partition(images)
+        return levels, shuffle_windows(images, levels, generator, defense.channels)
+
+    return mix
+
+
+def learned(defense: VisualMixer, images: Tensor, seed: int = 0):
+    return learn_windows(defense.sizes(*images.shape[-2:]), images, mix_of(defense), seeded(seed))
+
+
+def examples(dataset: str, part: str, count: int, seed: int) -> Tensor:
+    data = getattr(load_dataset(dataset), part)
+    return to_float(data.images[torch.randperm(len(data), generator=seeded(seed))[:count]])
+
+
+def share_right(levels, true, images: Tensor) -> float:
+    sides = (window_sides(one, *images.shape[-2:]) for one in (levels, true))
+    return float(torch.eq(*sides).float().mean())
+
+
+@pytest.mark.long
+@pytest.mark.numeric
+def test_windows_of_unseen_pictures_are_found_and_never_worse_than_one_size() -> None:
+    """48 test images; over many seeds 97 % to 99 % are right, exact and under little noise, and a size alone has 50 %."""
+    for dataset, defense in (("mnist-5k", DIGITS), ("photos", COLOURS)):
+        inference, images = learned(defense, examples(dataset, "train", 200, 0)), examples(dataset, "test", 48, 0)
+        true, shuffled = mix_of(defense)(images, seeded(10))
+        fixed = max(float((window_sides(true, *images.shape[-2:]) == size).float().mean()) for size in (2, 4, 8))
+        found, expected = inference(shuffled)
+        right = share_right(found, true, images)
+        assert right > 0.9 > max(fixed, share_right(defense.partition(shuffled), true, images)) + 0.2, dataset
+        assert float(expected.mean()) == pytest.approx(right, abs=0.08)
+        # From a good guess to pure noise, with a margin for chance.
+        for std, least in ((0.05, 0.85), (0.2, fixed - 0.06), (0.6, fixed - 0.06), (2.0, fixed - 0.06)):
+            noisy = (shuffled + std * torch.randn(shuffled.shape, generator=seeded(0))).clamp(0, 1)
+            assert share_right(inference(noisy)[0], true, images) > least, (dataset, std)
+
+
+def test_one_size_is_taken_where_nothing_can_be_told() -> None:
+    """Judges that know only how often a region is cut: one size for all has more pixels right than a partition by chance."""
+    judges = tuple(torch.nn.Linear(features, 1) for features in (24, 18))
+    for parameter in (parameter for judge in judges for parameter in judge.parameters()):
+        parameter.data.zero_()
+    found, expected = WindowInference((16, 8, 4, 2), judges, (32, 32))(torch.rand(2, 3, 32, 32, generator=seeded(0)))
+    assert set(window_sides(found, 32, 32).flatten().tolist()) == {8}
+    assert expected.tolist() == [0.5, 0.5]
+    # One size everywhere needs no learning.
+    images = torch.rand(2, 1, 28, 28, generator=seeded(0))
+    found, expected = learned(VisualMixer(4, 4), images)(images)
+    assert set(window_sides(found, 28, 28).flatten().tolist()) == {4}
+    assert expected.tolist() == [1.0, 1.0]
+
+
+def test_the_best_partition_is_found_by_trying_all() -> None:
+    """One image of 16 x 16 in regions of 8: which half of four regions is whole, what the others are cut to."""
+    low = [torch.rand(1, 2, 2, generator=seeded(1)) * 0.9, torch.rand(1, 4, 4, generator=seeded(2))]
+    levels, share = _most_expected(low, (8, 4, 2, 1), 16, 16)
+    first, second = low[0].flatten(), F.max_pool2d(torch.maximum(low[1], 1 - low[1]), 1)
+    parts = 16 * F.avg_pool2d(second, 2, divisor_override=1).flatten()
+    halves = itertools.combinations(range(4), 2)
+    probable = [half for half in halves if set(half) == set(first.topk(2).indices.tolist())]
+    best = max(
+        sum(float(64 * first[at] if at in half else (1 - first[at]) * parts[at]) for at in range(4)) / 256
+        for half in probable
+    )
+    assert float(share) == pytest.approx(best, rel=1e-5)
+    assert {size for size, active in levels if active.any()} <= {4, 2, 1}
+
+
+def test_half_of_the_regions_lie_at_or_under_their_median() -> None:
+    chance = torch.tensor([[[0.1, 0.2], [0.3, 0.4]], [[0.99, 0.98], [0.97, 0.4]]])
+    assert _at_least_half(chance).tolist() == [[[False, False], [True, True]], [[True, True], [True, False]]]
+    assert int(_at_least_half(torch.rand(1, 3, 3, generator=seeded(0)) * 0.9).sum()) == 5
+
+
+def test_features_of_white_noise_are_equal_at_all_scales_and_of_pictures_rise() -> None:
+    noise = 0.5 + 0.1 * torch.randn(400, 3, 32, 32, generator=seeded(0))
+    whole, parts = region_features(noise, (16, 8, 4, 2))
+    assert whole.shape == (400, 2, 2, 3 * 8)
+    assert parts.shape == (400, 4, 4, 3 * 6)
+    variances, correlations = whole[..., 0:8:2].exp().mean((0, 1, 2)), whole[..., 1:8:2].mean((0, 1, 2))
+    assert torch.allclose(variances, torch.full((4,), 0.01), rtol=0.1)
+    assert correlations.abs().max() < 0.05
+    smooth = F.interpolate(torch.rand(50, 1, 5, 5, generator=seeded(1)), (32, 32), mode="bicubic").expand(-1, 3, -1, -1)
+    features = region_features(smooth, (16, 8, 4, 2))[0].mean((0, 1, 2))
+    assert (features[0:8:2].diff() > 1).all()
+    assert features[7] > 0.95

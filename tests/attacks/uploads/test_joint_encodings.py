@@ -1,4 +1,4 @@
-"""Many encodings of the same images: a closed form where all is told, and what is found where nothing is."""
+"""What a server learns of uploaded images: as they came, averaged over passes, and from many encodings together."""
 
 from __future__ import annotations
 
@@ -6,111 +6,208 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks import AttackError, JointEncodingInversion, Knowledge, Reconstruction, score
-from attacks.uploads.base import UploadedCollection
+from attacks import AsUploaded, AttackError, JointEncodingInversion, Knowledge, PassAveraging, Reconstruction, score
+from attacks.refinement.base import Chain
+from attacks.spec import parse_attacks
+from attacks.uploads.base import UploadedCollection, UploadedImages
 from attacks.uploads.joint_encodings import count_classes
 from attacks.uploads.magnitude_system import MagnitudeSystem, project_onto_shares, signs_of
-from defenses import parse
+from defenses import Pipeline, VisualMixer, parse
 from defenses.base import Batch
 from defenses.images.instahide import InstaHide, bounded_convex_weights
 from defenses.random_draws import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD
 
+# ---- images as they came
+
+
+OWNERS, WIDE, WINDOW = 5, 16, 4
+
+
+def window_means(images: Tensor, size: int = WINDOW) -> Tensor:
+    return F.interpolate(F.avg_pool2d(images, size), scale_factor=size, mode="nearest")
+
+
+def uploads(count: int = 2) -> list[UploadedImages]:
+    images = torch.rand(count, 3, 3, WIDE, WIDE, generator=torch.Generator().manual_seed(4))
+    return [UploadedImages(one, torch.arange(3) + at) for at, one in enumerate(images)]
+
+
+def guesses(attack: Chain | AsUploaded, seen: list[UploadedImages]) -> list[Reconstruction]:
+    return attack.attack_many(seen, [torch.Generator().manual_seed(at) for at in range(len(seen))])  # type: ignore[arg-type]
+
+
+def chain(text: str) -> Chain:
+    (found,) = parse_attacks(f"AsUploaded() | {text}", "AsUploaded()")
+    return found
+
+
+def test_the_guess_is_what_was_uploaded_and_a_refinement_goes_on_from_it() -> None:
+    seen = uploads()
+    plain, refined = guesses(AsUploaded(), seen), guesses(chain("WindowMean(window=4)"), seen)
+    for one, guess, mean in zip(seen, plain, refined, strict=True):
+        assert torch.equal(guess.images, one.images)
+        torch.testing.assert_close(mean.images, window_means(one.images), atol=1e-6, rtol=0)
+        for found in (guess, mean):
+            assert torch.equal(found.labels, one.labels)
+            assert not found.failure
+    assert plain[0].diagnostics == {}
+
+
+def test_values_beyond_the_range_of_images_are_clamped_and_those_that_are_no_numbers_fail_alone() -> None:
+    images = torch.tensor([-0.5, 0.25, 1.5, 1.0], dtype=torch.float64).view(1, 1, 2, 2)
+    kept = images.clone()
+    (guess,) = guesses(AsUploaded(), [UploadedImages(images, torch.tensor([3]))])
+    assert guess.images.flatten().tolist() == [0.0, 0.25, 1.0, 1.0]
+    assert guess.images.dtype == torch.float32
+    assert torch.equal(images, kept)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        broken, good = uploads()
+        broken.images[1, 0, 3, 3] = bad
+        first, second = guesses(chain("WindowMean(window=4)"), [broken, good])
+        assert first.failure == "the uploaded images are not finite"
+        assert torch.equal(first.images, torch.full_like(good.images, 0.5))
+        assert not second.failure
+
+
+# ---- re-shuffled uploads: the picture of window means, at the rate that the closed form says
+
+
+FRESH = VisualMixer(window_lower=WINDOW, window_upper=WINDOW, reshuffle=True)
+
+
+def own(side: int = WIDE) -> Batch:
+    images = torch.rand(OWNERS, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return Batch(images, torch.eye(OWNERS))
+
+
+def reshuffled(defense: VisualMixer, passes: int, side: int = WIDE) -> UploadedCollection:
+    """In an order that is new in every pass, through the pipeline, as a client protects batches."""
+    batch, found = own(side), []
+    for turn in range(passes):
+        order = torch.randperm(OWNERS, generator=generator_for("order", turn)) if turn else torch.arange(OWNERS)
+        some = Batch(batch.images[order], batch.targets[order])
+        found.append(Pipeline((defense,)).protect_batch(some, ("pass", turn)))
+    images, targets = (torch.cat([getattr(one, name) for one in found]) for name in ("images", "targets"))
+    return UploadedCollection(images, targets, passes)
+
+
+def attacked(pipeline: str, seen: UploadedCollection):
+    known = Knowledge(own(), parse(pipeline), MEAN, STD, lambda *_: pytest.fail("trains"))
+    return PassAveraging().fit(known, torch.Generator()).attack_many([seen], [torch.Generator()])[0]
+
+
+def averaged(defense: VisualMixer, passes: int, side: int = WIDE) -> Tensor:
+    found = attacked(repr(defense), reshuffled(defense, passes, side))
+    assert not found.failure
+    assert found.labels.tolist() == list(range(OWNERS))
+    return found.images
+
+
+@pytest.mark.numeric
+def test_the_mean_of_many_shuffles_is_the_window_mean_within_the_closed_form() -> None:
+    images = own().images
+    for passes in (8, 64):
+        found = averaged(FRESH, passes)
+        variance = window_means(images.square()) - window_means(images).square()
+        expected = float((variance / passes).mean())
+        assert float((found - window_means(images)).square().mean()) == pytest.approx(expected, rel=0.2), passes
+
+
+@pytest.mark.numeric
+def test_uploads_of_an_image_find_each_other_where_windows_differ_in_size() -> None:
+    mixer = VisualMixer(window_lower=2, window_upper=16, reshuffle=True)
+    assert mixer.sizes(32, 32) == [16, 8, 4, 2]
+    found, images = averaged(mixer, 100, 32), own(32).images
+    sides, expected = mixer.window_sides(images), images.clone()
+    for size in mixer.sizes(32, 32)[1:]:
+        expected = torch.where((sides == size)[:, None], window_means(images, size), expected)
+    assert float((found - expected).square().mean()) < 0.002
+
+
+# ---- many encodings of the same images: a closed form where all is told, and what is found where nothing is
+
+
 COUNT, PASSES, SIDE, BATCH = 12, 24, 8, 6
-SHAPE = (1, SIDE, SIDE)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def drawn(count: int, seed: int) -> Batch:
-    """Pictures of CLASSES kinds: a pattern of the kind, and much of their own."""
-    stream = torch.Generator().manual_seed(seed)
-    kinds = torch.rand(CLASSES, 1, 4, 4, generator=torch.Generator().manual_seed(77))
-    classes = torch.arange(count) % CLASSES
-    coarse = 0.5 * kinds[classes] + 0.5 * torch.rand(count, 1, 4, 4, generator=stream)
+    kinds, classes = torch.rand(CLASSES, 1, 4, 4, generator=seeded(77)), torch.arange(count) % CLASSES
+    coarse = 0.5 * kinds[classes] + 0.5 * torch.rand(count, 1, 4, 4, generator=seeded(seed))
     images = F.interpolate(coarse, (SIDE, SIDE), mode="bicubic").mul(1.4).sub(0.2).clamp(0, 1)
     return Batch(images, F.one_hot(classes, CLASSES).float())
 
 
 @cache
-def uploaded(passes: int = PASSES, seed: int = 0) -> UploadedCollection:
-    """The defence itself, on batches of an order that is new in every pass."""
-    own, found = drawn(COUNT, 3), []
-    stream = generator_for("uploads", seed)
+def uploaded(passes: int = PASSES) -> UploadedCollection:
+    own, found, stream = drawn(COUNT, 3), [], generator_for("uploads", 0)
     for _ in range(passes):
-        order = torch.randperm(COUNT, generator=stream)
-        for rows in order.split(BATCH):
+        for rows in torch.randperm(COUNT, generator=stream).split(BATCH):
             found.append(InstaHide().protect_batch(Batch(own.images[rows], own.targets[rows]), stream))
-    return UploadedCollection(
-        torch.cat([one.images for one in found]), torch.cat([one.targets for one in found]), passes
-    )
+    images, targets = (torch.cat([getattr(one, name) for one in found]) for name in ("images", "targets"))
+    return UploadedCollection(images, targets, passes)
 
 
 def knowledge(pipeline: str = "InstaHide()", count: int = 200) -> Knowledge:
-    def train(batch: Batch, seed: int) -> Any:
-        raise AssertionError("nothing here trains a model")
-
-    return Knowledge(drawn(count, 4), parse(pipeline), MEAN, STD, train)
+    return Knowledge(drawn(count, 4), parse(pipeline), MEAN, STD, lambda *_: pytest.fail("trains"))
 
 
-def attack(**changes: Any) -> JointEncodingInversion:
-    return JointEncodingInversion(**{"iterations": 60, "restarts": 1} | changes).fit(knowledge(), torch.Generator())
+def jointly(seen: UploadedCollection, iterations: int, seed: int = 0) -> Reconstruction:
+    attack = JointEncodingInversion(iterations=iterations, restarts=1).fit(knowledge(), torch.Generator())
+    return attack.attack_many([seen], [seeded(seed)])[0]
 
 
-def psnr(guess: Reconstruction) -> Tensor:
-    return torch.tensor(score(guess, drawn(COUNT, 3).images)["psnr"])
+def psnr(images: Tensor) -> Tensor:
+    found = Reconstruction(images, torch.zeros(COUNT, dtype=torch.int64))
+    return torch.tensor(score(found, drawn(COUNT, 3).images)["psnr"])
 
 
-def told(count: int = 10, equations: int = 160, pixels: int = 9) -> tuple[Tensor, Tensor]:
-    """Weights (M, N) as InstaHide draws them, and images (N, D) in [-1, 1]."""
-    stream = torch.Generator().manual_seed(1)
-    chosen = torch.stack([torch.randperm(count, generator=stream)[:4] for _ in range(equations)])
-    weights = torch.zeros(equations, count, dtype=torch.float64)
-    weights.scatter_(1, chosen, bounded_convex_weights(equations, 4, 0.65, stream))
-    return weights, 2 * torch.rand(count, pixels, generator=stream, dtype=torch.float64) - 1
+def told(pixels: int) -> tuple[Tensor, Tensor]:
+    stream = seeded(1)
+    chosen = torch.stack([torch.randperm(10, generator=stream)[:4] for _ in range(160)])
+    weights = torch.zeros(160, 10, dtype=torch.float64)
+    weights.scatter_(1, chosen, bounded_convex_weights(160, 4, 0.65, stream))
+    return weights, 2 * torch.rand(10, pixels, generator=stream, dtype=torch.float64) - 1
 
 
-def system_of(weights: Tensor, images: Tensor, prior: Tensor | None = None) -> MagnitudeSystem:
-    count = weights.shape[1]
-    prior = torch.zeros_like(images) if prior is None else prior
-    return MagnitudeSystem((weights @ images).abs(), weights, torch.arange(count), prior, (1, 3, 3))
+def system_of(weights: Tensor, images: Tensor, **changes: Any) -> MagnitudeSystem:
+    settings = {"shares": weights, "classes": torch.arange(10), "prior": torch.zeros_like(images)} | changes
+    return MagnitudeSystem((weights @ images).abs(), *settings.values(), (1, 3, images.shape[1] // 3))
 
 
-def test_with_weights_and_signs_told_least_squares_is_exact() -> None:
-    weights, images = told()
+def test_with_weights_and_signs_told_least_squares_is_exact_and_alone_the_search_finds_the_signs() -> None:
+    weights, images = told(9)
     found = system_of(weights, images).images(weights, signs_of(weights @ images), 0.0)
-    expected = np.linalg.lstsq(weights.numpy(), (weights @ images).numpy(), rcond=None)[0]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-10)
     torch.testing.assert_close(found, images, atol=1e-10, rtol=0)
-
-
-def test_with_weights_alone_told_the_search_finds_the_signs() -> None:
-    weights, images = told()
     # A faint hint of the truth's sign decides between an image and its negative, which explain the system equally well.
-    system = system_of(weights, images, 0.1 * images)
+    system = system_of(weights, images, prior=0.1 * images)
     start = system.images(weights, signs_of(weights @ system.prior.flip(1)), 1e-6)
-    found = system.searched(weights, start, 1e-6, torch.Generator().manual_seed(0))
+    found = system.searched(weights, start, 1e-6, seeded())
     assert system.error(weights, found) < 1e-8 < system.error(weights, start)
     torch.testing.assert_close(found, images, atol=1e-4, rtol=0)
 
 
 def test_with_images_told_the_weights_are_found() -> None:
-    weights, images = told(pixels=30)
+    weights, images = told(30)
     classes = torch.arange(10) // 2
     shares = torch.zeros(len(weights), 5, dtype=torch.float64).index_add_(1, classes, weights)
-    system = MagnitudeSystem((weights @ images).abs(), shares, classes, torch.zeros_like(images), (1, 5, 6))
+    system = system_of(weights, images, shares=shares, classes=classes)
     found = system.weights(system.even_weights(), images, signs_of(weights @ images), 400)
     torch.testing.assert_close(found, weights, atol=1e-3, rtol=0)
 
 
 def test_shares_are_kept_and_the_projection_is_the_nearest() -> None:
-    stream = torch.Generator().manual_seed(2)
     classes, shares = torch.tensor([0, 0, 0, 2]), torch.tensor([[0.4, 0.0, 0.6], [0.0, 0.5, 0.5]])
-    given = torch.randn(2, 4, generator=stream)
+    given = torch.randn(2, 4, generator=seeded(2))
     found = project_onto_shares(given, shares, classes)
     torch.testing.assert_close(found, torch.tensor([[0, 0, 0, 0.6], [0, 0, 0, 0.5]]) + found * (classes == 0))
     assert (found >= 0).all()
@@ -122,65 +219,43 @@ def test_shares_are_kept_and_the_projection_is_the_nearest() -> None:
     torch.testing.assert_close(found[0, :3], nearest, atol=6e-3, rtol=0)
 
 
-def test_numbers_of_classes_are_read_from_the_labels() -> None:
-    assert count_classes(uploaded()).tolist() == drawn(COUNT, 3).targets.argmax(1).sort().values.tolist()
-
-
-def test_many_encodings_together_give_the_images() -> None:
+@pytest.mark.numeric
+def test_many_encodings_together_give_the_images_and_those_of_other_images_nothing() -> None:
     """Every image is found far better than the class means, which are all that labels alone would give."""
-    guess = attack().attack_many([uploaded()], [torch.Generator().manual_seed(0)])[0]
-    classes = count_classes(uploaded())
-    own = drawn(200, 4)
+    seen, own = uploaded(), drawn(200, 4)
+    found, classes = jointly(seen, 60), count_classes(seen)
+    assert classes.tolist() == drawn(COUNT, 3).targets.argmax(1).sort().values.tolist()
+    assert found.labels.tolist() == classes.tolist()
     means = torch.stack([own.images[own.targets.argmax(1) == c].mean(0) for c in range(CLASSES)])
-    null = psnr(Reconstruction(means[classes], classes))
-    assert (psnr(guess) > 30).sum() >= 10
-    assert psnr(guess).mean() > null.mean() + 10
-    assert guess.labels.tolist() == classes.tolist()
-    assert guess.diagnostics["equations"] == PASSES
+    assert (psnr(found.images) > 30).sum() >= 10
+    assert psnr(found.images).mean() > psnr(means[classes]).mean() + 10
+    assert found.diagnostics["equations"] == PASSES
+    # Fresh noise of the same magnitudes: nothing is common to the passes.
+    order = torch.randperm(seen.images.numel(), generator=seeded(5))
+    noise = jointly(replace(seen, images=seen.images.flatten()[order].view_as(seen.images)), 20)
+    mean = drawn(COUNT, 3).images.mean(0, keepdim=True).expand(COUNT, -1, -1, -1)
+    assert psnr(noise.images).mean() < psnr(mean).mean() + 1
 
 
-def test_encodings_of_other_images_each_time_give_nothing() -> None:
-    """Fresh noise of the same magnitudes: nothing is common to the passes."""
-    seen = uploaded()
-    order = torch.randperm(seen.images.numel(), generator=torch.Generator().manual_seed(5))
-    noise = replace(seen, images=seen.images.flatten()[order].view_as(seen.images))
-    guess = attack(iterations=20).attack_many([noise], [torch.Generator().manual_seed(0)])[0]
-    mean = drawn(COUNT, 3).images.mean(0).expand(COUNT, *SHAPE)
-    assert psnr(guess).mean() < psnr(Reconstruction(mean, guess.labels)).mean() + 1
-
-
-def test_it_repeats_itself_and_draws_from_its_generator_alone() -> None:
-    small = attack(iterations=8)
-    seen = uploaded()
-    first, again, other = (
-        small.attack_many([seen], [torch.Generator().manual_seed(seed)])[0].images for seed in (0, 0, 1)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_without_the_defence_the_first_pass_is_the_guess() -> None:
-    own = drawn(COUNT, 3)
-    seen = UploadedCollection(torch.cat([own.images, own.images]), torch.cat([own.targets, own.targets]), 2)
-    fitted = JointEncodingInversion().fit(knowledge(""), torch.Generator())
-    assert torch.equal(fitted.attack_many([seen], [torch.Generator()])[0].images, own.images)
-
-
-def test_what_cannot_be_attacked_fails_alone_and_says_why() -> None:
-    seen = uploaded(2)
-    cases = [
-        uploaded(1),
-        replace(seen, images=seen.images[..., :4]),
-        replace(seen, images=seen.images * float("nan")),
-        seen,
-    ]
-    guesses = attack(iterations=2).attack_many(cases, [torch.Generator().manual_seed(at) for at in range(4)])
-    reasons = ["a single encoding", "images have shape (1, 8, 4)", "not finite", ""]
-    for guess, reason in zip(guesses, reasons, strict=True):
-        assert bool(guess.failure) == bool(reason)
-        assert reason in guess.failure
-        assert len(guess.images) == COUNT
-    with pytest.raises(AttackError, match="call fit first"):
-        JointEncodingInversion().attack_many(cases, [torch.Generator()] * 4)
+def test_what_cannot_be_attacked_fails_alone_with_the_reason_and_without_the_defence_the_first_pass_is_the_guess() -> (
+    None
+):
+    seen, own = uploaded(2), drawn(COUNT, 3)
+    cases = {
+        "a single encoding": uploaded(1),
+        "images have shape (1, 8, 4)": replace(seen, images=seen.images[..., :4]),
+        "not finite": replace(seen, images=seen.images * float("nan")),
+        "": seen,
+    }
+    attack = JointEncodingInversion(iterations=2).fit(knowledge(), torch.Generator())
+    for why, found in zip(
+        cases, attack.attack_many(list(cases.values()), [seeded(at) for at in range(4)]), strict=True
+    ):
+        assert why in found.failure
+        assert bool(found.failure) == bool(why)
+        assert len(found.images) == COUNT
     with pytest.raises(AttackError, match="there are none"):
         JointEncodingInversion().fit(knowledge(count=0), torch.Generator())
+    twice = UploadedCollection(own.images.repeat(2, 1, 1, 1), own.targets.repeat(2, 1), 2)
+    fitted = JointEncodingInversion().fit(knowledge(""), torch.Generator())
+    assert torch.equal(fitted.attack_many([twice], [seeded()])[0].images, own.images)

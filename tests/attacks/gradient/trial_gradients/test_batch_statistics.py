@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+import attacks.gradient.trial_gradients.averaged_statistics as averaged
+import attacks.gradient.trial_gradients.missing_statistics as missing
 from attacks import InvertingGradients, Knowledge
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_target import Target, Victim
-from attacks.gradient.trial_gradients.averaged_statistics import (
-    AveragedSteps,
-    averaging_shares,
-    observed_statistics,
-    statistics_prior,
-)
 from attacks.gradient.trial_gradients.batch_statistics import (
     Statistics,
     batch_norms,
-    call_with_statistics,
     sent_statistics,
     statistics_distance,
 )
 from attacks.gradient.trial_gradients.local_steps import local_orders
 from attacks.gradient.trial_gradients.matching import attackable
-from attacks.gradient.trial_gradients.missing_statistics import (
-    MOST_PROXIES,
-    PROXY_BATCHES,
-    kept_layers,
-    proxy_images,
-    proxy_statistics,
-    running_statistics,
-)
 from attacks.observations import AttackError, ClientUpdate
-from defenses import VisualMixer
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from strategies.audit.attack_card import attack_card
-from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
 from tests.attacks.gradient.clients import (
     bn_net,
     close,
@@ -68,23 +49,6 @@ def test_sent_statistics_are_those_of_the_batch() -> None:
     vectors = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(144), nn.Linear(144, CLASSES))
     found, rows = sent_statistics(sent(vectors, pictures(5), classes(5))), normalised(pictures(5)).flatten(1)
     assert close(found, {"1": (rows.mean(0), rows.var(0, correction=0))}, 1e-4)
-
-
-def test_statistics_are_collected_under_vmap_and_grad() -> None:
-    model, images = bn_net(), pictures(6)
-    private = attackable(model, train_mode=True)
-    state = dict(private.named_parameters()), dict(private.named_buffers())
-    many = normalised(images).view(2, 3, *images.shape[1:])
-    logits, found = vmap(lambda x: call_with_statistics(private, *state, x))(many)
-    for row in range(2):
-        mine = {name: (mean[row], variance[row]) for name, (mean, variance) in found.items()}
-        assert close(mine, direct_statistics(model, images.view(many.shape)[row]), 1e-4)
-    assert torch.allclose(logits[0], copy.deepcopy(model).train()(many[0]), atol=1e-4)
-    assert not any(layer._forward_pre_hooks for layer in batch_norms(private).values())
-    observed = direct_statistics(model, images[:3])
-    distance = lambda x: statistics_distance(observed, call_with_statistics(private, *state, x)[1])  # noqa: E731
-    gradients = vmap(grad(distance))(many)
-    assert gradients[1].abs().sum() > 100 * gradients[0].abs().sum()  # the first batch is the one that was observed
 
 
 def test_the_distance_is_relative_to_the_observed_variance_and_leaves_out_noised_ones() -> None:
@@ -142,8 +106,8 @@ def test_an_update_reveals_the_weighted_mean_of_the_statistics_of_its_steps() ->
             observation, seen = rounds(bn_net(momentum).double(), count, batch, steps)
             found = sent_statistics(observation)
             assert list(found) == list(batch_norms(observation.model))
-            assert close(AveragedSteps.of(observation).average(seen), found), (count, batch, steps, momentum)
-            shares = averaging_shares(momentum, steps)
+            assert close(averaged.AveragedSteps.of(observation).average(seen), found), (count, batch, steps, momentum)
+            shares = averaged.averaging_shares(momentum, steps)
             assert sum(shares) == pytest.approx(1)
             means = {name: sum(s * one[name][0] for s, one in zip(shares, seen, strict=True)) for name in found}
             assert all(torch.allclose(means[name], found[name][0]) for name in found)
@@ -156,7 +120,6 @@ def target_of(attack: GradientInversion, seen: ClientUpdate) -> Target:
 
 
 def objective(attack: GradientInversion, observation: ClientUpdate, seed: int = 0) -> float:
-    """At the client's images, or at others."""
     matching = attack._objective([(target_of(attack, observation), 0)], Victim.of(observation))
     images = normalised(pictures(observation.num_examples, seed=seed)).to(next(observation.model.parameters()))
     return float(matching(images.flatten()[None], torch.tensor([0]))[0])
@@ -176,8 +139,8 @@ def test_without_unrolling_the_statistics_are_those_on_the_line_between_the_mode
     """Exact where the weights do not move; where they move little, far nearer for the true images than for others."""
     for rate, worst in ((1e-9, 1e-9), (0.005, 0.02)):
         observation, _ = rounds(two_layers(), 5, 2, 6, rate)
-        observed = observed_statistics([observation], [sent_statistics(observation)])
-        prior = statistics_prior(attackable(observation.model, True), observation, 1.0)
+        observed = averaged.observed_statistics([observation], [sent_statistics(observation)])
+        prior = averaged.statistics_prior(attackable(observation.model, True), observation, 1.0)
         mine = tree_map(lambda values: values[0], observed)
         truth, other = (float(prior(normalised(pictures(5, seed=seed)).double(), mine)) for seed in (0, 1))
         assert truth < worst * other
@@ -203,7 +166,6 @@ def kept(seen: ClientUpdate, layers: set[str] | None = None) -> ClientUpdate:
 
 
 def case(count: int = 3) -> ClientUpdate:
-    """A step on some pictures, of a network whose running averages have moved."""
     model = two_layers().float()
     model(2 * torch.randn(16, 1, 12, 12, generator=torch.Generator().manual_seed(2)) + 0.5)
     return sent(model, pictures(count), classes(count))
@@ -218,48 +180,36 @@ def standing_in(what: str, attack: Any = QUICK, **known: Any) -> Any:
     return replace(attack, missing_statistics=what).fit(knowledge(**known), generators(1)[0])
 
 
-def without_momentum(seen: ClientUpdate) -> ClientUpdate:
-    model = copy.deepcopy(seen.model)
-    batch_norms(model)["1"].momentum = None
-    return replace(seen, model=model)
-
-
 def test_running_averages_of_the_global_model_become_biased_as_in_a_batch() -> None:
     seen = case(3)
-    found = running_statistics(seen, LAYERS)
+    found = missing.running_statistics(seen, LAYERS)
     for name, positions in (("1", 36), ("4", 9)):
         layer, values = batch_norms(seen.model)[name], 3 * positions
         assert torch.equal(found[name][0], layer.running_mean)
         torch.testing.assert_close(found[name][1], layer.running_var * (values - 1) / values)
-    assert list(running_statistics(seen, {"4"})) == ["4"]
+    assert list(missing.running_statistics(seen, {"4"})) == ["4"]
+    assert missing.kept_layers(seen, {"1"}) == ["4"]
+    assert missing.kept_layers(replace(seen, train_mode=False), set()) == []
     # Initial averages and those that are no numbers stand for nothing.
     initial = replace(case(), model=two_layers().float())
-    assert running_statistics(initial, LAYERS) == {}
+    assert missing.running_statistics(initial, LAYERS) == {}
     batch_norms(initial.model)["4"].running_mean[0] = 0.1
-    assert list(running_statistics(initial, LAYERS)) == ["4"]
+    assert list(missing.running_statistics(initial, LAYERS)) == ["4"]
     batch_norms(initial.model)["4"].running_var[0] = torch.nan
-    assert running_statistics(initial, LAYERS) == {}
+    assert missing.running_statistics(initial, LAYERS) == {}
 
 
 def test_proxies_are_the_mean_over_whole_batches_of_the_clients_size() -> None:
-    for size, count, batches in ((1, 5, 5), (3, 11, 3), (1, PROXY_BATCHES + 9, PROXY_BATCHES)):
+    for size, count, batches in ((1, 5, 5), (3, 11, 3), (1, missing.PROXY_BATCHES + 9, missing.PROXY_BATCHES)):
         seen, images = case(size), pictures(count, seed=4)
-        found = proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
+        found = missing.proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
         each = [direct_statistics(seen.model, images[at * size : (at + 1) * size]) for at in range(batches)]
         mean = {name: tuple(torch.stack([one[name][at] for one in each]).mean(0) for at in (0, 1)) for name in LAYERS}
         assert close(found, mean, 1e-4), (size, count)  # type: ignore[arg-type]
-        assert list(proxy_statistics(seen, attackable(seen.model, True), images, {"4"})) == ["4"]
+        assert list(missing.proxy_statistics(seen, attackable(seen.model, True), images, {"4"})) == ["4"]
     # The client's own batch gives what it would have sent.
-    found = proxy_statistics(case(3), attackable(case(3).model, True), pictures(3), LAYERS)
+    found = missing.proxy_statistics(case(3), attackable(case(3).model, True), pictures(3), LAYERS)
     assert close(found, sent_statistics(case(3)), 1e-4)
-
-
-def test_a_client_keeps_layers_in_train_mode_whose_average_can_be_weighed() -> None:
-    seen = case()
-    assert kept_layers(seen, {"1"}) == ["4"]
-    assert kept_layers(replace(seen, train_mode=False), set()) == []
-    assert kept_layers(without_momentum(seen), set()) == ["1", "4"]
-    assert kept_layers(replace(without_momentum(seen), local_steps=2), set()) == ["4"]
 
 
 def test_sent_statistics_are_preferred_in_every_layer() -> None:
@@ -273,13 +223,11 @@ def test_sent_statistics_are_preferred_in_every_layer() -> None:
         target = target_of(attack, kept(seen, {"4"}))
         assert target.stand_ins == {"4"}
         expected = (
-            running_statistics(seen, {"4"})
+            missing.running_statistics(seen, {"4"})
             if what == "running"
-            else proxy_statistics(seen, attackable(seen.model, True), attack.proxies.images, {"4"})
+            else missing.proxy_statistics(seen, attackable(seen.model, True), attack.proxies.images, {"4"})
         )
         assert close(target.statistics, {"1": sent_statistics(seen)["1"]} | expected), what
-        assert target.diagnostics["batch_norm_layers"] == 2
-        assert target.diagnostics["batch_norm_stand_ins"] == 1
 
 
 def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone() -> None:
@@ -295,26 +243,12 @@ def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone(
     assert [found.diagnostics["normalised_by_sent"] for found in normalising] == [0, 2, 1]
 
 
-def test_they_are_matched_over_several_steps() -> None:
-    model = two_layers().train()
-    model(2 * torch.randn(16, 1, 12, 12, generator=torch.Generator().manual_seed(2)).double())
-    seen = kept(trained(model, pictures(4), classes(4), [[0, 1], [2, 3], [3, 1]], 0.05))
-    for unrolled in (16, 0):
-        plain = guess(replace(QUICK, max_unrolled_steps=unrolled), seen)
-        for what in STAND_INS:
-            found = guess(replace(standing_in(what), max_unrolled_steps=unrolled), seen)
-            assert found.failure == ""
-            assert found.diagnostics["unrolled"] == float(unrolled > 0)
-            assert found.diagnostics["batch_norm_stand_ins"] == found.diagnostics["batch_norm_layers"] == 2
-            assert not torch.equal(found.images, plain.images), (what, unrolled)
-
-
 def test_the_objective_adds_their_weighted_distance() -> None:
     """At the client's images, whose gradient matches: what is left is the distance to the stand-in alone."""
     seen = kept(case(3))
     attack = GradientInversion(total_variation=0.0, batch_norm_prior=2.0, labels="known", missing_statistics="running")
     truth, terms = direct_statistics(seen.model, pictures(3)), []
-    for name, (mean, variance) in running_statistics(seen, LAYERS).items():
+    for name, (mean, variance) in missing.running_statistics(seen, LAYERS).items():
         scale = variance + 1e-5
         terms.append(((truth[name][0] - mean) ** 2 / scale) + ((truth[name][1] - variance) / scale) ** 2)
     assert objective(attack, seen) == pytest.approx(2.0 * float(torch.cat(terms).mean()), rel=1e-3)
@@ -333,36 +267,7 @@ def test_only_proxies_need_auxiliary_images_and_unfit_ones_are_refused() -> None
         (pictures(9, side=8), r"shape \(1, 8, 8\)"),
     ):
         with pytest.raises(AttackError, match=why):
-            proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
+            missing.proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
     assert "2 auxiliary images" in guess(standing_in("proxy", count=2), kept(seen)).failure
     with pytest.raises(AttackError, match="needs auxiliary images: call fit first"):
         guess(replace(QUICK, missing_statistics="proxy"), kept(seen))
-
-
-def test_proxies_are_drawn_at_random_as_the_clients_defences_leave_them() -> None:
-    images = knowledge().auxiliary.images
-    plain, again, mixed = (
-        proxy_images(knowledge(defenses=some), generators(1)[0]).images for some in ((), (), (VisualMixer(),))
-    )
-    assert torch.equal(plain, again)
-    assert not torch.equal(plain, images)
-    assert torch.equal(plain.flatten(1).sum(1).sort().values, images.flatten(1).sum(1).sort().values)
-    assert not torch.equal(plain, mixed)
-    torch.testing.assert_close(plain.mean((1, 2, 3)), mixed.mean((1, 2, 3)))  # Pixels were moved, not changed.
-    assert len(proxy_images(knowledge(MOST_PROXIES + 1), generators(1)[0])) == MOST_PROXIES
-
-
-def test_the_threat_card_says_what_was_matched() -> None:
-    card = ThreatCard(local_steps=1, images=2, more={"mode": "train", "batch_norm_statistics": KEPT_STATISTICS})
-    whole = card.but(batch_norm_statistics="sent as they are")
-    for what, case, words in (
-        ("none", card, KEPT_STATISTICS),
-        ("running", card, f"{KEPT_STATISTICS}; the attack matches the running averages of the global model"),
-        ("proxy", card, f"{KEPT_STATISTICS}; the attack matches the statistics of auxiliary batches instead"),
-        ("proxy", whole, "sent as they are; matched by the attack"),
-        ("proxy", card.but(local_steps=99), KEPT_STATISTICS),
-        ("proxy", card.but(mode="eval"), KEPT_STATISTICS),
-    ):
-        job: Any = SimpleNamespace(card=case, task=SimpleNamespace(plan=SimpleNamespace(auxiliary_data="held-out")))
-        found = str(attack_card(job, replace(QUICK, missing_statistics=what)).more["batch_norm_statistics"])
-        assert found.startswith(words) if what == "running" else found == words

@@ -150,18 +150,6 @@ def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_grad
     assert slope.isfinite().all()
 
 
-def test_a_prior_can_be_changed_without_touching_the_original() -> None:
-    exact, rows = objective(net("pieces")), unknowns()
-    before, other = exact(rows, EVERY)[0], exact.with_prior(0.5)(rows, EVERY)[0]
-    smooth = torch.stack([total_variation(row.view(BATCH, 2, 6, 6)).mean() for row in rows])
-    torch.testing.assert_close(other - before, (0.5 - 0.1) * smooth)
-    torch.testing.assert_close(before - exact.with_prior(0.0)(rows, EVERY)[0], 0.1 * smooth)
-    assert torch.equal(exact(rows, EVERY)[0], before)
-
-
-# ---- what differences need
-
-
 def test_a_trial_network_gives_the_gradients_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
     """With weights that trials share and with others, and convolutions as products of matrices and by kernels."""
     for name in NETS:
@@ -191,25 +179,17 @@ def compare_with_torch_func(model: nn.Module, batch: int, case: str) -> None:
             torch.testing.assert_close(value, expected[key], msg=f"{case}, {key}")
 
 
-def float32_matching(name: str, trials: int, side: int = 16, width: int = 0) -> tuple[GradientMatching, Tensor]:
-    """A network of the papers in single precision, and rows."""
-    model = build_model(name, num_classes=CLASSES, input_shape=(2, side, side), width=width).eval()
-    targets = {n: random(trials, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
-    exact = matching(model, (1, 2, side, side), targets, torch.arange(trials)[:, None], "cosine", 0.0, CLASSES)
-    return exact, random(trials, 2 * side**2, seed=3).float()
-
-
 @pytest.mark.numeric
 def test_float32_networks_of_the_papers_keep_the_direction_only_with_fixed_kinks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ReLUs that may switch points elsewhere make a difference useless."""
-    for name, width in (("lenet", 0), ("convnet", 4), ("resnet20", 1)):
-        exact, rows = float32_matching(name, 2, width=width)
-        gradients = [one(rows, torch.arange(2))[1] for one in (exact, DifferencedMatching(exact))]
-        assert F.cosine_similarity(*gradients).min() > 0.999, name
-    exact, rows = float32_matching("convnet", 1, side=32, width=8)
-    assert agrees(exact, rows)
+    for name, side, width in (("lenet", 16, 0), ("resnet20", 16, 1), ("convnet", 32, 8)):
+        model = build_model(name, num_classes=CLASSES, input_shape=(2, side, side), width=width).eval()
+        targets = {n: random(2, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
+        exact = matching(model, (1, 2, side, side), targets, torch.arange(2)[:, None], "cosine", 0.0, CLASSES)
+        rows = random(2, 2 * side**2, seed=3).float()
+        assert agrees(exact, rows), name
     monkeypatch.setattr("attacks.gradient.trial_gradients.finite_difference.ReplayKinks", lambda noted: RecordKinks())
     assert not agrees(exact, rows)
 
@@ -225,16 +205,6 @@ def test_replay_keeps_the_side_of_every_kink() -> None:
     assert [v.flatten().tolist() for v in again] == [[0.0, -4.0], [6.0]]
     torch.testing.assert_close(torch.stack(sloped), torch.tensor([[-0.3, 2.0], [-0.01, 2.0]]))
     torch.testing.assert_close(torch.stack(turned), torch.tensor([[0.3, -2.0], [0.01, -2.0]]))
-
-
-class Mixing(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(72, CLASSES)
-
-    def forward(self, images: Tensor) -> Tensor:
-        rows = images.flatten(1)
-        return self.out((rows - rows.mean(0)).square())
 
 
 def tied() -> nn.Module:
@@ -253,10 +223,9 @@ def test_models_without_a_trial_form_are_refused_and_what_cannot_be_differenced_
     ):
         with pytest.raises(AttackError, match=why):
             TrialNetwork(build())
-    for build in (Mixing, tied):
-        exact = objective(attackable(build().double(), False))
-        assert torch.isfinite(exact(unknowns(), EVERY)[1]).all()
-        assert not agrees(exact, unknowns()), build
+    exact = objective(attackable(tied().double(), False))
+    assert torch.isfinite(exact(unknowns(), EVERY)[1]).all()
+    assert not agrees(exact, unknowns())
     # BatchNorm without weights is no trial layer: its batch would be that of all trials.
     norm = nn.BatchNorm2d(4, affine=False)
     mixing = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(400, 4))
@@ -278,11 +247,7 @@ def test_coarse_convolutions_are_off_in_an_inversion_and_afterwards_as_before(mo
     assert seen == [False, False]
 
 
-# ---- batch statistics
-
-
 def with_statistics(model: nn.Module, batch: int) -> GradientMatching:
-    """With a prior on statistics that were sent of layer 1."""
     exact = objective(model, batch)
     mean, variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
     exact.prior, exact.observed = StatisticsPrior(model, 3.0), PriorInput({"1": (mean, variance)}, {})

@@ -1,9 +1,12 @@
-"""Local training as a function of its images against torch's own SGD, and inversions that unroll it."""
+"""Local training as a function of its images against torch's own SGD, and the memory of trials against counts by hand."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,27 +15,22 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn import functional as F
 
+import attacks.gradient.trial_gradients.local_steps as local
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.trial_gradients.local_steps import (
-    LocalSGD,
-    local_orders,
-    logits_of,
-    simulated_training,
-    weight_path,
-)
+from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, weight_path
 from attacks.gradient.trial_gradients.matching import attackable, unrolled_client
-from attacks.observations import ClientUpdate
-from tests.attacks.gradient.clients import QUASI_NEWTON, matching, mean_psnr, normalised, trained
+from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks, trial_bytes
+from attacks.observations import AttackError, ClientUpdate
+from tests.attacks.gradient.clients import matching, normalised, trained
 from tests.attacks.wire import CLASSES, classes, generators, pictures, seeded, sigmoid_net
 
 ORDER = [[0, 2], [1, 3], [3, 0], [2, 1]]
-SEARCH: dict[str, Any] = {**QUASI_NEWTON, "cost": "l2", "total_variation": 0.0, "iterations": 80}
 
 
 def simulated(model: nn.Module, images: Tensor, soft: Tensor, order: list[list[int]], *sgd: Any) -> dict[str, Tensor]:
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    network = logits_of(model, dict(model.named_buffers()))
-    return simulated_training(network, weights, images, soft, order, LocalSGD(*sgd))[0]
+    network = local.logits_of(model, dict(model.named_buffers()))
+    return local.simulated_training(network, weights, images, soft, order, LocalSGD(*sgd))[0]
 
 
 def batch(count: int) -> tuple[Tensor, Tensor]:
@@ -40,7 +38,6 @@ def batch(count: int) -> tuple[Tensor, Tensor]:
 
 
 def real_update(model: nn.Module, images: Tensor, soft: Tensor, order: list[list[int]], **options: Any):
-    """A client's training loop on soft labels."""
     client = attackable(model, train_mode=False)
     before = {name: p.detach().clone() for name, p in client.named_parameters()}
     optimizer = torch.optim.SGD(client.parameters(), **options)
@@ -52,7 +49,6 @@ def real_update(model: nn.Module, images: Tensor, soft: Tensor, order: list[list
 
 
 def case(seed: int, batches: str, rate: float = 0.1) -> tuple[ClientUpdate, Tensor]:
-    """Two images, alone in their batches, as in "0110" for two epochs."""
     images = pictures(2, seed=seed)
     order = [[int(index)] for index in batches]
     return trained(sigmoid_net(seed=1).double(), images, torch.tensor([0, 1]), order, rate), images
@@ -124,6 +120,18 @@ def test_orders_are_epochs_of_batches() -> None:
 # ---- what is matched
 
 
+def test_unrolls_only_what_fits() -> None:
+    seen, _ = case(3, "01")
+    for settings, unrolled in (
+        ({"max_unrolled_steps": 2, "max_images": 2}, 1),
+        ({"max_unrolled_steps": 1}, 0),
+        ({"max_images": 1}, 0),
+    ):
+        attack = GradientInversion(iterations=1, **settings)
+        assert attack(seen, generators(1)[0]).diagnostics["unrolled"] == unrolled, settings
+        assert "unrolled" not in attack(replace(seen, local_steps=1), generators(1)[0]).diagnostics
+
+
 def test_the_objective_is_zero_at_the_truth_and_only_when_unrolled() -> None:
     model, images, labels = sigmoid_net().double().eval(), pictures(5), torch.arange(5)
     order = local_orders(5, 2, 7, torch.Generator().manual_seed(0))
@@ -137,26 +145,54 @@ def test_the_objective_is_zero_at_the_truth_and_only_when_unrolled() -> None:
             assert loss < 1e-10 if client else loss > 1e-4, (options, cost)
 
 
-@pytest.mark.long
-@pytest.mark.numeric
-def test_unrolling_beats_the_mean_gradient() -> None:
-    for seed, batches in itertools.product((3, 4), ("01", "0110")):
-        seen, images = case(seed, batches)
-        attack = GradientInversion(**SEARCH | {"cost": "cosine"})
-        unrolled, averaged = (mean_psnr(replace(attack, max_unrolled_steps=n), [seen], images) for n in (16, 0))
-        assert unrolled > averaged + 5
-        assert unrolled > 18
+# ---- memory
 
 
-def test_unrolls_only_what_fits() -> None:
-    seen, _ = case(3, "01")
-    for attack, expected in (
-        (GradientInversion(iterations=1), 1),
-        (GradientInversion(iterations=1, max_unrolled_steps=2), 1),
-        (GradientInversion(iterations=1, max_unrolled_steps=1), 0),
-        (GradientInversion(iterations=1, max_images=2), 1),
-        (GradientInversion(iterations=1, max_images=1), 0),
+ROOT = Path(__file__).parents[4]
+MODULE = "attacks.gradient.trial_gradients.memory"
+
+
+def test_every_layer_is_counted_once_per_image_and_the_model_is_left_alone() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 16, 5)
+    ).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    # Image 16, convolution, norm, ReLU and flatten 32 each, 5 logits.
+    activations = 16 + 4 * 32 + 5
+    weights = (2 * 9 + 2) + 4 + (32 * 5 + 5)
+    for images in (1, 3, 8):
+        assert trial_bytes(model, (1, 4, 4), images) == 4 * (10 * images * activations + 8 * weights)
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_huge_batches_are_counted_not_allocated_and_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU())
+    assert trial_bytes(model, (3, 4096, 4096), 10**6) > 10**15
+    needed = trial_bytes(model, (3, 8, 8), 1)
+    for free, fits in ((needed, 1), (5 * needed - 1, 4)):
+        monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free))
+        assert fitting_trials(model, (3, 8, 8), 1) == fits
+    monkeypatch.setattr(f"{MODULE}.psutil.virtual_memory", lambda: SimpleNamespace(available=needed - 1))
+    with pytest.raises(
+        AttackError, match=r"one trial of 1 dummy images of 3x8x8 would need about 0.0 GB, and 0.0 GB are free"
     ):
-        assert attack(seen, generators(1)[0]).diagnostics["unrolled"] == expected, attack
-    one_step = GradientInversion(iterations=1)(replace(seen, local_steps=1), generators(1)[0])
-    assert "unrolled" not in one_step.diagnostics
+        fitting_trials(model, (3, 8, 8), 1)
+
+
+def test_chunks_shrink_until_they_fit_and_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    tried: list[int] = []
+
+    def run(some: Sequence[int]) -> list[int]:
+        tried.append(len(some))
+        if len(some) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return list(some)
+
+    ends = in_chunks(run, list(range(9)), 8)
+    assert [at for some in ends for at in some] == list(range(9))
+    assert tried == [8, 4, 2, 2, 2, 2, 1]
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        in_chunks(lambda _: (_ for _ in ()).throw(RuntimeError("sizes do not match")), [1, 2], 2)

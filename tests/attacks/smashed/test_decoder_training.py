@@ -1,0 +1,213 @@
+"""Networks that learn to decode smashed data: single tokens, means and sets of transmissions, and a conditional GAN."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.networks.decoder import Layout
+from attacks.observations import AttackError
+from attacks.smashed.adaptive_decoder import AdaptiveDecoder, RecurringTokens, same_token_distance, side_by_side
+from attacks.smashed.decoder_training import independent_transmissions, mean_of_transmissions
+from attacks.smashed.feature_averaging import FeatureAveraging
+from attacks.smashed.pix2pix import Pix2Pix, TokenMap
+from attacks.smashed.tokens.decoder import TokenDecoder
+from defenses.pipeline import Pipeline
+from defenses.smashed.feature_noise import FeatureNoise
+from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
+from tests.attacks.decoding import (
+    SHAPE,
+    TARGETS,
+    digits,
+    error,
+    error_of_mean_image,
+    knowledge,
+    observe,
+    seeded,
+    sender,
+)
+from tests.attacks.wire import generators
+
+SETTINGS = {"iterations": 80, "width": 32, "depth": 2, "learning_rate": 3e-3}
+SMALL = TokenDecoder(**SETTINGS)
+PIX2PIX = Pix2Pix(iterations=50, width=4, batch_size=16, learning_rate=4e-3)
+SHORT = {"iterations": 2, "width": 8, "batch_size": 8}
+EVERY = [
+    TokenDecoder(**SHORT),
+    AdaptiveDecoder(**SHORT, transmissions=3, num_images=24),
+    FeatureAveraging(**SHORT, transmissions=3, num_images=24),
+    Pix2Pix(**SHORT),
+]
+NOISE = FeatureNoise(std=4.0)
+
+
+def fit(attack, *defenses, **sizes):
+    return attack.fit(knowledge(sender(*defenses, **sizes)), seeded())
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit(SMALL)
+
+
+def reads_digits_and_not_noise(attack, *defenses, below=0.5):
+    """Images it never saw, far below the error of the mean image; and no better than that from noise of the same size."""
+    seen = observe(sender(*defenses), attack.transmissions)
+    guess = attack(seen, seeded())
+    assert error(guess) < below * error_of_mean_image(), attack
+    noise = seen.features.std() * torch.randn(seen.features.shape, generator=seeded(5)) + seen.features.mean()
+    assert error(attack(replace(seen, features=noise), seeded())) > 0.98 * error_of_mean_image(), attack
+    return guess
+
+
+@pytest.mark.numeric
+def test_decodes_digits_it_never_saw_from_their_own_features_alone(fitted) -> None:
+    guess, seen = reads_digits_and_not_noise(fitted), observe(sender())
+    assert guess.diagnostics["holdout_psnr"] > guess.diagnostics["holdout_psnr_mean_image"] + 3
+    assert guess.images.shape == (TARGETS, *SHAPE)
+    assert torch.equal(guess.labels, torch.full((TARGETS,), -1))
+    assert error(fitted(replace(seen, features=seen.features.roll(1, 1)), seeded())) > error_of_mean_image()
+    # The rest of the batch takes no part, and one bad observation harms no other.
+    alone = replace(seen, features=seen.features[:, :TARGETS])
+    broken = {
+        "NaN": torch.full_like(seen.features, torch.nan),
+        "shape": seen.features[..., :-1],
+        "transmissions": seen.features[:0],
+    }
+    cases = [alone, *(replace(seen, features=features) for features in broken.values())]
+    found, *failed = fitted.attack_many(cases, generators(4))
+    assert torch.equal(found.images, guess.images)
+    for why, one in zip(broken, failed, strict=True):
+        assert why in one.failure
+        assert torch.equal(one.images, torch.full((TARGETS, *SHAPE), 0.5))
+
+
+@pytest.mark.long
+@pytest.mark.numeric
+def test_several_transmissions_and_a_conditional_gan_decode_digits() -> None:
+    reads_digits_and_not_noise(fit(AdaptiveDecoder(**SETTINGS, transmissions=4)))
+    sixteen = fit(FeatureAveraging(**SETTINGS, transmissions=16), NOISE)
+    guess = reads_digits_and_not_noise(sixteen, NOISE, below=0.8)
+    assert error(guess) < 0.7 * error(fit(SMALL, NOISE)(observe(sender(NOISE), 16), seeded()))
+    gan, free = fit(PIX2PIX), fit(replace(PIX2PIX, l1_weight=0.0))
+    reads_digits_and_not_noise(gan)
+    # The absolute error holds the generator to the truth.
+    assert gan.learned.diagnostics["holdout_psnr"] > free.learned.diagnostics["holdout_psnr"] + 3
+
+
+def test_shuffled_tokens_are_read_as_a_set_and_others_in_their_slots(fitted) -> None:
+    client, quick = sender(PatchShuffle()), {"iterations": 2, "width": 32}
+    for attack in (TokenDecoder(**quick), AdaptiveDecoder(**quick, transmissions=4, num_images=16)):
+        learned, seen = fit(attack, PatchShuffle()), observe(client, attack.transmissions)
+        again = replace(seen, features=seen.features.flip(0, 2))
+        assert torch.allclose(learned(seen, seeded()).images, learned(again, seeded()).images, atol=1e-3), attack
+    seen = observe(client)
+    flipped = replace(seen, features=seen.features.flip(2))
+    assert not torch.allclose(fitted(seen, seeded()).images, fitted(flipped, seeded()).images, atol=1e-2)
+
+
+def test_every_decoder_learns_the_same_from_the_same_seed_on_enough_images_and_survives_a_pickle() -> None:
+    client, state = sender(BatchShuffle(k=0.5), width=16), torch.get_rng_state()
+    for attack in EVERY:
+        learned = [attack.fit(knowledge(client, count=40), seeded(n)) for n in (1, 1, 2)]
+        nets = [one.learned.network.state_dict() for one in learned]
+        assert all(torch.equal(nets[0][key], nets[1][key]) for key in nets[0]), attack
+        assert not all(torch.equal(nets[0][key], nets[2][key]) for key in nets[0]), attack
+        seen = observe(client, attack.transmissions, 3)
+        guess = learned[0](seen, seeded())
+        assert guess.images.shape == (3, *SHAPE)
+        assert 0 <= guess.images.min() <= guess.images.max() <= 1
+        assert torch.equal(pickle.loads(pickle.dumps(learned[0]))(seen, seeded()).images, guess.images), attack
+        with pytest.raises(AttackError, match="16 auxiliary"):
+            attack.fit(knowledge(client, count=15), seeded())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_averaging_reads_the_mean_of_as_many_transmissions_as_it_was_fitted_for() -> None:
+    averaging, seen = fit(EVERY[2], NOISE), observe(sender(NOISE), 3)
+    same = replace(seen, features=seen.features.mean(0, keepdim=True).expand(3, -1, -1, -1))
+    assert torch.allclose(averaging(same, seeded()).images, averaging(seen, seeded()).images, atol=1e-5)
+    few = averaging(observe(sender(NOISE), 2), seeded())
+    assert "needs the 3 transmissions that it was fitted for, there are 2" in few.failure
+
+
+@dataclass
+class Recorder:
+    """Stands for a sender: "sends" the number of each image and that of the transmission, and remembers each batch."""
+
+    batches: list[list[int]] = field(default_factory=list)
+
+    def send(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        self.batches.append(images[:, 0, 0, 0].long().tolist())
+        number = torch.full((len(images), 1, 1), float(len(self.batches)))
+        return torch.cat([images[:, :1, 0, :1], number], 2)
+
+
+def test_transmissions_are_independent_and_the_rest_of_the_batch_differs() -> None:
+    for count, size in ((32, 8), (35, 8), (2, 32), (3, 32), (9, 2)):
+        images, recorder = torch.arange(float(count)).view(-1, 1, 1, 1), Recorder()
+        sent = independent_transmissions(recorder, images, 6, size, seeded())
+        # Each image kept its row, and no two of its rows came from the same transmission.
+        assert torch.equal(sent[:, :, 0, 0], torch.arange(float(count)).expand(6, -1))
+        assert all(len(set(sent[:, row, 0, 1].tolist())) == 6 for row in range(count))
+        assert all(len(batch) <= size and len(set(batch)) == len(batch) for batch in recorder.batches)
+        if count > 2 * size:
+            for image in range(count):
+                company = [set(batch) for batch in recorder.batches if image in batch]
+                assert len({frozenset(batch) for batch in company}) > 1
+                # Half of the batch stays together.
+                assert size // 4 <= len(set.intersection(*company)) <= size // 2, (count, size)
+
+
+def test_training_pairs_are_transmissions_with_fresh_shuffles() -> None:
+    """The same multiset of tokens in each transmission, in unrelated orders: not one shuffle of another's output."""
+    client, images = sender(PatchShuffle(), edge_blocks=0), digits()[0][:8]
+    sent = independent_transmissions(client, images, 6, 4, seeded())
+    clean = replace(client, pipeline=Pipeline()).send(images, seeded())
+    assert torch.allclose(sent.sort(2).values, clean.sort(1).values.expand_as(sent), atol=1e-6)
+    positions = (sent.unsqueeze(3) - clean[None, :, None]).norm(dim=4).argmin(3)[:, 0]
+    assert len({tuple(order) for order in positions.tolist()}) == 6
+    # Without blocks a token comes back as it was, but for rounding.
+    length = float(clean.norm(dim=2).mean())
+    assert same_token_distance(client, images, seeded()) == pytest.approx(1e-4 * length, rel=1e-3)
+
+
+def test_finds_exactly_the_tokens_that_recur() -> None:
+    own, stream = 3 * torch.randn(5, 4, 6, generator=seeded(1)), seeded(2)
+    sent = 3 * torch.randn(12, 5, 4, 6, generator=stream)  # foreign tokens, new ones each time
+    for r in range(12):
+        for image in range(5):  # half of the image's own, in any slot
+            slots, tokens = (torch.randperm(4, generator=stream)[:2] for _ in range(2))
+            sent[r, image, slots] = own[image, tokens] + 0.01 * torch.randn(2, 6, generator=stream)
+    found = RecurringTokens(distance=0.05)(sent)
+    apart = torch.cdist(found[..., :-1], own)
+    assert apart.min(2).values.max() < 0.03
+    assert torch.equal(apart.argmin(2).sort(1).values, torch.arange(4).expand(5, -1))
+    # Each is in half of the transmissions on average, and two of its kind are 0.01 * sqrt(12) = 0.035 apart.
+    assert found[..., -1].mean().item() == pytest.approx(0.5 * torch.exp(torch.tensor(-0.24)).item(), abs=0.1)
+
+
+def test_the_pool_fits_what_the_defences_leave() -> None:
+    images = digits()[0]
+    assert AdaptiveDecoder(pooling="concat").pool_of(sender(PatchShuffle()), images, seeded()) is side_by_side
+    assert AdaptiveDecoder().pool_of(sender(FeatureNoise()), images, seeded()) is mean_of_transmissions
+    assert isinstance(AdaptiveDecoder().pool_of(sender(PatchShuffle()), images, seeded()), RecurringTokens)
+    features = torch.randn(3, 2, 4, 5, generator=seeded())
+    assert torch.equal(side_by_side(features)[1, 2], torch.cat([features[r, 1, 2] for r in range(3)]))
+
+
+def test_patches_are_put_together_row_by_row_and_tokens_lie_where_their_patches_are() -> None:
+    images = torch.rand(2, 3, 8, 12, generator=seeded())
+    patches = torch.stack([images[..., r : r + 4, c : c + 4].flatten(1) for r in (0, 4) for c in (0, 4, 8)], 1)
+    assert torch.equal(Layout((2, 3), 4, 3).fold(patches), images)
+    sample = torch.randn(2, 6, 5, generator=seeded())
+    spread, changed = TokenMap(sample, Layout((2, 3), 4, 1), 3, seeded()), sample.clone()
+    changed[:, 4] += 1  # second row, second column
+    moved = (spread(changed) - spread(sample)).abs().sum((0, 1)) > 0
+    assert moved.shape == (8, 12)
+    assert moved[4:, 4:8].all()
+    assert moved.sum() == 16
