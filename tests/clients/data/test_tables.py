@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from clients.data import tables
 from clients.data.census import COLUMNS, TEST, TRAIN
 from clients.data.criteo import LEAST, criteo
 from clients.data.datasets import load_dataset
@@ -105,6 +106,26 @@ def test_criteo_has_the_papers_fields_and_cuts_by_time(tmp_path: Path) -> None:
     assert data.cardinalities == (2, *[2] * 24, 1)
     assert data.train.labels.tolist() == [0] * LEAST + [1] * (LEAST - 1)
     assert criteo(path, "all").columns[:2] == ("I1", "I2")
+
+
+def test_a_limited_read_of_criteo_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In blocks of a few lines it gives the lines that the whole file has there; what lies between is never parsed.
+    lines = [criteo_line(str(at % 2), category=f"{at % 3:08x}") for at in range(200)]
+    path = write_criteo(tmp_path, lines)
+    whole = criteo(path)
+    monkeypatch.setattr(tables, "BLOCK", 1000)
+    in_blocks = criteo(path)
+    for ours, other in ((in_blocks.train, whole.train), (in_blocks.test, whole.test)):
+        every = np.arange(len(other.labels))
+        assert torch.equal(ours.images(every, 0, 1), other.images(every, 0, 1))
+        assert ours.labels.tolist() == other.labels.tolist()
+    lines[100], lines[199] = "no line of the table", "nor this"
+    write_criteo(tmp_path, lines)
+    limited = load_dataset("criteo", data_dir=str(tmp_path), train_limit=40, test_limit=5)
+    assert torch.equal(limited.train.images[:], whole.train.images(np.arange(40), 0, 1))
+    assert torch.equal(limited.test.images[:], whole.test.images(np.arange(5), 0, 1))
+    with pytest.raises(DataError, match="line 101 has 1 columns"):
+        criteo(path)
 
 
 SORTED = np.repeat(np.arange(10), 100)

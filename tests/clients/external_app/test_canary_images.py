@@ -102,7 +102,7 @@ def test_a_loader_is_followed_by_one_with_the_same_settings() -> None:
     assert torch.equal(seen[20:], coins.nonzero().flatten())
 
 
-def test_coins_are_new_in_each_training_and_repeat_in_a_simulation() -> None:
+def test_coins_are_new_in_each_training_and_follow_from_the_secret_of_a_deployed_node(tmp_path: Any) -> None:
     first, second = node(), node()
     data = TensorDataset(IMAGES, LABELS)
     lengths = [len(with_canaries(data, first, count=COUNT)) for _ in range(3)]
@@ -116,9 +116,6 @@ def test_coins_are_new_in_each_training_and_repeat_in_a_simulation() -> None:
     apart = [places(sizes, COUNT, 0, 0, training).weights for training in (1, 2)]
     assert not torch.equal(*apart), "places are drawn anew, too"
     assert all(len(one.unique()) == COUNT for one in apart)
-
-
-def test_coins_of_a_deployed_node_follow_from_its_own_secret_where_its_operator_allows_canaries(tmp_path: Any) -> None:
     secret = {"randomness": "secret", "canaries": True}
     mine, other = (node(**secret, **{"secret-dir": str(tmp_path / name)}) for name in ("a", "b"))
     drawn = [NodeCanaries(COUNT, 0, 1).coins(one) for one in (mine, mine, other)]
@@ -193,7 +190,7 @@ def loader(images: Tensor, seed: int = 3) -> DataLoader[Any]:
     return DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_shuffled_loader_yields_the_same_batches_and_is_kept_in_their_order(tmp_path: Path) -> None:
+def test_originals_are_kept_in_the_order_of_the_first_pass_without_a_random_number(tmp_path: Path) -> None:
     plain = [batch[1].tolist() for batch in loader(pixels())]
     kept = save_originals(loader(normalised(pixels())), tmp_path / "o", 11, server_round=2, mean=MEAN, std=STD)
     assert len(kept) == 3
@@ -206,9 +203,6 @@ def test_a_shuffled_loader_yields_the_same_batches_and_is_kept_in_their_order(tm
     with safe_open(file, framework="pt") as opened:
         stated = json.loads(opened.metadata()["normalisation"])
     assert stated == {name: pytest.approx(value) for name, value in (("mean", MEAN), ("std", STD))}
-
-
-def test_only_the_first_pass_is_kept_mappings_are_read_and_no_random_number_is_drawn(tmp_path: Path) -> None:
     kept = save_originals(loader(pixels()), tmp_path, 5)
     first = next(iter(kept))[1].tolist()
     file = tmp_path / "node-5.safetensors"

@@ -18,6 +18,7 @@ from torchvision.transforms import functional as TF  # type: ignore[import-untyp
 from attacks.gradient.noise_models import gradient_noise
 from attacks.guesses import Labels, Reconstruction
 from attacks.local_model import shared_tensors
+from attacks.membership.loss_threshold import Membership
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from clients.data.augmentation import random_crop_and_flip
@@ -109,7 +110,7 @@ def test_windows_are_counted_over_all_images_as_they_reach_the_shuffle() -> None
     assert defense_totals(client(pipeline="Blur(std=3.0)")) == {}
 
 
-def test_local_steps_are_that_many_steps_of_torch_sgd() -> None:
+def test_local_steps_are_that_many_steps_of_torch_sgd_and_named_examples() -> None:
     # A batch of everyone leaves no doubt about the order; one step is an epoch, so that five are more than local-epochs.
     for count in (1, 5):
         limited = client(local_steps=count, local_epochs=2, batch_size=40, momentum=0.5)
@@ -123,9 +124,6 @@ def test_local_steps_are_that_many_steps_of_torch_sgd() -> None:
             optimizer.step()
         for name, value in shared_tensors(model).items():
             torch.testing.assert_close(result.updates[0][name], value - weights()[name], atol=1e-5, rtol=1e-3)
-
-
-def test_a_limited_round_says_how_many_examples_it_used() -> None:
     taken = []
     hook = register_optimizer_step_post_hook(lambda *_: taken.append(1))
     for count, examples in ((1, 16), (2, 32), (3, 40), (7, 40)):  # an epoch is three steps: of 16, 16 and 8 examples
@@ -256,6 +254,9 @@ def test_a_limited_round_is_scored_against_the_examples_it_used_and_labels_as_mu
     wrong = torch.cat([(classes[used[:1]] + 1) % 10, classes[used[1:]]])
     assert scored(Labels(wrong))["label-accuracy"] == [15 / 16]
     assert scored(Reconstruction(images[used[:8]], classes[used[:8]]))["psnr-original"] == [100.0] * 8
+    test = Membership(limited.task.plan.build_model().eval())
+    members = test.scores(normalise(images[used], limited.data.card), classes[used]).tolist()
+    assert scored(test)["member-score"] == pytest.approx(members, rel=1e-4)
     others = [at for at in range(40) if at not in used.tolist()]
     assert max(scored(Reconstruction(images[others[:8]], classes[used[:8]]))["psnr-original"]) < 40
 
@@ -486,15 +487,7 @@ def test_training_alone_repeats_and_counts_the_limited_steps_of_all_rounds() -> 
     assert not train_alone(TASK.but(rounds=1).plan, batch, 1).training
 
 
-def test_a_model_trained_alone_falls_with_the_milestones() -> None:
-    batch = recipe_client().data.originals()
-    task = RECIPE.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
-    stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
-    for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
-
-
-def test_training_alone_is_plain_descent_on_the_protected_examples() -> None:
+def test_training_alone_is_plain_descent_on_the_protected_examples_and_falls_with_the_milestones() -> None:
     for pipeline in ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"]:
         task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
         batch, card = client().data.originals(), task.plan.data_card()
@@ -520,6 +513,11 @@ def test_training_alone_is_plain_descent_on_the_protected_examples() -> None:
         trained = train_alone(task.plan, batch, 7)
         for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
+    batch = recipe_client().data.originals()
+    task = RECIPE.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
+    stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
+    for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)
 
 
 def test_updates_made_alone_are_protected_drawn_afresh_and_of_no_more_images_than_there_are() -> None:

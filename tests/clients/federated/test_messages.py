@@ -187,18 +187,7 @@ def test_without_noise_an_update_shows_every_coin_and_alternating_signs_move_bac
     assert same[turns].float().mean() < 0.2
 
 
-def test_a_coin_decides_whether_a_canary_exists_where_the_number_is_hidden() -> None:
-    even, odd = (client(CANARIES.but(pipeline=HIDDEN), partition) for partition in (0, 1))
-    assert even.canaries is not None
-    assert odd.canaries is not None
-    assert len(even.canaries.examples) == even.canaries.coins.sum()
-    assert even.canaries.lone is None
-    assert odd.canaries.examples.tolist() == [EMPTY] * odd.canaries.lone
-    found = {len(client(CANARIES.but(pipeline=HIDDEN), at).canaries.examples) for at in range(1, 60, 2)}  # type: ignore[union-attr]
-    assert found == {0, 1}
-
-
-def test_canaries_stand_behind_the_examples_and_a_lone_one_is_extreme() -> None:
+def test_canaries_stand_behind_the_examples_where_a_coin_decides() -> None:
     one = client()
     examples = one._examples
     images, targets, numbers = zip(*(examples[at] for at in range(EXAMPLES + COUNT + 1)), strict=True)
@@ -209,14 +198,23 @@ def test_canaries_stand_behind_the_examples_and_a_lone_one_is_extreme() -> None:
     assert torch.stack(images[:EXAMPLES]).max() <= 1
     assert images[-1].abs().min() == BRIGHT
     assert {tuple(target.shape) for target in targets} == {(10,)}
-
-
-def test_without_a_request_or_a_claim_there_are_none_and_attacks_see_the_clients_own_examples() -> None:
+    even, odd = (client(CANARIES.but(pipeline=HIDDEN), partition) for partition in (0, 1))
+    assert even.canaries is not None
+    assert odd.canaries is not None
+    assert len(even.canaries.examples) == even.canaries.coins.sum()
+    assert even.canaries.lone is None
+    assert odd.canaries.examples.tolist() == [EMPTY] * odd.canaries.lone
+    found = {len(client(CANARIES.but(pipeline=HIDDEN), at).canaries.examples) for at in range(1, 60, 2)}  # type: ignore[union-attr]
+    assert found == {0, 1}
     for changes in ({"dp_canaries": 0}, {"pipeline": ""}, {"pipeline": "ImageNoise(std=0.1)"}):
         one = client(CANARIES.but(**changes))
         assert one.canaries is None, changes
         assert one.train(shared_tensors(one.task.plan.build_model()), {}).num_examples == EXAMPLES
     assert set(client(CANARIES.but(local_steps=1)).trained_on().tolist()) <= set(range(EXAMPLES))
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    assert [name for name in shared_shapes(model) if not name.startswith("1.")] == ["2.weight", "2.bias"]
+    assert "1.running_mean" in shared_shapes(model)
 
 
 def test_a_deployed_node_trains_with_canaries_only_if_its_operator_allows_it(tmp_path: Path) -> None:
@@ -230,10 +228,3 @@ def test_a_deployed_node_trains_with_canaries_only_if_its_operator_allows_it(tmp
     coins = tensors_of(open_("query.coins", CANARIES), "coins")
     assert {name: tuple(one.shape) for name, one in coins.items()} == {"coins": (COUNT,), "lone": (1,)}
     assert coins["coins"].dtype == torch.bool
-
-
-def test_no_canary_client_hides_in_frozen_parameters() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    model[0].requires_grad_(False)
-    assert [name for name in shared_shapes(model) if not name.startswith("1.")] == ["2.weight", "2.bias"]
-    assert "1.running_mean" in shared_shapes(model)

@@ -164,13 +164,8 @@ def test_gradients_per_example_agree_between_opacus_vmap_and_a_loop() -> None:
 
 
 def test_a_size_that_does_not_fit_is_answered_with_the_next_that_does() -> None:
-    for name, side, fits in (
-        ("cnn", 15, 16), ("convnet", 8, 9), ("vgg_small", 7, 8), ("vit_lite", 30, 32), ("squeezenet1_1", 12, 17),
-        ("timm:test_vit", 28, 32),
-    ):  # fmt: skip
+    for name, fits in {"cnn": 16, "convnet": 9, "vgg_small": 8, "vit_lite": 32, "squeezenet1_1": 17}.items():
         with pytest.raises(ModelError, match=f"{fits}x{fits}"):
-            build(name, (3, side, side))
-        with pytest.raises(ModelError):
             build(name, (3, fits - 1, fits - 1))
         assert build(name, (3, fits, fits)).eval()(torch.rand(1, 3, fits, fits)).shape == (1, 10), name
     # timm itself builds this network, and its single patch sees 16x16 of the 28x28 pixels.

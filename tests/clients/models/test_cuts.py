@@ -58,19 +58,10 @@ def check_halves(name: str, norm: str) -> None:
     assert [tuple(halves(hollow, name, cut)[0](images).shape[1:]) for cut in CUTS[name]] == shapes
 
 
-def test_the_halves_of_small_models_are_the_whole() -> None:
+def test_the_halves_of_small_models_are_the_whole_and_train_it(subtests: pytest.Subtests) -> None:
     for name in ("vgg_small", "resnet20"):
         for norm in ("batch", "group"):
             check_halves(name, norm)
-
-
-@pytest.mark.long
-def test_the_halves_of_large_models_are_the_whole() -> None:
-    for name in ("efficientnet_lite0", "vgg16", "resnet50"):
-        check_halves(name, "batch")
-
-
-def test_training_the_halves_trains_the_whole_in_its_mode() -> None:
     whole = build("vgg_small")
     other = copy.deepcopy(whole)
     images, labels = torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 2, 1])
@@ -83,9 +74,6 @@ def test_training_the_halves_trains_the_whole_in_its_mode() -> None:
     for training in (True, False):
         halved = halves(whole.train(training), "vgg_small", "conv4")
         assert all(layer.training == training for half in (*halved, whole) for layer in half.modules())
-
-
-def test_what_cannot_be_cut_is_refused_with_what_can(subtests: pytest.Subtests) -> None:
     for name, cut, message in (
         ("lenet", "conv2", "model 'lenet' cannot be cut .* these can: vgg16, resnet50,"),
         ("vgg_small", "conv3", "cut is 'conv3'; vgg_small can be cut at conv2, conv4, conv6"),
@@ -94,6 +82,12 @@ def test_what_cannot_be_cut_is_refused_with_what_can(subtests: pytest.Subtests) 
     ):
         with subtests.test(message), pytest.raises(ModelError, match=message):
             halves(nn.Linear(2, 2), name, cut)
+
+
+@pytest.mark.long
+def test_the_halves_of_large_models_are_the_whole() -> None:
+    for name in ("efficientnet_lite0", "vgg16", "resnet50"):
+        check_halves(name, "batch")
 
 
 SHAPE = (3, 32, 32)
@@ -112,6 +106,12 @@ def test_adversaries_classify_the_features() -> None:
             if architecture == "full":
                 first = next(layer for layer in adversary.modules() if isinstance(layer, nn.Conv2d))
                 assert first.in_channels == features.shape[1]
+    # Features that are too small for a whole network are enlarged.
+    adversary, small = (
+        AdversaryBuilder("vgg_small", "conv6", (1, 16, 16), width=4)("full", 2, 0),
+        torch.rand(1, 1, 2, 2),
+    )
+    assert torch.equal(adversary[0](small)[0, 0], small[0, 0].kron(torch.ones(2, 2)))
 
 
 def test_weights_are_new_or_those_of_the_server_half_except_for_the_last_layer() -> None:
@@ -132,21 +132,6 @@ def test_weights_are_new_or_those_of_the_server_half_except_for_the_last_layer()
         # Training the adversary must not train the attacked model.
         tuned = builder("tuned", 2, 7)
         assert not {p.data_ptr() for p in tuned.parameters()} & {p.data_ptr() for p in model.parameters()}
-
-
-def test_new_weights_follow_from_the_seed_and_small_features_are_enlarged() -> None:
-    builder = AdversaryBuilder("vgg_small", "conv4", SHAPE, width=4)
-    for architecture in ("split", "full"):
-        torch.manual_seed(0)
-        first = builder(architecture, 2, 3).state_dict()
-        torch.manual_seed(1)
-        second, other = (builder(architecture, 2, seed).state_dict() for seed in (3, 4))
-        assert all(torch.equal(first[name], second[name]) for name in first)
-        assert any(not torch.equal(first[name], other[name]) for name in first)
-    adversary = AdversaryBuilder("vgg_small", "conv6", (1, 16, 16), width=4)("full", 2, 0)
-    assert adversary(torch.rand(1, 16, 4, 4)).shape == (1, 2)
-    small = torch.arange(4.0).view(1, 1, 2, 2)
-    assert torch.equal(adversary[0](small)[0, 0], small[0, 0].kron(torch.ones(2, 2)))
 
 
 def test_adversaries_of_tokens_classify_them() -> None:

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from clients.process.node_workers import in_turn, places, reserved
+from clients.process.node_workers import NEXT_TO_NOTHING, NodeWorkers, in_turn, places, reserved
 from clients.process.own_code import OwnCodeError
 from clients.process.trial_process import AbruptError, tried
 from simulations.runtime.launch import ROOT
@@ -137,16 +138,28 @@ def test_places_are_as_many_as_flower_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert places([], 1, 0.0) == []
 
 
-def test_attack_workers_take_turns_with_nodes_that_have_what_they_need() -> None:
+def test_attack_workers_take_turns_and_one_living_node_has_room_for_all() -> None:
     nodes = [node("a", 2), node("b", 2, 1), node("c", 0, 1)]
     assert letters(in_turn(nodes, 3, 0.0)) == "aba"
     assert letters(in_turn(nodes, 3, 0.5)) == "bcb"
     assert in_turn([node("a", 2)], 2, 0.5) == ["", ""]
-
-
-def test_one_living_node_has_room_for_the_workers_of_all() -> None:
     nodes, share = [node("a", 4, 1), node("b", 4, 1), node("c", 4, 1)], 0.25
     assert len(places(nodes, 1, share)) == 12
     assert 0 < 12 * reserved(share, nodes) <= 1
     assert reserved(share, nodes[:1]) == share
     assert reserved(share, [node("a", 4, 2), node("b", 4, 1)]) == share, "Ray would put all of them on one card"
+
+
+def test_workers_reserve_next_to_no_processor_and_go_where_they_were_counted() -> None:
+    started: list[dict[str, Any]] = []
+    workers = NodeWorkers(
+        SimpleNamespace(options=lambda **options: started.append(options)), [node("a", 2), node("b", 4)]
+    )
+    for _ in range(4):
+        workers.options(num_cpus=2, num_gpus=0.0)
+    assert {one["num_cpus"] for one in started} == {NEXT_TO_NOTHING}
+    homes = [one["scheduling_strategy"] for one in started]
+    # One more than was counted goes anywhere.
+    assert letters([getattr(home, "node_id", home) for home in homes]) == "abbD"
+    assert all(home.soft for home in homes[:3])
+    assert {one["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] for one in started} == {"2"}

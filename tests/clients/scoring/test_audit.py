@@ -32,7 +32,7 @@ from clients.scoring.exposed import LISTED, most_exposed
 from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
-from clients.scoring.retrieval import other_images
+from clients.scoring.retrieval import other_images, retrieval, retrieval_from_round
 from clients.scoring.same_images import KnownImages
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
@@ -123,7 +123,9 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image() -> N
         assert len(found["psnr-original"]) == 3 * images
 
 
-def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None:
+def test_candidates_are_other_images_of_the_client_by_a_seeded_draw_fewer_where_there_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one, truth = client(), client().probed(0)
     others = other_images(one.data, truth, 0)
     assert others.shape == (99, *truth.original.images.shape[1:])
@@ -137,9 +139,6 @@ def test_candidates_are_99_other_images_of_the_client_by_a_seeded_draw() -> None
     assert torch.equal(other_images(later.data, truth, 0), others)
     assert not torch.equal(other_images(one.data, truth, 1), others)
     assert not torch.equal(other_images(client(seed=4).data, truth, 0), others)
-
-
-def test_a_client_with_few_images_lines_up_fewer_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     few = client(train=range(10, 22), test=range(8))
     truth = few.truths("probe").views
     assert len(other_images(few.data, truth[0], 0)) == 11 + 8  # the training examples but one, then test examples
@@ -181,7 +180,7 @@ def shifted(image: Tensor, shift: int) -> list[Tensor]:
     return [view, view.flip(2)]
 
 
-def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
+def test_the_class_mean_is_of_the_clients_other_images_of_the_class_and_never_of_an_attacked_one() -> None:
     one = client()
     scores = flat(audit_baselines(one, "probe", pictures=False))
     labels, everyone = TASK.plan.load_data().train.labels[list(TRAIN)].numpy(), pixels("train", TRAIN)
@@ -196,9 +195,6 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class() -> None:
     assert scores["class-mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
     assert min(np.subtract(with_own, expected)) > 0.05
     assert set(scores["class-mean:retrieval-original"]) <= {0.0, 1.0}
-
-
-def test_a_class_mean_never_holds_an_attacked_image() -> None:
     labels = TASK.plan.load_data().train.labels.tolist()
     # Of the only image of its class it is the mean of the others.
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
@@ -234,6 +230,23 @@ def test_blind_guesses_are_as_many_as_the_attacks() -> None:
     assert {metric for of in scores.scores.values() for metric in of} == {LABEL_ACCURACY.of()}
     assert set(scores.pictures) == {"original-0", "protected-0"}
     assert not audit_baselines(one, "probe", pictures=False).pictures
+
+
+def test_a_copy_among_the_other_images_is_a_tie_and_each_guess_has_candidates_of_its_own() -> None:
+    one, at = client(train=range(400)), torch.arange(3)
+    images = one.data.own_images(at)
+    others = other_images(one.data, one.data.view(at, ("any",)), 0)
+    found = retrieval(guess(images)[0], (at, at), images, others, paired=True)
+    assert found == {RETRIEVAL.of("original"): [1.0] * 3, RETRIEVAL_CHANCE.of(): [0.01] * 3}
+    # The first other image of each: it is among the candidates of that image alone.
+    wrong = torch.stack([others[0], others[99], images[2]])
+    assert retrieval(guess(wrong)[0], (at, at), images, others, paired=True)[RETRIEVAL.of("original")] == [
+        0.0,
+        0.0,
+        1.0,
+    ]
+    for copied, hits in ((others[:9], 3), (torch.cat([others[:9], images]), 0)):
+        assert sum(retrieval_from_round(guess(images)[0], (at, at), images, copied)[RETRIEVAL.of("original")]) == hits
 
 
 @pytest.mark.numeric

@@ -267,7 +267,7 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
         torch.testing.assert_close(later.weights[name], expected, atol=1e-6, rtol=1e-4)
 
 
-def test_smashed_test_images_are_the_clients_in_order() -> None:
+def test_smashed_test_images_are_the_clients_in_order_and_judged_as_a_person_would_count() -> None:
     one, shuffled = client(), client(pipeline="PatchShuffle()")
     edge = frozen(one, initial(one))
     whole = edge(normalise(one.data.test_plain(torch.arange(one.data.num_test)).images, one.data.card))
@@ -277,9 +277,6 @@ def test_smashed_test_images_are_the_clients_in_order() -> None:
     assert torch.equal(sent, shuffled.smash_test(edge, 0, 20))
     assert not torch.allclose(sent, whole, atol=1e-3)
     torch.testing.assert_close(sent.sum(1), whole.sum(1), atol=1e-4, rtol=1e-4)
-
-
-def test_judging_counts_what_a_person_would_count() -> None:
     one, logits = client(), torch.randn(20, 10, generator=torch.Generator().manual_seed(2))
     truth = one.data.test_plain(torch.arange(one.data.num_test)).targets.argmax(1).tolist()
     logits[torch.arange(0, 20, 2), truth[::2]] += 3
