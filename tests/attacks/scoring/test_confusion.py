@@ -15,6 +15,7 @@ from sklearn import metrics
 from attacks.scoring.confusion import accuracy, macro_mcc, matthews, micro_mcc, share_of_labels
 from attacks.scoring.objective import MANY_LABELS, ONE_CLASS, objective_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 COUNTS = st.integers(0, 12)
 Marks = NDArray[np.bool_]
 
