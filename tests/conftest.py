@@ -26,7 +26,8 @@ import torch  # noqa: E402
 from tests.isolation import leaving_nothing, salt_seeds  # noqa: E402
 from tests.skips import NOT_BEGUN, allowed  # noqa: E402
 
-salt_seeds(int(os.environ.get("TEST_SEED_SALT", "0")))
+if salt := int(os.environ.get("TEST_SEED_SALT", "0")):
+    salt_seeds(salt)
 
 # Timings decide no test: on a busy machine a draw may take any time.
 hypothesis.settings.register_profile(
