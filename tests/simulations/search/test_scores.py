@@ -147,5 +147,5 @@ def test_a_policy_is_chosen_by_the_named_score_and_by_the_released_one_where_non
         ways = list(zip(scorer.protected((3, 1, 7)), scorer.noise, scorer.targets, strict=True))
         loops = (released_by_loop, paper_by_loop)
         slow = slow or [sum(by_loop(scorer.gradients.model, *one, 4) for one in ways) / 2 for by_loop in loops]
-        assert [scores.privacy, scores.other] == pytest.approx(slow[::-1] if named == "paper" else slow, abs=2e-4)
-    assert abs(slow[0] - slow[1]) > 1e-2, "the two are so far apart that they cannot be taken for each other"
+        assert [scores.privacy, scores.other] == pytest.approx(slow[::-1] if named == "paper" else slow, abs=5e-5)
+    assert abs(slow[0] - slow[1]) > 2e-4, "else they could be taken for each other; seeds differ by some 0.06"
