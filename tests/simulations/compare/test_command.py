@@ -59,18 +59,17 @@ def damage(folder: Path, lines: int) -> int:
     return len(found)
 
 
-def test_damaged_rows_are_counted_once_for_each_folder_and_replace_no_page_where_none_can_be_read(
-    tmp_path: Path,
-) -> None:
+def test_damaged_rows_are_counted_for_each_folder_and_replace_no_page(tmp_path: Path) -> None:
     folders = [a_run(tmp_path / name, seed) for seed, name in enumerate("abc")]
     lines = damage(folders[0], 3)
     damage(folders[1], 1)
     result = compare(*folders, "--out", tmp_path / "page.html", "--quiet")
     assert result.exit_code == 0
-    sentences = [
-        f"{folders[0]}: 3 of {lines} lines of rows.jsonl are damaged and left out",
-        f"{folders[1]}: 1 of {lines} lines of rows.jsonl is damaged and left out",
-    ]
+    counts = (
+        (folders[0], f"3 of {lines} lines of rows.jsonl are"),
+        (folders[1], f"1 of {lines} lines of rows.jsonl is"),
+    )
+    sentences = [f"{folder}: {count} damaged and left out" for folder, count in counts]
     assert result.stderr.splitlines() == [f"warning: {one}" for one in sentences]
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert [page.count(html.escape(one)) for one in sentences] == [1, 1]
@@ -109,9 +108,7 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
     assert "What to do next" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_the_table_and_json_have_a_line_for_each_group_and_defence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_and_json_have_each_group_and_defence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.compare.command.console", Terminal(highlight=False, width=160))
     folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1), a_run(tmp_path / "c", 0, model="cnn")]
     words = [*folders, "--out", tmp_path / "page.html"]
@@ -133,9 +130,7 @@ def test_the_table_and_json_have_a_line_for_each_group_and_defence(
     assert compare(*words, "--quiet").output == ""
 
 
-def test_without_out_the_page_lies_beside_the_report_of_the_first_run_and_links_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_out_the_page_lies_beside_the_first_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1)]
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

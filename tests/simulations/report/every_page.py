@@ -120,7 +120,6 @@ def dp_audit(folder: Path) -> Path:
 
 
 def updates(folder: Path) -> Path:
-    """Probes, real updates that another attack was tried on, and the windows of a mixer."""
     rows = [one | ({"card": one["card"] | {"observation": "one-step probe"}} if one["card"] else {}) for one in FEW]
     for one in FEW:
         if one["attack"] == INVERSION and one["round"] == 1:
@@ -137,7 +136,6 @@ def updates(folder: Path) -> Path:
 
 
 def adversaries(folder: Path) -> Path:
-    """An active server, and sums of clients."""
     rows = list(FEW)
     active = setting(1, observation=ACTIVE.title, server="active", threat_class="G")
     summed = setting(1, observation=AGGREGATE.title, clients=4)
@@ -167,7 +165,6 @@ def external_app(folder: Path) -> Path:
 
 
 def split(folder: Path) -> Path:
-    """Several seeds of split learning, one image recovered."""
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
     of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
     return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
@@ -178,7 +175,6 @@ def outsourced(folder: Path) -> Path:
 
 
 def inference(folder: Path) -> Path:
-    """Fitted defences with their curves, and masks."""
     of = test_inference
     rows = [one for defense in of.PIPELINES[:3] for one in of.phase(defense, "conv2")]
     rows += of.path_rows(of.PCA, "components", of.COMPONENTS) + of.path_rows(of.ADP, "epochs", of.EPOCHS)
@@ -194,7 +190,6 @@ def empty(folder: Path) -> Path:
 
 
 def comparison(folder: Path) -> Path:
-    """Two seeds of one run, and another run that is not finished."""
     folders = [a_run(folder / name, seed, model=model) for name, seed, model in (("a", 0, ""), ("b", 1, ""))]
     folders.append(a_run(folder / "c", model="cnn", finished=False))
     write_comparison(grouped(folders), folder / "comparison.html")
@@ -235,17 +230,9 @@ def protected(folder: Path) -> Path:
     context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
     page = folder / "preview.html"
     windows = ["windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of 224 in VisualMixer's paper"]
-    context |= {
-        "others": 7,
-        "seen": Identified(),
-        "answers": Recognised("efficientnet-lite0", 2, 1, 2, 0.0),
-        "largest": 340,
-    }
-    context |= {
-        "windows": ["2 pictures: windows of 8 to 16 of 224 pixels"],
-        "scaled_windows": windows,
-        "window_rule": RULE,
-    }
+    context |= {"others": 7, "seen": Identified(), "answers": Recognised("efficientnet-lite0", 2, 1, 2, 0.0)}
+    context |= {"windows": ["2 pictures: windows of 8 to 16 of 224 pixels"], "scaled_windows": windows}
+    context |= {"largest": 340, "window_rule": RULE}
     context |= {"warning": "2 of 2 copies still show their picture"}
     page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")
     return page

@@ -49,7 +49,6 @@ DRAWN = [
 
 
 def row(**given: Any) -> dict[str, Any]:
-    """One line of rows.jsonl with the fields that every line has."""
     base = {
         "experiment": "demo", "scenario": "federated", "dataset": "mnist", "model": "LeNet", "seed": 0, "defense": "", "attack": "",
         "card": {}, "round": 1, "metric": "psnr", "reference": "", "value": None, "n": 16, "status": "ok", "seconds": 0.5,
@@ -58,13 +57,11 @@ def row(**given: Any) -> dict[str, Any]:
 
 
 def setting(at: int, **given: Any) -> dict[str, Any]:
-    """A threat card."""
     known = {"observation": "probe", "images": 1, "local_steps": 1, "labels": "inferred", "mode": "train"}
     return known | {"round": at, "model_accuracy": 0.1 * at} | given
 
 
 def training_rows(defense: str, seed: int = 0, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """What a pipeline writes about training."""
     rows = []
     for at in range(1, rounds + 1):
         known = {"defense": defense, "seed": seed, "round": at}
@@ -82,7 +79,6 @@ def training_rows(defense: str, seed: int = 0, rounds: int = ROUNDS) -> list[dic
 
 
 def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
-    """What a pipeline writes about attacks."""
     rows = []
     for at in ATTACKED:
         known = {"defense": defense, "seed": seed, "round": at}
@@ -112,7 +108,6 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def demo_rows(seeds: Iterable[int] = (0,)) -> list[dict[str, Any]]:
-    """All rows of a finished run."""
     return [one for seed in seeds for text in PIPELINES for one in training_rows(text, seed) + attack_rows(text, seed)]
 
 
@@ -124,10 +119,10 @@ def member_rows(
     card = setting(known.get("round", 1), observation="training update")
     counted = known | {"card": card | {"members": 600, "others": others}}
     area = {
+        "roc": [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]],
         "value": mean,
         "ci_low": ends[0],
         "ci_high": ends[1],
-        "roc": [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]],
     }
     return [
         row(**{"metric": "membership-auc"} | area | counted),
@@ -138,7 +133,6 @@ def member_rows(
 
 
 def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[str, Any]]:
-    """What one GAN attack writes about class representatives."""
     card = setting(1, observation="training update", num_classes=10)
     known = {"defense": defense, "attack": DRAWING, "card": card, "n": 80, "failures": 3}
     ends = {"ci_low": share - half, "ci_high": share + half}
@@ -148,7 +142,6 @@ def drawing_rows(defense: str, share: float, half: float = 0.05) -> list[dict[st
 
 
 def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> list[dict[str, Any]]:
-    """The PSNR and the time of an inversion and the restorer that refines its guess."""
     known = {"defense": defense, "attack": CHAINED, "round": at}
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
@@ -261,7 +254,6 @@ class Page(HTMLParser):
             cell[-1 if "small" in self.open else 0] += data
 
     def table(self, section: str, number: int = 0) -> list[dict[str, list[str]]]:
-        """Body rows of a table as heading -> [main text, small print...], white space squeezed."""
         rows = [[[" ".join(part.split()) for part in cell] for cell in one] for one in self.tables[section][number]]
         width = max(map(len, rows))
         head = next(one for one in rows if len(one) == width)
@@ -270,12 +262,10 @@ class Page(HTMLParser):
 
 
 def every_attack(directory: Path) -> Page:
-    """The page of every attack of a run whose report was written."""
     return Page((directory / "attacks.html").read_text(encoding="utf-8"))
 
 
 def build(directory: Path, rows: Iterable[Mapping[str, Any]] | None = None, **parts: Any) -> Page:
-    """The report of a run directory that is written first."""
     return Page(write_report(write_run(directory, rows, **parts)).read_text(encoding="utf-8"))
 
 
@@ -296,7 +286,6 @@ def scored(value: float | None, low: float | None = None, **given: Any) -> Row:
 
 
 def null(value: float, name: str = "grey", **given: Any) -> Row:
-    """The score of a null baseline."""
     return scored(value, **{"attack": name, "role": Role.NULL_BASELINE} | given)
 
 

@@ -17,6 +17,7 @@ UNFOLDED = "document.querySelectorAll('details').forEach((one) => { one.open = t
 OPTIONS = "{ resultTypes: ['violations', 'incomplete'], rules: { 'target-size': { enabled: true } } }"
 """All rules that axe has on by default, and the one of WCAG 2.2 that it leaves off."""
 Checker = Callable[["Page"], dict[str, Any]]
+Opener = Callable[[Path], "Page"]
 pytestmark = pytest.mark.long
 
 
@@ -39,7 +40,7 @@ def axe() -> Checker:
 
 
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Callable[[Path], Page]]:
+def opened(browser: Browser) -> Iterator[Opener]:
     context = browser.new_context(bypass_csp=True)
 
     def show(path: Path) -> Page:
@@ -70,9 +71,7 @@ def undecided(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_axe_finds_nothing_wrong(
-    tmp_path: Path, opened: Callable[[Path], Page], axe: Checker, subtests: pytest.Subtests
-) -> None:
+def test_axe_finds_nothing_wrong(tmp_path: Path, opened: Opener, axe: Checker, subtests: pytest.Subtests) -> None:
     for name, make in PAGES.items():
         first = make(tmp_path / name)
         every = [first.with_name("attacks.html")] if name in ("federated", "split") else []
@@ -92,9 +91,7 @@ def test_axe_finds_nothing_wrong(
                 assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
-    tmp_path: Path, opened: Callable[[Path], Page], axe: Checker
-) -> None:
+def test_axe_finds_nothing_wrong_in_a_page_that_is_used(tmp_path: Path, opened: Opener, axe: Checker) -> None:
     page = opened(PAGES["federated"](tmp_path / "run"))
     page.evaluate(UNFOLDED)
     page.locator("#summary th button").first.click()
@@ -109,7 +106,7 @@ def test_axe_finds_nothing_wrong_in_a_page_that_is_used(
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_axe_finds_what_is_made_wrong(tmp_path: Path, opened: Callable[[Path], Page], axe: Checker) -> None:
+def test_axe_finds_what_is_made_wrong(tmp_path: Path, opened: Opener, axe: Checker) -> None:
     for rule, change in {
         "html-has-lang": "document.documentElement.removeAttribute('lang')",
         "color-contrast": "document.documentElement.style.setProperty('--soft', '#bbbbbb')",

@@ -121,9 +121,7 @@ def test_more_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, 
     ends_well(tmp_path_factory.mktemp("odd"), *found)
 
 
-def test_a_value_that_cannot_be_is_a_failure_with_its_reason_and_a_row_without_a_place_is_left_out(
-    tmp_path: Path,
-) -> None:
+def test_a_value_that_cannot_be_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     share = row(metric="retrieval", reference="original", attack="A()")
     for name in ("inf", "1e308", "1e300", "int-400", "negative"):

@@ -1,13 +1,10 @@
 from html import unescape
-from io import StringIO
 from pathlib import Path
 
 from defenses.training.accounting import MEANING
-from simulations.console.terminal import Terminal
 from simulations.report.analysis.accountants import accountants_text, epsilon_by_accountant
 from simulations.report.analysis.outcome import as_json
 from simulations.report.page.page import build
-from simulations.runtime.findings import print_findings
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
 
 FOUND = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
@@ -32,6 +29,3 @@ def test_every_accountant_is_told_with_what_is_claimed_and_what_is_no_bound(tmp_
     found = {one["defense"]: one["epsilon_by_accountant"] for one in as_json(run) if one["first"]}
     assert found == {"": {}, DEFENSE: FOUND}
     assert unescape(build(run).report).count(TEXT) == 1
-    out = StringIO()
-    print_findings(Terminal(file=out, width=400, highlight=False), run)
-    assert out.getvalue().count(f"{DEFENSE}: {TEXT}") == 1

@@ -8,7 +8,6 @@ from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import NO_COST
 from simulations.runtime.findings import print_findings
-from strategies.audit.threat_card import Strength
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, write_run
 
@@ -16,9 +15,8 @@ AUDITED, FREE = PIPELINES[2], PIPELINES[3]
 
 
 def audited_rows(neighbours: str, failed: bool = False) -> list[dict[str, Any]]:
-    shown = ShownEpsilon(
-        8.0, 1e-5, 0.95, 0.72, 4.12, "all parameters", 100, 100, 80, "", 18.0, 19.0, neighbours=neighbours
-    )
+    numbers = (8.0, 1e-5, 0.95, 0.72, 4.12, "all parameters", 100, 100, 80, "", 18.0, 19.0)
+    shown = ShownEpsilon(*numbers, neighbours=neighbours)
     of = {"status": "failed", "message": "no client reports an epsilon"} if failed else {AUDIT: shown.to_json()}
     value = None if failed else shown.plain
     rows = [one | ({"neighbours": neighbours} if one["metric"] == "epsilon" else {}) for one in demo_rows()]
@@ -45,16 +43,3 @@ def test_no_cost_of_a_defence_is_read_from_a_training_with_canaries(tmp_path: Pa
     print_findings(Terminal(file=out, width=140, highlight=False), folder)
     assert "with canaries" in out.getvalue()
     assert f"{AUDITED}: {NO_COST}" in " ".join(out.getvalue().split())
-
-
-def test_a_defence_without_the_argument_per_is_not_advised_to_set_it(tmp_path: Path) -> None:
-    own = {PIPELINES[1]: "ClientDP(max_norm=1.0)", AUDITED: "GaussianNoise(std=0.1, per='update')"}
-    rows = [one | {"defense": own.get(one["defense"], one["defense"])} for one in demo_rows()]
-    for one in rows:
-        if one["defense"] in own.values():
-            one["card"] = one["card"] | {"defense_strength": Strength.ONE_STEP.value}
-    read = read_run(write_run(tmp_path, rows))
-    said = {line.defense: " ".join(line.caveats) for line in read.lines(read.studies[0])}
-    without, with_it = (said[one] for one in own.values())
-    assert without.count("compare training updates") == with_it.count("compare training updates") == 1
-    assert ("per=" in without, "or choose per='step'" in with_it) == (False, True)

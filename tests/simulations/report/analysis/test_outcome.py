@@ -45,17 +45,13 @@ def test_the_terminal_has_a_line_for_each_defence_and_warnings_below(tmp_path: P
 
 def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     found = json.loads(json.dumps(as_json(write_run(tmp_path)), allow_nan=False))
-    assert {one["defense"]: one["epsilon"] for one in found} == dict(
-        zip(PIPELINES, (None, None, 8.0, 2.0), strict=True)
-    )
+    assert [(one["defense"], one["epsilon"]) for one in found] == list(zip(PIPELINES, (None, None, 8, 2), strict=True))
     assert (found[0]["recovered"], found[0]["attacked"], found[0]["share"]) == (16, 16, 1.0)
     assert found[0]["low"] == pytest.approx(0.794, abs=1e-3)
     assert (found[1]["accuracy"], found[1]["change"]) == (pytest.approx(0.9), pytest.approx(-0.05))
 
 
-def test_an_attribute_has_a_line_of_its_own_and_a_budget_of_all_cuts_stands_before_that_with_probes(
-    tmp_path: Path,
-) -> None:
+def test_an_attribute_has_a_line_of_its_own_and_all_cuts_come_before_probes(tmp_path: Path) -> None:
     read = read_run(write_run(tmp_path))
     _, line, private, *_ = read.lines(read.studies[0])
     found = Score(0.795, 0.75, 0.83, n=400)

@@ -15,9 +15,8 @@ CHAIN = f"{FIRST} | LearnedDenoiser()"
 
 
 def scored(value: float | None, low: float | None, attack: str = CHAIN, **given: Any) -> Row:
-    return a_score(
-        value, low, **{"attack": attack, "card": PROBE.but(learns_prior=True) if "Learn" in attack else PROBE} | given
-    )
+    card = PROBE.but(learns_prior=True) if "Learn" in attack else PROBE
+    return a_score(value, low, **{"attack": attack, "card": card} | given)
 
 
 MEAN = [null(12.0, "mean", ci_low=11.5), null(0.2, "mean", ci_low=0.19, metric="ssim")]

@@ -95,9 +95,8 @@ def test_the_conclusion_names_every_defence_with_its_verdict_for_each_kind_of_me
     assert "D: not recovered (0 of 16 recovered)." in first
     assert second == f"Without a defence: {nothing}, so nothing here is evidence for a defence."
     few = conclusion(lines(told("", 30.0, 1.0, n=8)))
-    assert few.endswith(
-        "unknown (8 of 8 recovered): too few images were attacked for a verdict, which needs 16 or more."
-    )
+    rule = "too few images were attacked for a verdict, which needs 16 or more."
+    assert few.endswith(f"unknown (8 of 8 recovered): {rule}")
 
 
 def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told() -> None:
@@ -136,9 +135,8 @@ def test_seeds_are_judged_together() -> None:
 def test_the_verdict_is_of_the_attack_that_reads_most() -> None:
     # A has the higher mean and reads 7; B reads 9. Or A is above the mean image alone, and B reads five.
     high, more = singly("D()", [40.0] * 7 + [12.0] * 9, 7), singly("D()", [16.0] * 9 + [9.0] * 7, 9, attack="B()")
-    blurred, five = (
-        singly("D()", [13.0, 13.2] * 8, 0, of_class=17.1), singly("D()", [20.0] * 5 + [8.0] * 11, 5, attack="B()")
-    )  # fmt: skip
+    blurred = singly("D()", [13.0, 13.2] * 8, 0, of_class=17.1)
+    five = singly("D()", [20.0] * 5 + [8.0] * 11, 5, attack="B()")
     for rows, expected, k in (((high, more), READABLE, 9), ((blurred, five), PARTLY, 5)):
         found = lines(*BOTH, *rows)
         assert (found[1].strongest.attack, verdicts(found[1])[0][1]) == ("B()", expected)

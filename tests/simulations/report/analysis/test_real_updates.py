@@ -34,12 +34,9 @@ def line(*groups: list[Row], defense: str = "D()", known: dict[str, Any] | None 
 def test_each_kind_of_message_has_its_strongest_attack_number_and_interval() -> None:
     assert stand_ins() == {"one-step probe": "training update"}
     text = sentence(line(psnr(PROBE, 20.0), psnr(UPDATE.but(iterations=60, restarts=2), 11.0, half=1.0, n=64)))
-    first, second = text.split(
-        " Training update of 4 steps on 16 images, searched by 60 iterations from each of 2 starts: "
-    )
-    assert first.startswith(
-        "One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100.0 %"
-    )
+    searched = "searched by 60 iterations from each of 2 starts"
+    first, second = text.split(f" Training update of 4 steps on 16 images, {searched}: ")
+    assert first.startswith("One-step probe: the strongest attack recovered 16 of 16 images (95 % interval 79.4 to 100")
     assert second.startswith("the strongest attack recovered 0 of 64 guessed images (95 % interval 0.0 to 5.6 %)")
     assert "11.0 dB (95 % interval 10.0 to 12.0), no better than the mean image (12.0 dB)" in second
     values = ((PROBE, "A()", 20.0), (PROBE, "B()", 25.0), (UPDATE, "A()", 18.0), (UPDATE, "B()", 15.0))

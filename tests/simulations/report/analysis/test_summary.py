@@ -290,10 +290,3 @@ def test_costs_are_means_over_rounds_relative_to_no_defence_and_failed_clients_a
     failed = [Row(metric="client", client=c, status="failed", defense="D()") for c in (1, 2)]
     counted = [line(*failed, Row(metric="clients-failed", value=v, defense="D()")) for v in (0.0, 3.0, math.inf)]
     assert [one.failed_clients for one in counted] == [2, 3, 2]
-
-
-def test_studies_are_never_mixed() -> None:
-    found = split([psnr(10.0, dataset="a"), psnr(20.0, dataset="b"), psnr(30.0, dataset="a", seed=1)], [])
-    assert [one.name[2] for one in found] == ["a", "b"]
-    assert [one.cells[0].mean("psnr", "original") for one in found] == [20.0, 20.0]
-    assert [one.seeds for one in found] == [(0, 1), (0,)]

@@ -2,19 +2,24 @@ import itertools
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from markupsafe import escape
+from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
 from simulations.report.drawing.domains import bounds, inside, spread
+from simulations.report.drawing.dots import MOST_DOTS, MOST_ROWS, Dot, DotRow, rows_of_dots
 from simulations.report.drawing.figures import Point, curves, plane, strip
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
+from simulations.report.drawing.picture_index import Picture
+from simulations.report.drawing.placing import placed
 from simulations.report.page.style import CSS
-from simulations.report.text import breakable, plain, short_names, whole_percent
+from simulations.report.text import plain, short_names, whole_percent
+from strategies.audit.kinds import kinds
 
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
 FACES = looks(["", "A()", *DP])
@@ -188,15 +193,17 @@ def test_each_defence_looks_different_and_the_same_everywhere() -> None:
     assert len({(look.color, look.shape) for look in found.values()}) == len(texts)
     assert len({look.color for look in list(found.values())[: COLORS + 1]}) == COLORS + 1
     assert len({look.name for look in found.values()}) == len(texts)
-    short = {"": "No defence", "Mixer(window=8)": "Mixer", DP[0]: "DPSGD(8.0)", "A() | B(x=1)": "A + B", "A()": "A"}
+    short = {
+        "": "No defence",
+        "Mixer(window=8)": "Mixer",
+        DP[0]: "DPSGD(8.0)",
+        DP[1]: "DPSGD(2.0)",
+        "A() | B(x=1)": "A + B",
+        "A()": "A",
+    }
     assert short_names(list(short)) == short
     defined = set(re.findall(r"--([a-z0-9]+):", CSS))
     assert {look.color.removeprefix("var(--").removesuffix(")") for look in found.values()} <= defined
-
-
-@given(st.text(max_size=20))
-def test_breaks_do_not_change_a_text(text: str) -> None:
-    assert breakable(text).replace("<wbr>", "") == str(breakable("")) + str(escape(text))
 
 
 DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
@@ -237,3 +244,82 @@ def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
         for matrix in (np.eye(3), np.array(DEUTERANOPIA), np.array(PROTANOPIA)):
             for one, other in itertools.combinations(marks.values(), 2):
                 assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
+
+
+def chart(*rows: DotRow, lines: dict[float, str] | None = None) -> ElementTree.Element:
+    drawn = rows_of_dots(rows, (-5.0, 15.0), ("Gain, dB", "One mark per image"), plain, "gains", 600.0, lines)
+    return ElementTree.fromstring(str(drawn))
+
+
+def a_row(*dots: Dot, interval: tuple[float, float] | None = None) -> DotRow:
+    return DotRow("A", FACES["A()"], list(dots), interval)
+
+
+def marks(drawing: ElementTree.Element, class_: str = "mark") -> list[tuple[float, float]]:
+    of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
+    places = [str(child.get("transform")) for one in of for child in one.iter("path")]
+    return [tuple(map(float, re.findall(r"[\d.]+", one))) for one in places if one.startswith("translate")]
+
+
+def test_marks_stand_in_the_row_of_their_defence_at_their_value() -> None:
+    none = DotRow("No defence", FACES[""], [Dot(0.0, True, "none: 0"), Dot(10.0, True, "none: 10")])
+    drawing = chart(none, a_row(Dot(5.0, False, "A: 5")), lines={3.0: "--"})
+    full, hollow = marks(drawing, "mark")[:2], marks(drawing, "hollow")
+    assert len(hollow) == 1
+    # The axis is linear: 5 lies in the middle of 0 and 10; the second row lies below the first.
+    assert hollow[0][0] == pytest.approx((full[0][0] + full[1][0]) / 2, abs=0.1)
+    assert hollow[0][1] > max(y for _, y in full) + 20
+    assert [one.text for one in drawing.iter("title")] == ["none: 0", "none: 10", "A: 5"]
+    assert {"No defence", "A"} <= {one.text for one in drawing.iter("text")}
+    # Equal values do not hide each other.
+    assert len({y for _, y in marks(chart(a_row(*[Dot(5.0, True, "")] * 5)))}) == 5
+    # An interval lies on the marks of its row.
+    drawing = chart(a_row(Dot(2.0, True, ""), Dot(8.0, True, ""), interval=(1.0, 9.0)))
+    (low, y), (high, same) = marks(drawing)
+    (bar,) = [child for one in drawing.iter() if one.get("class") == "whisker" for child in one.iter("path")]
+    (left, height), (right, _) = re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(bar.get("d")))
+    assert y == same == pytest.approx(float(height), abs=0.1)
+    assert float(left) < low < high < float(right)
+
+
+def test_many_marks_and_rows_are_thinned_and_the_only_recovered_image_of_many_stays() -> None:
+    dots = [Dot(-3.0 + at / 1000, False, "") for at in range(3 * MOST_DOTS)]
+    drawing = chart(a_row(*dots, Dot(9.0, True, "recovered")))
+    assert "recovered" in [one.text for one in drawing.iter("title")]
+    assert len(marks(drawing)) <= MOST_DOTS
+    drawing = chart(*(DotRow(f"A{at}", FACES["A()"], dots[:1]) for at in range(MOST_ROWS + 3)))
+    assert len(marks(drawing)) == MOST_ROWS
+    assert "3 more rows not drawn" in [one.text for one in drawing.iter("text")]
+
+
+def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction", **fields: object) -> list[Picture]:
+    found = []
+    for number, level in enumerate(levels):
+        file = f"{kind}-{number}-{level}-{len(list(folder.iterdir()))}.png"
+        Image.fromarray(np.full((4, 4), level, np.uint8)).save(folder / file)
+        values = {"attack": "A()" if kind == "reconstruction" else "", "observation": "one-step probe", **fields}
+        target = ("e", "", "0", "0", str(number))
+        found.append(Picture("", round=1, target=target, kind=kind, file=file, psnr=None, **values))
+    return found
+
+
+def order(found: list[Picture]) -> list[str]:
+    return [one.target[-1] for one in found if one.kind == "reconstruction"]
+
+
+def test_a_guess_stands_beside_the_image_that_it_resembles(tmp_path: Path) -> None:
+    levels, guessed = (10, 120, 230), (225, 15, 100)
+    originals, guesses = pictures(tmp_path, levels, "original"), pictures(tmp_path, guessed)
+    found = placed([*originals, *guesses], tmp_path)
+    assert order(found) == ["2", "0", "1"]
+    assert [one.file for one in found] == [one.file for one in (*originals, *guesses)]
+    assert [one.target[-1] for one in found[:3]] == ["0", "1", "2"]
+    # Every attack is paired by itself, and what is too much comes behind.
+    second = pictures(tmp_path, (229, 60, 121, 11), attack="B()")
+    assert order(placed([*originals, *pictures(tmp_path, (228,)), *second], tmp_path)) == ["2", "2", "3", "1", "0"]
+    # Rows that keep their place on the wire keep it, and files that cannot be read change nothing.
+    title = {"observation": next(kind.title for kind in kinds().values() if kind.paired)}
+    kept = [*pictures(tmp_path, levels, "original", **title), *pictures(tmp_path, guessed, **title)]
+    assert order(placed(kept, tmp_path)) == ["0", "1", "2"]
+    (tmp_path / originals[1].file).write_bytes(b"no picture")
+    assert order(placed([*originals, *guesses], tmp_path)) == ["0", "1", "2"]

@@ -4,13 +4,7 @@ from typing import Any
 from defenses.neighbours import REPLACE_CLIENT, REPLACE_ONE
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.epsilon_curve import EpsilonCurve, epsilon_curves
-from tests.simulations.report.report_run import (
-    attack_rows,
-    member_rows,
-    row,
-    study_of,
-    training_rows,
-)
+from tests.simulations.report.report_run import attack_rows, member_rows, row, study_of, training_rows
 
 EXAMPLES = {f"DPSGD(target_epsilon={epsilon:.1f})": epsilon for epsilon in (2.0, 8.0, 32.0)}
 CLIENTS = {f"ClientDP(target_epsilon={epsilon:.1f}, rounds=1)": epsilon for epsilon in (8.0, 2000.0, 30000.0)}

@@ -34,7 +34,6 @@ N, MAJORITY = 400, 0.5
 # Accuracy of answers, of the static and of the retrained adversary; without a defence 0.9 each.
 AT_FIRST = {"": (0.9, 0.9, 0.9), ADP: (0.88, 0.52, 0.86), PCA: (0.89, 0.55, 0.6), NOISE: (0.85, 0.8, 0.8)}
 PSNR = {"": 25.0, ADP: 14.0, PCA: 15.0, NOISE: 20.0}
-MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
 def known(defense: str, at: str, **given: Any) -> dict[str, Any]:
@@ -71,10 +70,8 @@ def inversion(defense: str, cut: str, psnr: float) -> list[dict[str, Any]]:
         ("psnr", "original"): psnr, ("ms-ssim", "original"): psnr / 50, ("ms-ssim-success", ""): float(psnr > 17.5),
         ("retrieval", "original"): 1.0,
     }  # fmt: skip
-    found = [
-        row(metric=metric, reference=of, value=v, attack=INVERSION, ci_low=v - 1, ci_high=v + 1, **mine)
-        for (metric, of), v in scores.items()
-    ]
+    mine |= {"attack": INVERSION}
+    found = [row(metric=m, reference=of, value=v, ci_low=v - 1, ci_high=v + 1, **mine) for (m, of), v in scores.items()]
     null = mine | {"attack": "mean", "role": Role.NULL_BASELINE, "reference": "original"}
     found += [row(metric="psnr", value=12.0, **null), row(metric="ms-ssim", value=0.3, **null)]
     return [*found, row(metric="psnr", value=13.5, **null | {"attack": "class-mean", "role": Role.SCALE})]
@@ -232,9 +229,10 @@ def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
 
 
-def path_rows(
-    defense: str, axis: str, values: dict[int | None, tuple[float, float]], seed: int = 0
-) -> list[dict[str, Any]]:
+Curve = dict[int | None, tuple[float, float]]
+
+
+def path_rows(defense: str, axis: str, values: Curve, seed: int = 0) -> list[dict[str, Any]]:
     found = []
     for position, pair in values.items():
         place = {} if position is None else {"axis": axis, "position": position}
@@ -245,8 +243,8 @@ def path_rows(
     return found
 
 
-COMPONENTS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 1: (0.5, 0.5), 2: (0.7, 0.5), 8: (0.85, 0.75)}
-EPOCHS: dict[int | None, tuple[float, float]] = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
+COMPONENTS: Curve = {None: (0.9, 0.8), 1: (0.5, 0.5), 2: (0.7, 0.5), 8: (0.85, 0.75)}
+EPOCHS: Curve = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
 
 
 def test_curves_show_every_point_and_what_plain_features_and_masks_give() -> None:
@@ -267,7 +265,7 @@ def test_curves_show_every_point_and_what_plain_features_and_masks_give() -> Non
     one, two, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
     assert (two - one) / (last - one) == pytest.approx(1 / 3, abs=0.01)
     # Of several seeds, curves are the mean.
-    later: dict[int | None, tuple[float, float]] = {at: (pair[0] + 0.04, pair[1]) for at, pair in EPOCHS.items()}
+    later: Curve = {at: (pair[0] + 0.04, pair[1]) for at, pair in EPOCHS.items()}
     rows = every_row() + path_rows(ADP, "epochs", EPOCHS) + path_rows(ADP, "epochs", later, seed=1)
     (curve,) = fit_curves(studied(rows)[0])
     assert curve.unprotected["server"] == "92.0 %"

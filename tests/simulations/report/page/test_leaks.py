@@ -1,5 +1,3 @@
-import re
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
@@ -8,29 +6,17 @@ import pytest
 
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
-from tests.simulations.report.report_run import (
-    MEMBERS,
-    PIPELINES,
-    Page,
-    attack_rows,
-    build,
-    member_rows,
-    study_of,
-)
+from tests.simulations.report.drawing.test_charts import corners, shapes
+from tests.simulations.report.report_run import MEMBERS, PIPELINES, Page, attack_rows, build, member_rows, study_of
 
 MIXER = PIPELINES[1]
 SURE = (0.65, 0.75)
 FEW = [one for defense in PIPELINES[:2] for one in attack_rows(defense)]
 
 
-def charts(rows: list[dict[str, Any]]) -> list[tuple[str, ElementTree.Element]]:
+def charts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     drawn = roc_charts(study_of(rows), looks(PIPELINES))
-    return [(attack, ElementTree.fromstring(str(one))) for attack, one in drawn]
-
-
-def shapes(drawing: ElementTree.Element, class_: str, tag: str = "path") -> list[ElementTree.Element]:
-    of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
-    return [child for one in of for child in one.iter(tag)]
+    return [(attack, str(one)) for attack, one in drawn]
 
 
 def membership_rows(found: Page) -> list[dict[str, list[str]]]:
@@ -38,11 +24,7 @@ def membership_rows(found: Page) -> list[dict[str, list[str]]]:
     return [one for at in range(len(found.tables["membership"])) for one in found.table("membership", at)]
 
 
-def corners(line: ElementTree.Element) -> np.ndarray:
-    return np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(line.get("d"))), dtype=float)
-
-
-def drawn_points(drawing: ElementTree.Element) -> list[np.ndarray]:
+def drawn_points(drawing: str) -> list[np.ndarray]:
     (diagonal,) = shapes(drawing, "nullline")
     start, end = corners(diagonal)
     return [LEAST_RATE ** (1 - (corners(line) - start) / (end - start)) for line in shapes(drawing, "series")]
@@ -82,10 +64,8 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
 def test_each_attack_and_the_last_round_of_each_defence_has_its_own_chart() -> None:
     late, other = (member_rows("", 0.9, (0.85, 0.95), **one) for one in ({"round": 3}, {"attack": "ShadowModels()"}))
     found = charts(member_rows("", 0.7, SURE) + member_rows(MIXER, 0.6, (0.55, 0.65)) + late + other)
-    assert [(attack, len(shapes(drawing, "series"))) for attack, drawing in found] == [
-        (MEMBERS, 2),
-        ("ShadowModels()", 1),
-    ]
+    drawn = [(attack, len(shapes(drawing, "series"))) for attack, drawing in found]
+    assert drawn == [(MEMBERS, 2), ("ShadowModels()", 1)]
     assert drawn_points(found[0][1])[0][2] == pytest.approx([0.25, 0.9], abs=0.001)
 
 
@@ -117,15 +97,11 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: 
         assert found.table("summary")[1]["member AUC"][0] == f"0.52{mark}"
         assert found.table("summary")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
         written = (tmp_path / str(at) / "rows.csv").read_text(encoding="utf-8")
-        assert [name in written for name in ("not-validated", "under-powered")] == [
-            "not v" in status,
-            "under" in status,
-        ]
+        assert ("not-validated" in written, "under-powered" in written) == ("not v" in status, "under" in status)
         drawing = charts(rows)[0][1]
         assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
-        hollow = [one in shapes(drawing, "hollow") for one in shapes(drawing, "mark")]
         # One on each curve, at 1 % false positives: 400 non-members cannot have 0.1 %. And one in the legend.
-        assert hollow == 2 * ["validated" in status, bool(mark)]
+        assert len(shapes(drawing, "hollow")) == 2 * sum(["validated" in status, bool(mark)])
 
 
 def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_path: Path) -> None:

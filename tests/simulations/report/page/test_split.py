@@ -170,9 +170,8 @@ def test_further_scores_of_an_attack_follow_its_positive_control() -> None:
 
 def test_large_numbers_are_shown_as_powers_of_ten_or_with_prefixes() -> None:
     exponents = (math.log10(math.factorial(16)), 0.0, math.log10(9.99), -1.0)
-    told = [
-        f"{factor} {TIMES} 10{power}" for factor, power in (("2.1", "¹³"), ("1.0", "⁰"), ("1.0", "¹"), ("1.0", "⁻¹"))
-    ]
+    factors = (("2.1", "¹³"), ("1.0", "⁰"), ("1.0", "¹"), ("1.0", "⁻¹"))
+    told = [f"{factor} {TIMES} 10{power}" for factor, power in factors]
     assert [power_of_ten(one) for one in (*exponents, None, math.inf, math.nan)] == [*told, DASH, DASH, DASH]
     assert [amount(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12", "923 k", "3 M", "4 G", DASH]
     assert [size(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12 B", "923 kB", "3 MB", "4 GB", DASH]

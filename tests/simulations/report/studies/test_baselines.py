@@ -22,9 +22,6 @@ def test_members_are_named_where_few_orders_of_like_records_would_do_as_well() -
             luck = sum(one >= count for one in found) / len(found)
             assert names_members(rate(count, members)) == (luck <= 0.025), (count, luck)
         assert [names_members(rate(count, members)) for count in (0, members)] == [False, True]
-    for given in (
-        {"status": "failed"},
-        {"card": ThreatCard(observation="training update")},
-        {"metric": "membership-auc"},
-    ):
+    update = ThreatCard(observation="training update")
+    for given in ({"status": "failed"}, {"card": update}, {"metric": "membership-auc"}):
         assert not names_members(rate(3, 3, **given)), "a failed row or one without counts names no member"

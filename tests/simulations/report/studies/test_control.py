@@ -45,11 +45,8 @@ def test_the_interval_must_lie_above_the_best_null() -> None:
         (None, None, [8.0], FAILED, ""),
         (inf, None, [8.0], FAILED, ""),
     ):
-        rows = [
-            scored(value, low),
-            under(30.0, 29.0),
-            *(null(v, n) for v, n in zip(nulls, ("grey", "mean"), strict=False)),
-        ]
+        beside = [null(v, n) for v, n in zip(nulls, ("grey", "mean"), strict=False)]
+        rows = [scored(value, low), under(30.0, 29.0), *beside]
         assert statuses(*rows) == [expected, expected, *[OK] * len(nulls)], (value, low, nulls)
         assert why in controls(with_hits(rows))[0].reason
     assert "failed" in controls(with_hits([scored(None, status="failed"), null(8.0)]))[0].reason

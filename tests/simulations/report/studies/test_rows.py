@@ -19,19 +19,13 @@ names = texts | st.sampled_from([field.name for field in fields(ThreatCard) if f
 values = st.none() | st.booleans() | st.integers() | texts | st.lists(texts)
 rows = st.builds(
     Row,
-    metric=texts,
-    experiment=texts,
-    defense=texts,
-    attack=texts,
+    **dict.fromkeys(("metric", "experiment", "defense", "attack", "message"), texts),
+    **dict.fromkeys(("value", "ci_low", "worst"), numbers),
     seed=st.integers(-9, 9),
     round=st.integers(0, 99),
     card=st.builds(ThreatCard.from_json, st.dictionaries(names, values, max_size=3)),
-    value=numbers,
-    ci_low=numbers,
-    worst=numbers,
     status=st.sampled_from(["ok", "failed", "not-validated"]),
     client=st.none() | st.integers(0, 9),
-    message=texts,
     extra=st.dictionaries(st.just("unit"), texts),
 )
 
