@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from clients.wire.records import tensors_of
 from defenses import VisualMixer
-from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.inference.test_run import no_report, rows_in
 from tests.simulations.report.report_run import Page
 from tests.simulations.split.test_run import Wire, untimed
 
@@ -41,15 +41,7 @@ def outsourced_rows(settings: Experiment, tamper: Tamper | None = None) -> list[
     return rows_in(settings)
 
 
-def rows_in(settings: Experiment) -> list[dict[str, Any]]:
-    return read_lines(Path(settings.output_dir) / "rows.jsonl")
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no concern to rows, and the longest part of so short a run."""
-    monkeypatch.setattr(server_app, "write_report", lambda path: path)
-
+__all__ = ["no_report"]  # a fixture
 
 MIXER = "VisualMixer(window_lower=4, window_upper=4)"
 ADAPTIVE = ("WindowMean", "ShadowModels")
@@ -209,26 +201,6 @@ def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
 # Killed, and refused ------------------------------------------------------------------------------------------------------
 
 RESUMED = {"defenses": "InstaHide(); STAdam()", "rounds": 3, "attack_rounds": "first,2,final"}
-
-
-@pytest.mark.long
-def test_a_node_that_refuses_audits_costs_scores_only(tmp_path: Path) -> None:
-    def without_attacks(some: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row for row in untimed(some) if not row["attack"] and row["metric"] != "client"]
-
-    rows = outsourced_rows(outsourced_experiment(tmp_path / "plain"))
-    for refusing in ([0], [0, 1]):
-        settings = outsourced_experiment(tmp_path / str(len(refusing)))
-        run_experiment(LocalGrid(2, node_config={at: {"audits": False} for at in refusing}), settings)
-        found = rows_in(settings)
-        # Asked once about each of uploads and model, and no guesses are sent to a client that refuses.
-        refused = [(row["client"], row["round"]) for row in found if row["status"] == "refused"]
-        assert refused == [(at, where) for where in (1, 3) for at in refusing]
-        assert not [row for row in found if row["status"] == "failed"]
-        assert without_attacks(found) == without_attacks(rows)
-        looked = [row for row in found if row["attack"] == "AsUploaded()" and row["reference"] == "original"]
-        metrics = ("psnr", "ssim", "mse", "retrieval") if len(refusing) < 2 else ()
-        assert {(row["metric"], row["n"]) for row in looked} == {(metric, 4) for metric in metrics}
 
 
 @pytest.mark.long

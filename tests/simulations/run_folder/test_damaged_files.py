@@ -42,6 +42,9 @@ from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.protect.commands import NOISE, protect, refused
 from tests.simulations.run_folder.kills import Killed, killed_at
+from tests.simulations.runtime.runtimes import command_signals
+
+__all__ = ["command_signals"]  # a fixture
 
 few = settings(
     max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -259,6 +262,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("command_signals")
 def test_a_run_never_goes_on_with_other_numbers_than_it_kept_or_without_its_rows(killed: Path) -> None:
     for pattern, damage in product(
         ("checkpoints/p00.safetensors", "history/*.safetensors"), (flip, lambda data: data[:-7])

@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[Callable[..., Experiment], dict[str, Any], str, Kills, int
         experiment,
         {"defenses": "DPSGD(target_epsilon=8.0); VisualMixer()", "rounds": 3, "attack_rounds": "first,final", "dp_canaries": 8,
          "update_attacks": "LabelInference(); LossThreshold(); LossTrajectory()"},
-        "train", (("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)), 24,
+        "train", (("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)), 27,
     ),
     "split, sgd": (split_experiment, SPLIT | SGD, "train.step", (("train.step", 21, 6),), 0),
     "split, adamw": (split_experiment, SPLIT | ADAMW, "train.step", (("train.step", 21, 6),), 0),

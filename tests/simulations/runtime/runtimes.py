@@ -79,7 +79,7 @@ def binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) ->
     folder = tmp_path / "bin"
     folder.mkdir()
     # No link to Python, by which it would be another environment's.
-    for name, text in {"python": f'exec {sys.executable} "$@"', **scripts}.items():
+    for name, text in {"python": f'exec "{sys.executable}" "$@"', **scripts}.items():
         script = folder / name.replace("_", "-")
         script.write_text(f"#!/bin/sh\n{text}\n")
         script.chmod(0o755)

@@ -71,14 +71,8 @@ def test_plain_flwr_run_completes_with_the_audit(folder: Path, tmp_path: Path) -
 
     What it starts listens on loopback alone.
     """
-    settings = SMALL | {
-        "train-limit": 60,
-        "test-limit": 20,
-        "rounds": 1,
-        "attack-workers": 0,
-        "output-dir": str(folder),
-    }
-    settings["probe-attacks"] = "InvertingGradients(iterations=3)"
+    small = {"test-limit": 20, "rounds": 1, "attack-workers": 0, "probe-attacks": "InvertingGradients(iterations=3)"}
+    settings = SMALL | small | {"output-dir": str(folder)}
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         command = [str(BINARIES / "flwr"), "run", str(ROOT), "--stream", "--run-config", overrides(settings)]
         ours = local_cluster({}).keys() | session_folder(runtime.home).keys()
