@@ -47,7 +47,6 @@ def gradients() -> tuple[Tensor, Tensor]:
 
 
 def test_values_and_gradients_are_those_of_plain_autograd() -> None:
-    """One trial at a time, without ``torch.func``: closed forms, what stands in for them, and formulas by hand."""
     dummy, target = gradients()
     by_hand = {
         "cosine": lambda a, b: 1 - F.cosine_similarity(a, b, 0),

@@ -157,7 +157,6 @@ def test_every_point_is_the_one_that_torch_evaluates() -> None:
 
 
 def test_more_pairs_than_the_history_holds_push_the_oldest_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch with a history of 5, against ours of 5: 140 evaluations make far more pairs than that."""
     monkeypatch.setattr("attacks.gradient.lbfgs_steps.HISTORY", 5)
     start = torch.full((1, D), -1.0).double()
     seen: dict[int, list[Tensor]] = {}

@@ -58,7 +58,6 @@ def test_fit_takes_the_law_and_strength_of_the_noise_from_the_pipeline() -> None
 
 
 def test_the_noise_in_the_gradient_is_what_the_attack_takes_it_for() -> None:
-    """Measured: the difference of what is read with and without noise. Over several steps the formula, by hand."""
     for per, std in (("step", 0.2), ("update", 2.0)):
         pipeline = f"GaussianNoise(std=0.2, per={per!r})"
         fitted = fit(NoiseModelInversion(), pipeline)
@@ -89,7 +88,6 @@ def test_the_prior_weighs_as_the_posterior_says() -> None:
 
 
 def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
-    """It changes the way, not the goal."""
     gradients = {"weight": torch.stack([torch.full((3, 4), value) for value in (0.5, 2.0)])}
     objective = matching(nn.Linear(4, 3), (1, 1, 2, 2), gradients, torch.tensor([[0], [1]]), "l2", 0.0, 3)
     assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
@@ -104,7 +102,6 @@ def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
 
 
 def test_the_search_that_got_lower_decides_for_each_observation() -> None:
-    """Noise free, a sigmoid network: L-BFGS gets far lower; after one iteration of it, Adam does."""
     seen, _ = protected("")
     for iterations, adam_iterations, winner in ((12, 1, 0), (1, 12, 1)):
         both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations, guide=0.0)
@@ -149,7 +146,6 @@ def test_the_mask_is_read_exactly_whatever_the_weight_decay() -> None:
 
 
 def test_the_mask_of_several_steps_is_what_weight_decay_alone_has_moved() -> None:
-    """Five steps of torch's SGD in which the same weights never have a gradient."""
     for recipe in ({"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {}):
         model, image, label = sigmoid_net(), pictures(1), classes(1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.05, **recipe)

@@ -65,7 +65,6 @@ def decibels(guess, truth):
 
 @pytest.mark.numeric
 def test_digits_come_closer_to_the_original() -> None:
-    """Lower bounds on the gain, below what was measured."""
     for policies, least in ((GREY, 2), ("24", 15), ("10", 15), ("3-1-7+43-18-18", 6), ("9", 0.5)):
         gain, guess = undone(digits(), policies)
         assert gain > least, policies

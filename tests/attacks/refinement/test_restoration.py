@@ -109,7 +109,6 @@ def victims() -> list[ClientUpdate]:
 @pytest.mark.long
 @pytest.mark.numeric
 def test_a_denoiser_improves_guesses_from_noisy_updates_and_paints_nothing_from_noise() -> None:
-    """Whole intervals of the gain; on fresh noise nothing better than the mean image."""
     attack, truth = LearnedDenoiser(iterations=200).fit(of_digits(), seeded(1)), digits()[:COUNT]
     first, streams = InvertingGradients(iterations=60, restarts=1), [seeded(at) for at in range(COUNT)]
     seen = victims()

@@ -110,7 +110,6 @@ def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pix
 
 
 def test_guesses_of_a_group_are_solved_as_each_alone() -> None:
-    """Of other sizes, with other streams, and beside one that failed."""
     defense, known = VisualMixer(window_lower=1, window_upper=8), pictures(24, side=16, channels=2, seed=1)
     guesses = [guess(protect(defense, pictures(n, side=16, channels=2, seed=n))) for n in (2, 1, 3)]
     guesses.insert(1, replace(guesses[0], failure="lost"))
@@ -140,7 +139,6 @@ def test_jigsaw_solves_blocks_of_a_smooth_image_exactly() -> None:
 
 
 def test_jigsaw_finds_the_best_order_of_one_window() -> None:
-    """Against every one of the 24 orders, on noise, where no order is right."""
     plane = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(4))
     blocks = plane.unfold(1, 2, 2).unfold(2, 2, 2).permute(1, 2, 0, 3, 4).reshape(4, 1, 2, 2)
     right, down = seam_costs(blocks)
@@ -211,7 +209,6 @@ def test_a_cold_step_keeps_a_swap_exactly_when_it_lowers_the_variation() -> None
 
 
 def test_windows_of_one_group_do_not_touch() -> None:
-    """Each of them is changed as if the others stood still."""
     size, side = 4, 16
     windows = Windows([(size, torch.ones(1, side // size, side // size, dtype=torch.bool))])
     groups, counts = _swap_groups([windows], 1, side, side)

@@ -164,7 +164,6 @@ def test_transmissions_are_independent_and_the_rest_of_the_batch_differs() -> No
 
 
 def test_training_pairs_are_transmissions_with_fresh_shuffles() -> None:
-    """The same multiset of tokens in each transmission, in unrelated orders: not one shuffle of another's output."""
     client, images = sender(PatchShuffle(), edge_blocks=0), digits()[0][:8]
     sent = independent_transmissions(client, images, 6, 4, seeded())
     clean = replace(client, pipeline=Pipeline()).send(images, seeded())

@@ -45,7 +45,6 @@ def breaks(attack, *defenses, **sizes):
 
 @pytest.mark.numeric
 def test_features_are_broken_where_the_order_is_known_or_told() -> None:
-    """Through clipping, shuffles and spectra."""
     guess = breaks(QUICK)
     assert guess.diagnostics["relative_loss"] < 1e-3
     assert guess.labels.tolist() == [-1, -1]

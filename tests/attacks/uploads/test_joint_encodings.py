@@ -221,7 +221,6 @@ def test_shares_are_kept_and_the_projection_is_the_nearest() -> None:
 
 @pytest.mark.numeric
 def test_many_encodings_together_give_the_images_and_those_of_other_images_nothing() -> None:
-    """Every image is found far better than the class means, which are all that labels alone would give."""
     seen, own = uploaded(), drawn(200, 4)
     found, classes = jointly(seen, 60), count_classes(seen)
     assert classes.tolist() == drawn(COUNT, 3).targets.argmax(1).sort().values.tolist()

@@ -151,7 +151,6 @@ def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_grad
 
 
 def test_a_trial_network_gives_the_gradients_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With weights that trials share and with others, and convolutions as products of matrices and by kernels."""
     for name in NETS:
         for batch in (1, 2):
             for few in (0, 2**14):
