@@ -78,7 +78,7 @@ def checked(clone: Path, files: list[str]) -> None:
     run(clone, "-m", "ruff", "format", "--no-cache", "--check", *files)
 
 
-def tested(clone: Path, *paths: str, **more: str) -> str:
+def output_of_tests(clone: Path, *paths: str, **more: str) -> str:
     return run(clone, "-m", "pytest", "-v", "-p", "no:cacheprovider", *paths, **more)
 
 
@@ -90,8 +90,8 @@ def test_nothing_but_the_blocks_of_the_page_must_change(page: str, name: str, cl
     assert files[1] == f"{package}/__init__.py"
     run(clone, "-m", "ruff", "check", "--no-cache", "--fix", "--quiet", files[1])
     checked(clone, files)
-    assert f"{files[2]}::" in tested(clone, files[2], *WHOLE)
-    passed = [line for line in tested(clone, *OF_ONE, TEST_ONLY=name).splitlines() if f"[{name}" in line]
+    assert f"{files[2]}::" in output_of_tests(clone, files[2], *WHOLE)
+    passed = [line for line in output_of_tests(clone, *OF_ONE, TEST_ONLY=name).splitlines() if f"[{name}" in line]
     assert all("SUBPASSED" in line for line in passed)
     assert sum(f"test_every_{package.removesuffix('s')}" in line for line in passed) >= 4
     assert any("test_extreme_values" in line for line in passed)
@@ -109,7 +109,7 @@ def test_a_metric_is_its_file_and_its_test(clone: Path, tmp_path: Path) -> None:
     files = follow("adding_a_metric.md", clone)
     assert files == ["attacks/metrics/absolute.py", "tests/attacks/metrics/test_absolute.py"]
     checked(clone, files)
-    tested(clone, files[1], "tests/attacks/metrics/test_registry.py", "tests/common/test_structure.py")
+    output_of_tests(clone, files[1], "tests/attacks/metrics/test_registry.py", "tests/common/test_structure.py")
     changes = [word for setting in TINY for word in ("-s", setting)]
     main = "from simulations.cli import main; main()"
     run(clone, "-c", main, "run", "--in-process", "--clients", "2", *changes, "--out", str(tmp_path / "out"))
