@@ -44,7 +44,7 @@ def test_how_code_ends_is_told_and_a_flood_of_output_is_neither_kept_nor_printed
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_whatever_code_does_is_told_in_one_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for code, told in {
         "os._exit(0)": "ends its process with exit code 0, as os._exit(0) does",
@@ -70,7 +70,7 @@ def test_whatever_code_does_is_told_in_one_sentence(tmp_path: Path, subtests: py
     assert works(tmp_path, "return open('/proc/self/oom_score_adj').read().strip()") == "1000"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_endless_loop_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     # A loop in C, too, which no signal handler of Python interrupts; and a process that holds the child's output open.
     marker = tmp_path / "pid"
