@@ -136,6 +136,7 @@ def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audi
     assert "the two cannot be compared, whichever is smaller" in page
 
 
+@pytest.mark.long
 @pytest.mark.numeric
 def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defenses: None) -> None:
     few = {"num_clients": 40, "rounds": 1, "dp_canaries": 4, "defenses": f"{NUMBER}; {CLEAR}"}

@@ -41,6 +41,7 @@ def test_a_client_alone_in_a_round_leaves_a_row_that_says_so(tmp_path: Path) -> 
     assert all(row["message"].startswith("does not apply: ") for row in failed)
 
 
+@pytest.mark.long
 def test_rows_say_on_how_many_records_online_shadow_models_train(tmp_path: Path) -> None:
     usual, wanted, few = attacks = ("OnlineRMIA()", "OnlineRMIA(num_members=20)", "OnlineLiRA(num_shadows=4)")
     rows = rows_of(experiment(tmp_path, rounds=1, **SMALL | {"update_attacks": "; ".join(attacks)}))
