@@ -14,6 +14,8 @@ from simulations.run_folder.rows import Row
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
 LONE = "reported num-examples"
+pooled = ShownEpsilon.strongest
+pytestmark = pytest.mark.numeric
 
 
 def audit_of(
@@ -25,10 +27,6 @@ def audit_of(
     lone = CanaryPart(torch.randn(10, generator=generator).double(), few)
     parts = {"all parameters": CanaryPart(scores, coins, centred=True), LONE: lone}
     return ShownEpsilon.of(audited(parts, claimed, 1e-5, confidence), neighbours)
-
-
-def pooled(found: Sequence[ShownEpsilon]) -> ShownEpsilon:
-    return ShownEpsilon.strongest(found)
 
 
 def warnings_of(found: Sequence[ShownEpsilon]) -> list[str]:
