@@ -181,7 +181,8 @@ def test_an_unknown_learning_rate_is_estimated() -> None:
     model = linear_net()
     with torch.no_grad():
         model[1].weight.zero_()  # where the estimate is exact
-    seen = observe(model, pictures(3), torch.tensor([0, 1, 1]))
+    # Of one image three times, whose labels are inferred exactly.
+    seen = observe(model, pictures(1).expand(3, -1, -1, -1), torch.tensor([0, 1, 3]))
     unknown = replace(seen, learning_rate=None)
     norm = sum(float(value.square().sum()) for value in seen.gradient().values()) ** 0.5
     for labels in ("auto", "infer", "joint"):
