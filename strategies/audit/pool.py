@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -99,11 +100,9 @@ class _Backend:
 
 
 def _choose_backend(workers: int, num_gpus: float) -> _Backend:
-    try:
-        import ray
-    except ImportError:
-        return _Processes(workers)
-    return _RayActors(workers, num_gpus) if ray.is_initialized() else _Processes(workers)
+    # A running Ray has been imported; an import would take a second, and change sys.path and the environment.
+    ray = sys.modules.get("ray")
+    return _RayActors(workers, num_gpus) if ray is not None and ray.is_initialized() else _Processes(workers)
 
 
 class _RayActors(_Backend):

@@ -10,6 +10,7 @@ import torch
 from against_published import agreement
 from distillation_trial import distillation_loss
 from inversion_variants import Flat
+from released_rows import Row, close, equal, guarded
 from spear_scaling import scored
 from token_counts import right_patches
 from torch import Tensor
@@ -107,3 +108,22 @@ def test_published_code_differs_by_rates_and_areas_and_not_by_sampling_intervals
     lower[300:900] -= 200  # of members that no small false positive rate names
     for other in (tied, membership(194), lower):
         assert agreement(ours, other, INSIDE) == agreement(other, ours, INSIDE) == "differs"
+
+
+def test_a_difference_is_on_purpose_only_where_a_reason_explains_it() -> None:
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
+    assert close("x", "", one, one, 0.1, "reason").verdict == "agrees"
+    assert close("x", "", one, other, 0.1, "reason", most=0.6).verdict == "differs on purpose"
+    assert close("x", "", one, other, 0.1, "reason", most=0.4).verdict == "DISAGREES"
+    assert close("x", "", one, other, 0.1, "reason").verdict == "DISAGREES", "a reason alone excuses no size"
+    assert close("x", "", one, other, 0.1, most=0.6).verdict == "DISAGREES"
+    assert equal("x", "", [(1, 2)], "reason", explained=True).verdict == "differs on purpose"
+    assert equal("x", "", [(1, 2)], "reason").verdict == "DISAGREES"
+    assert equal("x", "", [], "reason", explained=True).verdict == "DISAGREES"
+    assert close("x", "", one, other, 0.1).verdict == "DISAGREES"
+    assert close("x", "", one, one / 0 * 0, 0.1).verdict == "DISAGREES"
+
+    def broken() -> list[Row]:
+        return [close("x", "", one, other[:1], 0.1)]
+
+    assert [row.verdict for row in guarded("x", broken, 1)] == ["DISAGREES"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import pkgutil
-import subprocess
 import tomllib
 import zipfile
 from io import BytesIO
@@ -28,9 +26,7 @@ from strategies.recording.files import RecordedReply, read_recording
 from tests.examples.copies import EXAMPLES
 from tests.flower_private import build_fab_from_disk
 from tests.lines import read_lines
-from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
-
-__all__ = ["deployment"]  # a fixture
+from tests.simulations.runtime.runtimes import run_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
@@ -143,29 +139,6 @@ def test_a_batch_of_32_of_the_quickstart_is_recorded_and_attacked(
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ("Validated: " in page) == (psnr["status"] == "ok")
     assert ("Not validated: no attack here recovered these images" in page) == (psnr["status"] == "not-validated")
-
-
-@pytest.mark.slow
-def test_the_quickstart_is_recorded_and_attacked_on_a_superlink_with_two_supernodes(
-    deployment: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
-    cli, env = deployment
-    settings = {"num-server-rounds": 2, "fraction-evaluate": 1.0, "examples": 32, "recording": str(tmp_path / "rec")}
-    overrides = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-    app = str(EXAMPLES / "quickstart_pytorch")
-    command = [str(BINARIES / "flwr"), "run", app, "loopback", "--stream", "--run-config", overrides]
-    done = subprocess.run(command, env=env, cwd=cli, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    replies = read_recording(tmp_path / "rec")
-    assert [reply.round for reply in replies] == [1, 1, 2, 2], done.stdout[-3000:]
-    evaluations = sorted((tmp_path / "rec").glob("round-*/evaluate-*.json"))
-    assert len(evaluations) == 4
-    assert 0 <= json.loads(evaluations[0].read_text())["metrics"]["metrics"]["eval_acc"] <= 1
-    fedveil(
-        tmp_path / "rec", "--model", "cnn", "--num-classes", 10, "--input-shape", "1,32,32", "--mean", 0.5, "--std", 0.5,
-        "--attack", "LabelInference()", "--out", tmp_path / "out",
-    )  # fmt: skip
-    rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    assert [(row["round"], row["value"]) for row in rows if row["metric"] == "recorded-updates"] == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("app", APPS)

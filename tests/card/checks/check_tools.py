@@ -7,15 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from attacks import InvertingGradients, LearnedRestorer, WindowMean
+from attacks import InvertingGradients
 from attacks.observations import AttackError, ClientUpdate
-from attacks.placement import HOST, Placement
-from attacks.refinement import window_inference
+from attacks.placement import HOST
 from clients.training import evaluation
 from clients.training.evaluation import device, place
-from defenses.spec import parse
 from simulations.external_app.recorded.guesses import guess_of
-from simulations.protect import preview
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
@@ -52,22 +49,6 @@ def test_policies_are_scored_on_the_card_as_on_the_processor(monkeypatch: pytest
     assert found.curve == pytest.approx(wanted.curve)
 
 
-def test_a_preview_of_protected_pictures_attacks_on_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        preview, "_refinements", lambda pipeline: [LearnedRestorer(iterations=6, width=4), WindowMean()]
-    )
-    monkeypatch.setattr(window_inference, "STEPS", 6)
-    images = [(f"{at}", image) for at, image in enumerate(pictures(20, side=16, channels=3))]
-    given = parse("VisualMixer()"), images[:2], [image for _, image in images[2:]], "secret"
-    with stand_in.counted() as work:
-        found = preview.attack(*given)
-    assert not work["cpu"]
-    assert len(found.recovered) == 3
-    on_processor(monkeypatch)
-    wanted = preview.attack(*given)
-    assert (found.recovered, found.missing) == (wanted.recovered, wanted.missing)
-
-
 def probes(count: int) -> list[ClientUpdate]:
     model = sigmoid_net(seed=5)
     images, labels = pictures(count, seed=3), classes(count, seed=3)
@@ -101,11 +82,3 @@ def test_memory_that_holds_no_observation_costs_the_attack_and_says_so() -> None
     stand_in.Memory.limit = 100
     with pytest.raises(AttackError, match="out of memory"):
         place().attack_many(InvertingGradients(iterations=2), probes(2), [torch.Generator(), torch.Generator()])
-
-
-def test_trials_are_estimated_by_the_memory_of_the_card() -> None:
-    stand_in.Memory.free = 1000
-    (guess,) = place().attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
-    assert "0.0 GB are free" in guess.failure
-    (guess,) = Placement(HOST).attack_many(InvertingGradients(iterations=2), probes(1), [torch.Generator()])
-    assert not guess.failure

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg
 
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, GuardedExchange, oversized
 from strategies.federated.replies import MOST_REPORTED, alike, reported_by_most
-from strategies.recording.files import read_recording
-from strategies.recording.strategy import RecordingStrategy
 from tests.strategies.exchange.test_hostile_replies import NUMBERS, PLANNED, Rows, reply_of, valid
 
 BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n\x1b\u202e"
@@ -51,16 +47,6 @@ def test_the_names_that_clients_report_are_bounded_and_the_rest_is_counted() -> 
     assert dropped == 3003 - MOST_REPORTED
     sent = alike(reply, told).content["metrics"]
     assert len(sent) == MOST_REPORTED + 1  # type: ignore[arg-type]
-
-
-def test_a_recording_bounds_what_replies_hold_beside_their_arrays(tmp_path: Path) -> None:
-    strategy = RecordingStrategy(FedAvg(), tmp_path / "recorded", max_bytes=10**6)
-    content = RecordDict({**valid(), "extra": ConfigRecord({"text": "x" * (8 * MOST_JSON)})})
-    strategy._keep_reply(1, "train-0000", reply_of(content, 50))
-    assert (tmp_path / "recorded" / "round-0001" / "train-0000.json").stat().st_size < 10**5
-    (reply,) = read_recording(tmp_path / "recorded")
-    assert "at most" in reply.values["values-dropped"]
-    assert reply.number("num-examples") is None
 
 
 def test_rows_of_what_was_withheld_are_bounded_short_and_one_line_and_the_rest_is_counted() -> None:

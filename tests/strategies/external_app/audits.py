@@ -32,7 +32,8 @@ def run(out: Path, app: Any, strategy: FedAvg | None = None, rounds: int = 1, **
     with torch.random.fork_rng():
         torch.manual_seed(0)
         start = ArrayRecord(Net().state_dict())
-    watched.start(AppGrid(app), start, num_rounds=rounds, train_config=ConfigRecord(config))
+    grid = app if isinstance(app, AppGrid) else AppGrid(app)
+    watched.start(grid, start, num_rounds=rounds, train_config=ConfigRecord(config))
     return list(read_lines(out / "rows.jsonl"))
 
 

@@ -13,40 +13,15 @@ from torch import Tensor
 
 from clients.external_app.mods import Budget, budgets
 from clients.flower_private import set_message_id
-from simulations.compare.groups import grouped
 from strategies.audit.threat_card import Strength
 from strategies.external_app.replies import reported_budgets
 from strategies.external_app.results import AppFacts
-from tests.strategies.external_app.app import EXAMPLES, an_app
+from tests.strategies.external_app.app import an_app
 from tests.strategies.external_app.audits import attacked, node_of, page_of, run
 
 
 def local_dp(epsilon: float) -> LocalDpMod:
     return LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=epsilon, delta=1e-3)
-
-
-def test_nodes_whose_mods_are_set_otherwise_are_told_apart(tmp_path: Path) -> None:
-    weak, strong = (an_app(mods=[local_dp(epsilon)]) for epsilon in (1e7, 10.0))
-
-    def both(message: Message, context: Context) -> Message:
-        return (strong if int(context.node_config["partition-id"]) else weak)(message, context)
-
-    rows = run(tmp_path / "out", both)
-    assert {row["n"] for row in attacked(rows, "one-step probe") if row["metric"] == "label-accuracy"} == {2}
-    (odd,) = [row for row in rows if row["metric"] == "client"]
-    assert odd["client"] == 1
-    name = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon={}, delta=0.001)"
-    assert f"left out: protection '{name.format(10.0)}'" in odd["message"]
-    assert {row["defense"] for row in rows} == {name.format(1e7)}
-
-
-@pytest.mark.long
-def test_runs_whose_mods_are_set_otherwise_are_no_seeds_of_one_experiment(tmp_path: Path) -> None:
-    folders = []
-    for seed, epsilon in enumerate((10.0, 1e7, 1e7)):
-        folders.append(tmp_path / f"{seed}")
-        run(folders[-1], an_app(mods=[local_dp(epsilon)]), seed=seed)
-    assert [group.seeds for group in grouped(folders)] == [(0,), (1, 2)]
 
 
 def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path: Path) -> None:
@@ -64,14 +39,6 @@ def test_probes_spend_the_budget_of_a_mod_and_are_no_round_of_training(tmp_path:
     assert "did not break the" not in page.split("<h2>Summary")[0], "there was no run without the mod"
 
 
-def test_what_is_spent_is_said_without_more_than_the_mod_promises() -> None:
-    assert AppFacts(probes=3).spent == ""
-    assert "(40, 0.004)" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    assert "holds for an epsilon of at most 1 only" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
-    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
-    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
-
-
 def through(mod: LocalDpMod, update: Tensor) -> Tensor:
     """What the mod makes of an update of zeros."""
     asked = Message(
@@ -85,40 +52,34 @@ def through(mod: LocalDpMod, update: Tensor) -> Tensor:
     return mod(asked, node_of(0), answer).content["arrays"].to_torch_state_dict()["a"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("sensitivity", "holds"), [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]
-)
-def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(
-    sensitivity: float, holds: bool
-) -> None:
+def test_a_budget_is_added_up_only_where_the_noise_is_for_any_two_clipped_updates(subtests: pytest.Subtests) -> None:
     """Against the mod itself: how far apart it lets two updates be, and the standard deviation of its own noise."""
-    mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
-    quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
-    long = torch.zeros(20000)
-    long[0] = 100.0
-    apart = float((through(quiet, long) - through(quiet, -long)).norm())
-    std = float(through(mod, long)[1:].std())
-    enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
-    (budget,) = budgets([mod])
-    assert budget.holds is holds
-    if abs(sensitivity - 2) > 0.01:
-        assert enough is holds
-    spent = AppFacts(budgets=[budget], probes=3).spent
-    assert ("by basic composition" in spent) is holds
-    assert (
-        f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
-    ) is not holds
+    for sensitivity, holds in [(1e-6, False), (1.0, False), (1.999, False), (2.0, True), (5.0, True)]:
+        with subtests.test(sensitivity=sensitivity, holds=holds):
+            mod = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=0.5, delta=1e-3)
+            quiet = LocalDpMod(clipping_norm=1.0, sensitivity=sensitivity, epsilon=1e12, delta=1e-3)
+            long = torch.zeros(20000)
+            long[0] = 100.0
+            apart = float((through(quiet, long) - through(quiet, -long)).norm())
+            std = float(through(mod, long)[1:].std())
+            enough = std >= 0.97 * apart * (2 * math.log(1.25 / 1e-3)) ** 0.5 / 0.5
+            (budget,) = budgets([mod])
+            assert budget.holds is holds
+            if abs(sensitivity - 2) > 0.01:
+                assert enough is holds
+            spent = AppFacts(budgets=[budget], probes=3).spent
+            assert ("by basic composition" in spent) is holds
+            assert (
+                f"it is for a sensitivity of {sensitivity:g}, and two updates of norm 1 lie up to 2 apart" in spent
+            ) is not holds
 
 
-def test_a_round_of_one_step_is_as_strong_as_a_probe(tmp_path: Path) -> None:
-    settings = {"batch-size": EXAMPLES, "local-epochs": 1}
-    rows = run(tmp_path / "out", an_app(mods=[local_dp(0.5)]), settings=settings)
-    assert attacked(rows, "one-step probe")[0]["card"]["defense_strength"] == Strength.UPDATE
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"]
-)
-def test_a_budget_that_is_none_is_not_told(text: str) -> None:
-    assert reported_budgets(text) == []
+def test_what_is_spent_is_added_up_and_a_budget_that_is_none_is_not() -> None:
+    assert AppFacts(probes=3).spent == ""
+    assert "(40, 0.004)" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    assert "holds for an epsilon of at most 1 only" in AppFacts(budgets=[Budget(10.0, 1e-3, 2.0, 1.0)], probes=3).spent
+    two = [Budget(1.0, 1e-3, 2.0, 1.0), Budget(0.5, 2e-3, 9.0, 1.0)]
+    assert "(1.5, 0.003) a message: by basic composition 1 x" in AppFacts(budgets=two).spent
+    for text in ("", "{", "3", "[1]", "[[1, 2, 3]]", '[["a", 1, 1, 1]]', "[[NaN, 1, 1, 1]]", "[[-1, 0, 1, 1]]"):
+        assert reported_budgets(text) == [], text
     assert reported_budgets("[[0.5, 0.001, 2, 1]]") == [Budget(0.5, 1e-3, 2.0, 1.0)]

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
-from torch.nn import functional as F
 
-from clients import answer_audits
-from clients.external_app.partial import AppModel
+from clients.external_app.partial import AppModel, ModelMismatchError
 from simulations.audited import audited
-from tests.lines import read_lines
-from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, an_app, digits
+from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
 
 
 class Other(nn.Linear):
@@ -35,28 +32,6 @@ class Wide(Net):
         self.body[3] = nn.Linear(32, 12)
 
 
-def listed(state: dict[str, torch.Tensor]) -> ArrayRecord:
-    return ArrayRecord({str(at): Array(one.numpy()) for at, one in enumerate(state.values())})
-
-
-def app_of_lists() -> ClientApp:
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        model = Net()
-        sent = [torch.from_numpy(one.numpy()) for one in message.content["arrays"].values()]  # type: ignore
-        model.load_state_dict(dict(zip(model.state_dict(), sent, strict=True)))
-        images, labels = digits(context).tensors
-        F.cross_entropy(model((images - MEAN) / STD), labels).backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-        records = {"arrays": listed(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
-        return Message(RecordDict({**records}), reply_to=message)
-
-    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
-    return app
-
-
 def run(app: ClientApp, start: ArrayRecord, out: Path, model: Any = Net) -> None:
     settings = {"batch-size": EXAMPLES, "local-epochs": 1}
     more: dict[str, Any] = {"workers": 0, "probe_attacks": "Spear()", "settings": settings, "go_on": True}
@@ -64,37 +39,20 @@ def run(app: ClientApp, start: ArrayRecord, out: Path, model: Any = Net) -> None
     watched.start(AppGrid(app), start, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
 
 
-def test_lists_of_arrays_are_taken_in_the_order_of_the_model(tmp_path: Path) -> None:
-    """The exact attack finds the pixels: each array stands at its place, in the question and in the answer."""
-    torch.manual_seed(0)
-    run(app_of_lists(), listed(Net().state_dict()), tmp_path / "out")
-    rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    (psnr,) = [
-        row
-        for row in rows
-        if row["attack"].startswith("Spear") and (row["metric"], row["reference"]) == ("psnr", "original")
-    ]
-    assert (psnr["n"], psnr["value"] > 60) == (16, True)
-    (labels,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"].startswith("LabelInf")]
-    assert labels["card"]["observation"] == "training update"
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
+def test_a_model_that_is_not_the_apps_is_told(
+    subtests: pytest.Subtests, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for model, why in [
         (Other, "no 'weight': they begin 'body.1.weight', 'body.1.bias', 'body.3.weight'"),
         (Wide, "'body.3.weight' of shape (10, 32), and the model (12, 32)"),
-    ],
-)
-def test_a_model_that_is_not_the_apps_is_told(
-    model: Any, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(an_app(), ArrayRecord(Net().state_dict()), tmp_path / "out", model)
-    assert (
-        f"the strategy sends other weights than those of the audit's model: they have {why}. Name the class"
-        in caplog.text
-    )
+    ]:
+        with subtests.test(model=model, why=why):
+            with caplog.at_level("WARNING", logger="flwr"):
+                run(an_app(), ArrayRecord(Net().state_dict()), tmp_path / model.__name__, model)
+            assert (
+                f"the strategy sends other weights than those of the audit's model: they have {why}. Name the class"
+                in caplog.text
+            )
 
 
 def test_names_and_shapes_decide() -> None:
@@ -105,3 +63,40 @@ def test_names_and_shapes_decide() -> None:
     assert list(model.named(dict(zip("012", values[:3], strict=True)))) == list("012")
     mixed = {"body.3.bias": values[0], "a": values[1], "b": values[2], "c": values[3]}
     assert model.named(mixed) == mixed
+
+
+def test_names_of_a_module_fit_if_every_shape_agrees() -> None:
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(64, 32), nn.Linear(32, 10)
+            self.body.requires_grad_(False)
+
+    model, weight, bias = AppModel.of(Headed()), torch.zeros(10, 32), torch.zeros(10)
+    sent: dict[str, torch.Tensor]
+    for sent, names in (
+        ({"weight": weight, "bias": bias}, ["head.weight", "head.bias"]),
+        ({"bias": bias, "weight": weight}, ["head.bias", "head.weight"]),
+        ({"0": weight, "1": bias}, ["head.weight", "head.bias"]),
+        ({"weight": weight.T, "bias": bias}, ["weight", "bias"]),
+        ({"weight": weight, "slope": bias}, ["head.weight", "head.bias"]),  # in order, as a list
+    ):
+        assert list(model.named(sent)) == names
+    whole = model.whole(model.named({"weight": weight, "bias": bias}))
+    assert whole.keys() == model.state.keys()
+    assert torch.equal(whole["head.weight"], weight)
+    assert torch.equal(whole["body.weight"], model.state["body.weight"])
+    other = AppModel.of(Headed())
+    assert model.digest(model.frozen) == model.digest(model.frozen) != other.digest(other.frozen)
+    nested = AppModel({"a.x": weight, "a.b.x": weight, "a.b.b.x": weight}, ("a.b.x",), ("a.x", "a.b.b.x"))
+    with pytest.raises(ModelMismatchError, match=r"fit several modules of the model, 'a' and 'a\.b'"):
+        nested.named({"x": weight, "b.x": weight})
+
+
+def test_a_module_whose_names_are_also_those_of_the_whole_is_the_trained_one() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    model[0].requires_grad_(False)
+    app, sent = AppModel.of(model), model[1].state_dict()
+    assert list(sent) == ["0.weight", "0.bias"]
+    assert list(app.named(sent)) == ["1.0.weight", "1.0.bias"]
+    assert list(app.named(model.state_dict())) == list(model.state_dict())

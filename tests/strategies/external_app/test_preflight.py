@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from simulations.audited import audited
@@ -56,13 +55,6 @@ def test_all_that_is_missing_is_named_before_any_client_trains(tmp_path: Path) -
     assert {row["message"] for row in read_lines(tmp_path / "out" / "rows.jsonl")} == set(found.value.reasons)
 
 
-def test_steps_are_missing_where_only_updates_are_attacked(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="local-epochs and batch-size are unknown"):
-        run(tmp_path / "out", AppGrid(an_app()), probe_attacks="")
-    run(tmp_path / "told", AppGrid(an_app()), probe_attacks="", local_epochs=1, batch_size=2)
-    assert [row for row in read_lines(tmp_path / "told" / "rows.jsonl") if row["metric"] == "label-accuracy"]
-
-
 def test_with_go_on_the_run_goes_on_and_the_page_says_why_nothing_was_attacked(tmp_path: Path) -> None:
     grid = Counted(an_app(audited=False))
     result = run(tmp_path / "out", grid, go_on=True)
@@ -93,14 +85,6 @@ def test_arguments_replace_what_messages_and_settings_say(tmp_path: Path) -> Non
     assert update["local_steps"] == EXAMPLES // 2
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("learning_rate", -1), ("local_epochs", 0.5), ("batch_size", "8"), ("go_on", 1)]
-)
-def test_wrong_arguments_are_refused_at_once(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value!r}; allowed"):
-        AuditSettings(Net, **{name: value})
-
-
 def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,45 +106,6 @@ def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
         if row["metric"] == "label-accuracy" and row["card"]["observation"] == "one-step probe"
     ]
     assert {row["role"]: row["n"] for row in probes} == {"attack": ENOUGH, "null baseline": ENOUGH}
-
-
-def test_null_baselines_are_scored_where_the_batch_size_is_unknown(tmp_path: Path) -> None:
-    run(tmp_path / "out", AppGrid(an_app(), clients=1), probe_attacks="Spear()", probe_targets=2)
-    rows = list(read_lines(tmp_path / "out" / "rows.jsonl"))
-    assert {row["n"] for row in rows if row["role"] == "null baseline" and row["metric"] == "psnr"} == {2}
-    assert not [row["message"] for row in rows if "query.audit" in (row.get("message") or "")]
-
-
-class OtherRate(FedAvg):
-    """The second node trains at another rate, so the audit leaves it out."""
-
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Any:
-        first, second = super().configure_train(server_round, arrays, config, grid)
-        own = ConfigRecord({**second.content["config"], "lr": 0.001})
-        changed = RecordDict({"arrays": second.content["arrays"], "config": own})
-        return [first, Message(changed, dst_node_id=second.metadata.dst_node_id, message_type="train")]
-
-
-def test_the_number_of_images_counts_no_node_that_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="flwr"):
-        run(tmp_path / "out", AppGrid(an_app()), rounds=1, strategy=OtherRate(fraction_evaluate=0.0))
-    assert "up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)" in caplog.text
-
-
-def reads_the_round(message: Message, context: Context, call_next: Any) -> Message:
-    """As the logging mod of Flower's example for custom mods: it expects the round's configuration in every message."""
-    assert int(message.content["config"]["server-round"]) >= 1  # type: ignore[index, arg-type]
-    return call_next(message, context)
-
-
-def test_mods_find_the_configuration_of_the_round_in_every_message(tmp_path: Path) -> None:
-    run(tmp_path / "out", AppGrid(an_app(everywhere=[reads_the_round])), batch_size=2, local_epochs=1)
-    rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    assert not [row for row in rows if row["status"] == "failed"]
-    assert {row["card"]["observation"] for row in rows if row["metric"] == "label-accuracy"} == {
-        "one-step probe",
-        "training update",
-    }
 
 
 def test_what_one_node_alone_was_sent_goes_to_no_other() -> None:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from clients import answer_audits, protect_mod
+from clients import answer_audits
 from simulations.audited import audited
 from strategies.external_app.assumptions import DIFFERENCE
 from strategies.external_app.settings import AuditSettings
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, digits
+from tests.strategies.external_app.audits import node_of
 
 RATE = 0.1
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -99,48 +100,6 @@ def differences(rows: list[dict[str, Any]]) -> dict[int, float]:
     return {row["client"]: row["value"] for row in rows if row["metric"] == DIFFERENCE}
 
 
-def strangers(context: Context) -> TensorDataset:
-    """Images of another node, as many."""
-    return digits(_node(int(context.node_config["partition-id"]) + 50))
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "as assumed": {},
-    "Adam": {"optimizer": adam},
-    "mirrored": {"view": mirrored},
-    "clipped within": {"clip": 0.1},
-    "other images": {"data": strangers},
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path, case: str) -> None:
-    told = CASES[case]
-    rows = run(tmp_path / "out", one_step_app(**told))
-    sent = {name: value.clone() for name, value in start().to_torch_state_dict().items()}
-    found = differences(rows)
-    assert set(found) == {0, 1}
-    page = " ".join((tmp_path / "out" / "report.html").read_text(encoding="utf-8").split())
-    caveats = next(row["card"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
-    for partition, value in found.items():
-        did = {"optimizer": sgd, "view": as_they_are, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
-        real = stepped(sent, _node(partition), **did)
-        shown = _node(partition + (50 if "data" in told else 0))
-        assumed = stepped(sent, shown, sgd, as_they_are, 0.0)
-        away = torch.cat([(real[name] - assumed[name]).flatten() for name in sent]).norm()
-        step = torch.cat([(assumed[name] - sent[name]).flatten() for name in sent]).norm()
-        assert value == pytest.approx(float(away / step), rel=1e-3, abs=1e-4)
-    if case == "as assumed":
-        assert max(found.values()) < 1e-3
-        assert "is as assumed" in page
-        assert "as the clients report, their replies are such a step on the images of data" in caveats[0]
-        assert len(caveats) == 1
-    else:
-        assert min(found.values()) > 0.1
-        assert "is not as assumed" in page
-        assert "their replies are not: they lie up to" in caveats[0]
-
-
 def test_momentum_decay_and_a_loss_that_are_told_are_in_the_step(tmp_path: Path) -> None:
     def decaying(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=RATE, momentum=0.9, nesterov=True, weight_decay=0.05)
@@ -148,12 +107,6 @@ def test_momentum_decay_and_a_loss_that_are_told_are_in_the_step(tmp_path: Path)
     told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05}
     assert max(differences(run(tmp_path / "told", one_step_app(decaying), **told)).values()) < 1e-3
     assert min(differences(run(tmp_path / "untold", one_step_app(decaying))).values()) > 0.3
-
-
-def test_who_takes_several_steps_or_has_mods_is_not_asked(tmp_path: Path) -> None:
-    assert differences(run(tmp_path / "steps", one_step_app(), batch=12)) == {}
-    clip = protect_mod("Clip(max_norm=0.01, per='update')")
-    assert differences(run(tmp_path / "mods", one_step_app(mods=[clip]))) == {}
 
 
 def test_a_client_answers_for_its_last_reply_alone_and_once() -> None:
@@ -190,17 +143,30 @@ def test_a_client_answers_for_its_last_reply_alone_and_once() -> None:
     assert "not the last reply" in check(other, came).error.reason
 
 
-def test_a_deployed_node_that_answers_no_audits_tells_no_difference(tmp_path: Path) -> None:
-    grid = AppGrid(one_step_app(), 1, randomness="secret", **{"secret-dir": str(tmp_path)})
-    task = AuditSettings(Net).plan().at(1, RATE).to_json()
-    train = Message(
-        RecordDict({"arrays": start(), "config": ConfigRecord({"lr": RATE})}), dst_node_id=100, message_type="train"
-    )
-    (reply,) = grid.send_and_receive([train])
-    records = {"sent": start(), "reply": reply.content["arrays"], "config": ConfigRecord({"task": task})}
-    (answer,) = grid.send_and_receive([Message(RecordDict({**records}), dst_node_id=100, message_type="query.check")])
-    assert "audits in the node's configuration" in answer.error.reason
+def strangers(context: Context) -> TensorDataset:
+    """Images of another node, as many."""
+    return digits(node_of(int(context.node_config["partition-id"]) + 50))
 
 
-def _node(partition: int) -> Any:
-    return type("Node", (), {"node_config": {"partition-id": partition}})
+def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "as assumed": {}, "Adam": {"optimizer": adam}, "mirrored": {"view": mirrored}, "clipped": {"clip": 0.1},
+        "other images": {"data": strangers},
+    }  # fmt: skip
+    sent = {name: value.clone() for name, value in start().to_torch_state_dict().items()}
+    for case, told in cases.items():
+        rows = run(tmp_path / case, one_step_app(**told))
+        found = differences(rows)
+        assert set(found) == {0, 1}
+        caveats = next(row["card"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
+        for partition, value in found.items():
+            did = {"optimizer": sgd, "view": as_they_are, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
+            real = stepped(sent, node_of(partition), **did)
+            shown = node_of(partition + (50 if "data" in told else 0))
+            assumed = stepped(sent, shown, sgd, as_they_are, 0.0)
+            away = torch.cat([(real[name] - assumed[name]).flatten() for name in sent]).norm()
+            step = torch.cat([(assumed[name] - sent[name]).flatten() for name in sent]).norm()
+            assert value == pytest.approx(float(away / step), rel=1e-3, abs=1e-4), case
+        assert (max(found.values()) < 1e-3) == (not told), case
+        assert ("their replies are not: they lie up to" in caveats[0]) == bool(told), case
+    assert differences(run(tmp_path / "steps", one_step_app(), batch=12)) == {}, "several steps are not compared"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.report.analysis.run import read_run
 from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, listed, other_rates
+from strategies.external_app.orders import OF_ROUND
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, Net, an_app, digits
 from tests.strategies.external_app.audits import EXACT, LABELS, attacked, node_of, page_of, run
@@ -52,19 +51,6 @@ def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypa
     assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}
 
 
-def test_a_rate_that_no_message_tells_is_said_to_be_the_settings(tmp_path: Path) -> None:
-    """The app's own code may lower it without a word."""
-
-    def own_rate(message: Message, context: Context) -> Message:
-        message.content["config"]["lr"] = 0.05  # type: ignore[index]
-        return app(message, context)
-
-    app = an_app()
-    settings = {"batch-size": 2, "local-epochs": 1, "lr": 0.1}
-    rows = run(tmp_path / "out", own_rate, settings=settings, train_config={})
-    assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_SETTINGS}
-
-
 class Uneven(FedAvg):
     """The second node trains at another rate."""
 
@@ -82,76 +68,24 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     assert why == "train: 1 of 2 nodes train by other settings than the first; left out"
 
 
-def rates_banner(out: Path) -> str:
-    """Warning about learning rates above the page's first section; "" without one."""
-    above = page_of(out).split("<section")[0]
-    return above[above.find("Learning rates differ") :] if "Learning rates differ" in above else ""
-
-
-def test_a_given_learning_rate_hides_no_node_that_was_sent_another(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(tmp_path / "uneven", an_app(), Uneven(fraction_evaluate=0.0), learning_rate=0.1)
-    text = "Learning rates differ in round 1: attacks use 0.1 for every client, and 1 of 2 clients were sent 0.001."
-    assert text in caplog.text
-    assert rates_banner(tmp_path / "uneven").startswith(text)
-    caplog.clear()
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(tmp_path / "even", an_app(), learning_rate=0.1)
-    assert "Learning rates" not in caplog.text
-    assert not rates_banner(tmp_path / "even")
-
-
-def test_a_given_learning_rate_that_falls_is_warned_of_in_every_round_that_was_sent_another(tmp_path: Path) -> None:
-    run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, learning_rate=0.1)
-    assert "in round 2: attacks use 0.1 for every client, and 2 of 2 clients were sent 0.001" in page_of(
-        tmp_path / "out"
-    )
-    assert "Learning rates differ in round 1" not in page_of(tmp_path / "out")
-
-
-def test_a_learning_rate_that_a_client_reports_is_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Node 1 lowers the rate that it was sent, and reports it."""
-    own = an_app()
-
-    def reporting(message: Message, context: Context) -> Message:
-        reply = own(message, context)
-        if message.metadata.message_type == "train":
-            reply.content["metrics"]["lr"] = 0.05 if context.node_config["partition-id"] else 0.1  # type: ignore[index]
-        return reply
-
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(tmp_path / "out", reporting)
-    assert "attacks use 0.1 for every client, and 1 of 2 clients reported 0.05." in caplog.text
-    assert "1 of 2 clients reported 0.05." in rates_banner(tmp_path / "out")
-
-
-def test_many_learning_rates_are_listed_by_their_ends() -> None:
-    assert listed([0.2, 0.1, 0.1]) == "0.1 or 0.2"
-    assert listed([0.1, 0.2, 0.3, 0.4, 0.5]) == "5 rates from 0.1 to 0.5"
-    unknown = {1: None, 2: 0.0, 3: math.nan, 4: 0.1 + 1e-9}
-    assert other_rates(1, "sent", unknown, 0.1) == ""
-    assert other_rates(1, "sent", {1: 0.2}, 0.0) == "", "attacks without a rate use none"
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(nesterov: bool) -> None:
+def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(subtests: pytest.Subtests) -> None:
     """Against torch's own SGD, with the momentum that a first step does not show unless it is Nesterov's."""
-    images, labels = digits(node_of(0)).tensors
-    batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
-    torch.manual_seed(1)
-    model = Net()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
-    task = AuditSettings(Net, momentum=0.9, nesterov=nesterov, weight_decay=0.05).plan().at(1, 0.1)
-    client = AppClient(OwnExamples(task, 0, batch, card, Draws.simulated(0, 0)))
-    moved = client.one_step(Net, before, batch, loss)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
-    loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
-    optimizer.step()
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
+    for nesterov in [False, True]:
+        with subtests.test(nesterov=nesterov):
+            images, labels = digits(node_of(0)).tensors
+            batch = Batch(images[:2], torch.nn.functional.one_hot(labels[:2], 10).float())
+            torch.manual_seed(1)
+            model = Net()
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
+            task = AuditSettings(Net, momentum=0.9, nesterov=nesterov, weight_decay=0.05).plan().at(1, 0.1)
+            client = AppClient(OwnExamples(task, 0, batch, card, Draws.simulated(0, 0)))
+            moved = client.one_step(Net, before, batch, loss)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
+            loss(model((images[:2] - MEAN) / STD), labels[:2]).backward()
+            optimizer.step()
+            for name, value in model.state_dict().items():
+                torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("nesterov", [{}, {"momentum": 0.9, "nesterov": True}])
@@ -181,7 +115,7 @@ def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path, updat
 
 
 def noisy() -> ClientApp:
-    """Drowns its updates within ``train``: no mod knows."""
+    """Adds noise in its own code, where no mod shows it."""
     app = ClientApp()
 
     @app.train()
@@ -195,61 +129,17 @@ def noisy() -> ClientApp:
     return app
 
 
-def test_an_app_that_defends_itself_is_not_called_undefended(tmp_path: Path) -> None:
+def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are_on_the_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = {"probe_attacks": EXACT, "probe_targets": 8, "update_attacks": "InvertingGradients(iterations=5)"}
-    rows = run(out, noisy(), **told)
+    rows = run(out, noisy(), probe_attacks=EXACT, probe_targets=8)
     assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
+    assert UNCHECKED in attacked(rows, "training update")[0]["card"]["caveats"]
     (line,) = (read := read_run(out)).lines(read.studies[0])
     assert any(NOT_IN_PROBE in caveat for caveat in line.all_caveats)
     page = page_of(out)
-    assert "Where no mod is known: readable (" in page
-    assert "No mod known" in page
-    assert NOT_IN_PROBE.replace("'", "&#39;") in page
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):
         assert claim not in page, page[page.find(claim) - 200 :][:300]
-
-
-def adam() -> ClientApp:
-    """Trains by Adam on mirrored images, and tells nobody."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        model = Net()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-        images, labels = digits(context).tensors
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
-        optimizer.step()
-        records = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
-        return Message(RecordDict({**records}), reply_to=message)
-
-    answer_audits(app, model=Net, data=digits, mean=MEAN, std=STD)
-    return app
-
-
-def test_what_is_taken_for_granted_of_the_training_is_said_on_cards_and_page(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
-    rows = run(out, adam(), **told)
-    training = "assumed: SGD with momentum 0.9 (Nesterov) and weight decay 0.01"
-    for kind in ("one-step probe", "training update"):
-        card = attacked(rows, kind)[0]["card"]
-        assert card["training"].startswith(training)
-        assert "no augmentation; loss as reported or by default" in card["training"]
-        assert "what the app and its mods draw in training is theirs" in card["randomness"]
-        assert "as its owner told" not in str(card), "its owner told nothing"
-    assert UNCHECKED in attacked(rows, "training update")[0]["card"]["caveats"]
     (about,) = [row for row in rows if row["metric"] == ASSUMED]
-    page = page_of(out)
     assert len(about["assumed"]) == 7
     for text in about["assumed"]:
         assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
-    for word in ("optimizer", "augment", "train mode", "loss", "images of data", "train() does", "local steps"):
-        assert any(word in text for text in about["assumed"]), word
-
-
-def test_nesterov_without_momentum_is_refused() -> None:
-    with pytest.raises(ValueError, match="nesterov is True with a momentum of 0; allowed: with a momentum above 0"):
-        AuditSettings(Net, nesterov=True)

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.guesses import Reconstruction
 from attacks.registry import ATTACKS
+from attacks.spec import parse_attacks
 from clients.models.classifiers import build_model
+from clients.scoring.audit import NO_IMAGES
 from defenses.base import Update
 from strategies.audit.auditor import _failed_values
 from strategies.federated.aggregates import groups_of, summed
-from strategies.federated.observations import AGGREGATE, SeenAggregate
-
-
-@pytest.mark.parametrize(("clients", "size"), [(8, 1), (8, 2), (7, 3), (4, 4), (3, 4)])
-def test_groups_are_disjoint_full_and_drawn_from_the_seed(clients: int, size: int) -> None:
-    partitions = [10 + 3 * at for at in range(clients)]
-    groups = groups_of(partitions, size, 5)
-    members = [one for group in groups for one in group]
-    assert len(groups) == clients // size
-    assert all(len(group) == size for group in groups)
-    assert len(set(members)) == len(members)
-    assert set(members) <= set(partitions)
-    assert groups == groups_of(partitions, size, 5)
-
-
-def test_another_seed_draws_other_groups() -> None:
-    assert len({str(groups_of(range(8), 2, seed)) for seed in range(10)}) > 5
+from strategies.federated.audit import fewest_guesses
+from strategies.federated.observations import AGGREGATE, SeenAggregate, SeenUpdate
 
 
 def step(model: nn.Module, images: Tensor, classes: Tensor, rate: float) -> Update:
@@ -67,3 +53,34 @@ def test_only_attacks_that_guess_images_of_one_update_are_meant_for_sums() -> No
     found = {name for name, cls in ATTACKS.items() if AGGREGATE.meant(cls())}
     assert {"InvertingGradients", "Spear", "NoiseModelInversion"} <= found
     assert not {"LabelInference", "LossThreshold", "LearningToInvert", "PropertyInference"} & found
+
+
+def test_groups_are_disjoint_full_and_drawn_from_the_seed_and_the_size() -> None:
+    for clients, size in ((8, 1), (8, 2), (7, 3), (4, 4), (3, 4)):
+        partitions = [10 + 3 * at for at in range(clients)]
+        groups = groups_of(partitions, size, 5)
+        members = [one for group in groups for one in group]
+        assert len(groups) == clients // size
+        assert all(len(group) == size and group == sorted(group) for group in groups)
+        assert len(set(members)) == len(members)
+        assert set(members) <= set(partitions)
+        assert groups == groups_of(partitions, size, 5)
+    assert len({str(groups_of(range(8), 2, seed)) for seed in range(10)}) > 5
+    # Were one order cut into groups of every size, two groups of 2 would make each group of 4: a difference of sums shows a client.
+    nested = [
+        {one for pair in groups_of(range(16), 2, seed)[:2] for one in pair} == set(groups_of(range(16), 4, seed)[0])
+        for seed in range(20)
+    ]
+    assert not any(nested)
+
+
+def test_null_baselines_guess_as_many_images_as_the_attack_that_guesses_fewest() -> None:
+    seen = [SeenUpdate(0, 0, 40), SeenUpdate(1, 0, 60)]
+    for attacks, images in (
+        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES),
+        ("PropertyInference()", NO_IMAGES),
+        ("InvertingGradients(max_images=5); LabelInference()", 5),
+        ("InvertingGradients(max_images=5); InvertingGradients(max_images=3)", 3),
+        ("HeadInversion()", 60),
+    ):
+        assert fewest_guesses(parse_attacks(attacks), seen) == images, attacks

@@ -64,7 +64,7 @@ def expected(before: Arrays, updates: list[tuple[int, Arrays]]) -> Arrays:
     return {name: w + sum(count * update[name] for count, update in updates) / total for name, w in before.items()}
 
 
-@pytest.mark.parametrize("refused", [None, 2])
+@pytest.mark.parametrize("refused", [2])
 def test_the_global_model_moves_by_the_mean_update_weighted_by_examples(tmp_path: Path, refused: int | None) -> None:
     """Round after round, also when one client's update is lost: then by the mean of the others."""
     wire = Wire(refused)
@@ -121,26 +121,8 @@ def test_attacks_that_are_told_labels_are_upper_bounds_and_lead_nothing(tmp_path
     assert (line.strongest is None) == (labels == "known")
 
 
-@pytest.mark.parametrize("telling", [0, 3])
-def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Path, telling: int) -> None:
-    """Whoever is first of the clients: the finding was a card that looked at the first one alone."""
-    open_to = {"probes": True, "audits": True, "secret-dir": str(tmp_path / "secrets")}
-    nodes: dict[int, dict[str, object]] = {at: {**open_to, "publish-labels": at == telling} for at in range(4)}
-    run(
-        tmp_path / "run", Wire(), nodes, rounds=1, attack_rounds="first", update_attacks="", labels="known", probe_targets=1,
-        probe_attacks="InvertingGradients(iterations=2)", adaptive=False,
-    )  # fmt: skip
-    rows, _ = read_rows(tmp_path / "run" / "rows.jsonl")
-    (card,) = {
-        (row.card.labels, row.card.more["labels_known"], row.card.upper_bound)
-        for row in rows if row.is_attack and row.metric == "psnr"
-    }  # fmt: skip
-    assert card == ("known for some updates", "1 of 4 updates", "knows the labels")
-
-
-@pytest.mark.parametrize(
-    ("defenses", "mode", "told"),
-    [
+def test_a_card_says_what_happened_to_batch_norm_statistics(subtests: pytest.Subtests) -> None:
+    for defenses, mode, told in [
         ("", "train", "sent as they are"),
         ("VisualMixer()", "train", "sent as they are"),
         ("GaussianNoise(std=0.01, per='step')", "train", "sent, untouched by the defences, which act on gradients"),
@@ -152,8 +134,7 @@ def test_labels_that_only_some_clients_told_make_an_upper_bound_too(tmp_path: Pa
         ),
         ("Clip() | SiloBN()", "train", "kept by the client"),
         ("GaussianNoise(std=0.01, per='update')", "eval", "sent, and not moved by the client, in eval mode"),
-    ],
-)
-def test_a_card_says_what_happened_to_batch_norm_statistics(defenses: str, mode: str, told: str) -> None:
-    experiment = Experiment.of(defenses=defenses, model="resnet20", norm="batch")
-    assert _statistics(experiment.plan(experiment.pipelines[-1]).at(1), mode == "train") == told
+    ]:
+        with subtests.test(defenses=defenses, mode=mode, told=told):
+            experiment = Experiment.of(defenses=defenses, model="resnet20", norm="batch")
+            assert _statistics(experiment.plan(experiment.pipelines[-1]).at(1), mode == "train") == told

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Message
 from flwr.serverapp.strategy import Result
 
-from attacks.gradient.labels import LabelInference
-from clients.task.scenarios import read_task
-from clients.wire.records import to_tensors, values_of
+from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.scenarios.federated import FederatedExperiment
@@ -25,7 +22,6 @@ from strategies.federated.observations import PROBE, UPDATE
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.federated.test_federation import experiment, untimed
-from tests.simulations.split.test_run import split_experiment
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "own_server.md"
 
@@ -103,50 +99,6 @@ def test_start_gives_the_weights_and_rows_of_our_own_loop(tmp_path: Path) -> Non
     assert set(result.train_metrics_clientapp) == set(range(1, last + 1))
 
 
-def test_a_strategy_that_is_told_no_rounds_attacks_the_first_and_the_final_model(tmp_path: Path) -> None:
-    """``start`` above names none; what a loop of one's own is told counts."""
-    settings = settings_for(tmp_path / "run", update_attacks="", probe_attacks="LabelInference()")
-    run = RunDirectory.open(tmp_path / "run", settings)
-    grid = LocalGrid(2)
-    with auditing(grid, run) as (auditor, clients):
-        plan = settings.plan(card=clients.card)
-        strategy = CuriousFedAvg(plan=plan, auditor=auditor, probe_attacks=[LabelInference()], attack_rounds=[2])
-        strategy.start(grid=grid, initial_arrays=strategy.initial_arrays(), num_rounds=2)
-    finish(run)
-    assert {row["round"] for row in rows_of(settings) if row["attack"] == "LabelInference()"} == {2}
-
-
-def test_what_start_is_given_reaches_clients_and_server(tmp_path: Path) -> None:
-    """Further values come along, ours are kept; the user's own evaluation sees each round's model."""
-    told: list[tuple[str, int, Any, bool]] = []
-    models: dict[int, ArrayRecord] = {}
-
-    def listen(partition: int, request: Message, reply: Message) -> Message:
-        kind, config = request.metadata.message_type, values_of(request, "config")
-        if kind in ("train", "evaluate"):
-            mine = read_task(config["task"])
-            told.append((kind, mine.round, config.get("mood"), mine.plan.dataset == "mnist-5k"))
-        return reply
-
-    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        models[server_round] = arrays
-        return MetricRecord({"seen": server_round})
-
-    settings = settings_for(tmp_path / "run", rounds=1, probe_attacks="", update_attacks="")
-    result = start(
-        settings, LocalGrid(2, listen), evaluate_fn=evaluate,
-        train_config=ConfigRecord({"mood": "keen", "task": "none"}), evaluate_config=ConfigRecord({"mood": "calm"}),
-    )  # fmt: skip
-    assert told == [
-        ("evaluate", 0, "calm", True), ("evaluate", 0, "calm", True), ("train", 1, "keen", True), ("train", 1, "keen", True),
-        ("evaluate", 1, "calm", True), ("evaluate", 1, "calm", True),
-    ]  # fmt: skip
-    assert result.evaluate_metrics_serverapp == {at: MetricRecord({"seen": at}) for at in (0, 1)}
-    final = to_tensors(result.arrays)
-    assert all(torch.equal(weight, final[name]) for name, weight in to_tensors(models[1]).items())
-    assert any(not torch.equal(weight, final[name]) for name, weight in to_tensors(models[0]).items())
-
-
 def losing(message_type: str) -> Tamper:
     """A tamper function: client 1's replies of a type are lost."""
 
@@ -175,27 +127,3 @@ def test_another_number_of_rounds_than_the_clients_are_told_is_refused(tmp_path:
     with pytest.raises(ValueError, match="num_rounds is 3, and the clients' plan is for 2 rounds"):
         start(settings_for(tmp_path / "run"), grid, num_rounds=3)
     assert {message_type for message_type, _ in grid.sent} == {"query.partition", "query.setup"}
-
-
-@pytest.mark.long
-def test_the_documented_server_runs(tmp_path: Path) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    found: dict[str, Any] = {"__name__": "my_server"}
-    exec(code.replace("/absolute/folder/run", str(tmp_path / "run")), found)
-    found["main"](LocalGrid(2), Context(1, 1, {}, RecordDict(), {}))
-    rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    assert not [row for row in rows if row["status"] == "failed"]
-    named = {"LabelInference()", "InvertingGradients(iterations=20)", "LossThreshold()"}
-    defenses = {row["defense"] for row in rows}
-    assert sorted(defense.partition("(")[0] for defense in defenses) == ["", "VisualMixer"]
-    for defense in defenses:
-        mine = [row for row in rows if row["defense"] == defense]
-        assert named <= {row["attack"] for row in mine}
-        assert {row["round"] for row in mine if row["attack"] in named} == {1, 2, 3}
-    assert "VisualMixer" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_plan_of_another_scenario_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    settings = split_experiment(tmp_path / "run")
-    with pytest.raises(TypeError, match="scenario 'split' has no WholeModelPlan"):
-        CuriousFedAvg(plan=settings.plan(), auditor=None)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.normalisation import normalise
 from attacks.scoring.roc import binomial_interval
@@ -17,11 +17,11 @@ from clients.task.task import Task
 from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
 from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
-from strategies.inference.mask_pictures import OBSERVATION, _pictures, overlay, picture_masks
+from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
 from strategies.inference.public_model import OwnImages, PublicTraining
 
 PLAN = InferencePlan(
-    scenario="inference", dataset="garment-digit", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,
+    scenario="inference", dataset="photo-face", data_dir="", download=False, image_size=28, train_limit=160, test_limit=40,
     model="vgg_small", width=4, norm="group", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=16, learning_rate=0.05,
     momentum=0.0, weight_decay=0.0, cuts="conv4", auxiliary_fraction=0.75,
     probe_targets=1, probe_images=1,
@@ -96,15 +96,6 @@ def test_what_is_kept_is_a_part_of_the_servers_images_that_nothing_learns_from(o
         assert hidden[same].tolist() == [int(value)]
 
 
-def test_without_images_to_measure_on_it_is_a_fit_without_rows(own: OwnImages) -> None:
-    everything, recorder, defense = OwnImages(PLAN), Kept(), Pipeline((FeaturePCA(components=3),))
-    fitted = fit_with_path(
-        defense, a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", everything, PLAN.at(1), recorder
-    )
-    assert (fitted.version, recorder.rows) == (defense.fit(a_context(own), KEY).version, [])
-    assert len(everything.learned) == len(Auxiliary(PLAN).examples())
-
-
 def test_rows_of_components_are_those_of_separate_fits_counted_one_by_one(own: OwnImages) -> None:
     """Slowly: a decomposition of its own for each number of components, and one image at a time."""
     rows, fitted = path_rows("FeaturePCA(components=6)", own)
@@ -167,60 +158,6 @@ def test_masked_images_have_rows_beside_the_curve_which_are_counted_one_by_one(o
         assert (row["value"], row["ci_low"], row["ci_high"], row["n"]) == (share, low, high, KEPT)
 
 
-def test_noise_and_no_defence_have_no_path(own: OwnImages) -> None:
-    assert path_rows("FeatureNoise(std=0.1)", own)[0] == []
-    assert path_rows("", own)[0] == []
-
-
-def test_data_without_a_sensitive_attribute_have_the_servers_curve_alone() -> None:
-    plan = replace(PLAN, dataset="mnist-5k", cuts="conv2")
-    own, recorder, model, card = OwnImages(plan, 20), Kept(), plan.build_cut("conv2"), plan.data_card()
-    learned = own.learned.batch
-    images = normalise(learned.images, card)
-    context = FitContext(model.client, model.server, None, images, learned.targets.argmax(1), torch.zeros(1))
-    fit_with_path(Pipeline((FeaturePCA(components=2),)), context, KEY, model, "conv2", own, plan.at(1), recorder)
-    assert [row["metric"] for row in recorder.rows] == [SERVER] * 3
-
-
-def test_one_static_adversary_serves_all_pipelines_of_a_run(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its training sees no image that is measured on."""
-    seen: list[Tensor] = []
-    fit = type(fit_path.ADVERSARY).fit
-
-    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
-        seen.append(knowledge.auxiliary.images)
-        return fit(self, knowledge, generator)
-
-    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
-    fresh = OwnImages(PLAN, KEPT)
-    for text in ("FeaturePCA(components=1)", "FeaturePCA(components=2)"):
-        path_rows(text, fresh)
-    (images,) = seen
-    assert torch.equal(images, own.learned.batch.images)
-
-
-def test_the_runs_own_static_adversary_is_the_one_of_the_curve(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[int] = []
-    fit = type(fit_path.ADVERSARY).fit
-
-    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
-        steps.append(self.iterations)
-        return fit(self, knowledge, generator)
-
-    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
-    recipe, model = replace(fit_path.ADVERSARY, iterations=7), PLAN.build_cut("conv4")
-    pipeline, fresh = parse("FeaturePCA(components=1)"), OwnImages(PLAN, KEPT)
-    fit_with_path(pipeline, a_context(own), KEY, model, "conv4", fresh, PLAN.at(1), Kept(), recipe)
-    assert steps == [7]
-
-
-@pytest.mark.parametrize("count", [1, 2, MOST_POINTS, MOST_POINTS + 1, 61, 121])
-def test_few_points_keep_both_ends_and_never_repeat(count: int) -> None:
-    found = few(range(count))
-    assert (found[0], found[-1], len(found)) == (0, count - 1, min(count, MOST_POINTS))
-    assert list(found) == sorted(set(found))
-
-
 # ---- pictures of masks
 
 
@@ -247,49 +184,6 @@ def test_pictures_show_image_maps_mask_and_what_is_left(own: OwnImages) -> None:
     torch.testing.assert_close(image[0], every[0], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("text", "kinds"),
-    [
-        ("DeltaAutoencoder(delta='max', epochs=0) | FeatureNoise(std=0.1)", {"image", "server-cam", "mask", "masked"}),
-        ("FeaturePCA(components=2)", set()),
-        ("", set()),
-    ],
-)
-def test_only_masks_are_drawn(text: str, kinds: set[str], own: OwnImages) -> None:
-    assert {one["kind"] for one in shown(text, own, adversary=False)} == kinds
-
-
-def test_masks_behind_another_defence_are_those_that_its_stage_learns_from(
-    own: OwnImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a first stage that hides all from the second: a client half whose features are constant has no hot place."""
-    plain = shown("DeltaAutoencoder(delta='max', fill='black', epochs=0)", own, adversary=False)
-    quiet = shown("FeatureNoise(std=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)", own, adversary=False)
-    assert [one["kind"] for one in quiet] == [one["kind"] for one in plain]
-    assert all(torch.equal(mine["image"], other["image"]) for mine, other in zip(quiet, plain, strict=True))
-    blind = shown(
-        "FeatureDP(clip=1e-12, noise_multiplier=0.0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
-        own,
-        adversary=False,
-    )
-    assert float(torch.stack([one["image"] for one in blind if one["kind"] == "mask"]).min()) == 1.0
-    assert float(torch.stack([one["image"] for one in plain if one["kind"] == "mask"]).min()) == 0.0
-
-
-def test_each_of_two_stages_shows_its_own_masks(own: OwnImages) -> None:
-    found = shown(
-        "DeltaAutoencoder(delta='max', epochs=0) | DeltaAutoencoder(delta='max', fill='black', epochs=0)",
-        own,
-        adversary=False,
-    )
-    images = [one for one in found if one["kind"] == "image"]
-    assert [one["caption"] for one in images[::3]] == [
-        "cut at conv4, stage 1, image 1",
-        "cut at conv4, stage 2, image 1",
-    ]
-    assert [one["target"] for one in images] == [0, 0, 0, 1, 1, 1]
-
-
 def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
     """Against Matplotlib's rule for "jet" at its corners, half of it on a black image."""
     cams = torch.tensor([[[0.0, 0.25, 0.5, 0.75, 1.0]]])
@@ -299,11 +193,36 @@ def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
     assert float(overlay(torch.ones(1, 3, 1, 5), cams).max()) <= 1
 
 
-def test_masks_are_drawn_where_the_model_computes() -> None:
-    """Halves on an accelerator, images in main memory; the device "meta", whose tensors have no values, stands for the former."""
-    with torch.device("meta"):
-        client = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
-        server = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 26**2, 3))
-    context = FitContext(client, server, server, torch.rand(4, 1, 28, 28), torch.zeros(4), torch.zeros(1))
-    shown = _pictures(parse("DeltaAutoencoder()"), 0, context, PLAN.at(1))
-    assert {image.device.type for image in shown.values()} == {"meta"}
+def test_one_static_adversary_serves_all_pipelines_and_sees_no_image_that_is_measured_on(
+    own: OwnImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, Tensor]] = []
+    fit = type(fit_path.ADVERSARY).fit
+
+    def watched(self: Any, knowledge: Any, generator: torch.Generator) -> Any:
+        seen.append((self.iterations, knowledge.auxiliary.images))
+        return fit(self, knowledge, generator)
+
+    monkeypatch.setattr(type(fit_path.ADVERSARY), "fit", watched)
+    fresh = OwnImages(PLAN, KEPT)
+    recipe, pipeline = replace(fit_path.ADVERSARY, iterations=7), parse("FeaturePCA(components=1)")
+    fit_with_path(pipeline, a_context(own), KEY, PLAN.build_cut("conv4"), "conv4", fresh, PLAN.at(1), Kept(), recipe)
+    path_rows("FeaturePCA(components=2)", fresh)
+    ((steps, images),) = seen
+    assert steps == 7, "the run's own static adversary is that of the curve"
+    assert torch.equal(images, own.learned.batch.images)
+
+
+def test_defences_that_learn_nothing_have_no_path_and_those_without_masks_no_pictures(own: OwnImages) -> None:
+    for text in ("FeatureNoise(std=0.1)", ""):
+        assert path_rows(text, own)[0] == []
+    for text, kinds in (
+        ("DeltaAutoencoder(delta='max', epochs=0) | FeatureNoise(std=0.1)", {"image", "server-cam", "mask", "masked"}),
+        ("FeaturePCA(components=2)", set()),
+        ("", set()),
+    ):
+        assert {one["kind"] for one in shown(text, own, adversary=False)} == kinds, text
+    for count in (1, 2, MOST_POINTS, MOST_POINTS + 1, 61, 121):
+        points = few(range(count))
+        assert (points[0], points[-1], len(points)) == (0, count - 1, min(count, MOST_POINTS))
+        assert list(points) == sorted(set(points))

@@ -16,7 +16,6 @@ from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.inference.plan import InferencePlan
 from clients.models.classifiers import build_model
-from clients.models.library import ModelError
 from clients.task.auxiliary import Auxiliary
 from strategies.inference.public_model import PublicTraining, read_weights
 
@@ -61,17 +60,6 @@ def test_a_step_from_given_weights_is_one_by_hand() -> None:
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_what_was_trained_goes_on_from_there_and_not_from_the_start() -> None:
-    training = PublicTraining(PLAN, weights(10))
-    training.run_round(PLAN.at(1))
-    again = PublicTraining(PLAN, weights(10))
-    again.restore(training.tensors())
-    for one in (training, again):
-        one.run_round(PLAN.at(2))
-    assert training.losses == again.losses
-    assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in training.weights().items())
-
-
 def test_other_classes_get_a_new_last_layer_and_as_many_the_files(tmp_path: Path) -> None:
     for classes, whole in ((10, True), (7, False)):
         file = tmp_path / f"{classes}.pt"
@@ -105,9 +93,3 @@ def test_what_a_checkpoint_holds_besides_is_left_alone(tmp_path: Path) -> None:
     found = read_weights(PLAN, str(tmp_path / "checkpoint.safetensors"))
     assert found.is_complete
     assert all(torch.equal(tensor, training.weights()[name]) for name, tensor in found.tensors.items())
-
-
-def test_weights_with_running_statistics_want_batch_normalisation(tmp_path: Path) -> None:
-    torch.save(weights(10), tmp_path / "model.pt")
-    with pytest.raises(ModelError, match="set norm to batch"):
-        read_weights(replace(PLAN, norm="group"), str(tmp_path / "model.pt"))

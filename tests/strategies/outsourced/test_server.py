@@ -165,37 +165,29 @@ def counting(value: Any) -> Break:
 # What is collected ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("upload_batches", [1, 2, 3, 8])
-def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path, upload_batches: int) -> None:
-    settings = outsourced_experiment(tmp_path, upload_batches=upload_batches)
-    run = Served(settings, sizes=(41, 65))
-    run.server.collect()
-    assert [len(batch) for batch in run.server.uploads[0]] == [16, 16, 9]
-    assert [len(batch) for batch in run.server.uploads[1]] == [16, 16, 16, 17]
-    data = settings.plan(parse("")).load_data().train
-    got, own = run.server.training.examples, data.images[:106].float() / 255
-    places = [int((own == one).flatten(1).all(1).nonzero().item()) for one in got.images]
-    assert sorted(places[:41]) == list(range(41))
-    assert sorted(places[41:]) == list(range(41, 106))
-    assert torch.equal(got.targets.argmax(1), data.labels[places])
-    # Nobody is asked for what it does not have.
-    assert run.asked().count(0) == -(-3 // upload_batches)
-    assert run.asked().count(1) == -(-4 // upload_batches)
-    assert run.rows.failures == []
-    run.server.train_round(1)
-    assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([0], [106])
-    (sent,) = run.rows.of("upload-bytes")
-    assert sent == 106 / 2 * 4 * (784 + 10)
-    assert run.rows.of("upload-seconds")[0] > 0
-
-
-def test_uploads_are_collected_once(tmp_path: Path) -> None:
-    run = Served(outsourced_experiment(tmp_path))
-    first = run.server.training
-    run.server.train_round(1)
-    run.server.evaluate_round(1)
-    assert run.server.training is first
-    assert run.asked() == [0, 1, 0, 1]
+def test_everything_is_collected_whatever_the_size_of_messages(subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for upload_batches in [1, 3, 8]:
+        with subtests.test(upload_batches=upload_batches):
+            settings = outsourced_experiment(tmp_path, upload_batches=upload_batches)
+            run = Served(settings, sizes=(41, 65))
+            run.server.collect()
+            assert [len(batch) for batch in run.server.uploads[0]] == [16, 16, 9]
+            assert [len(batch) for batch in run.server.uploads[1]] == [16, 16, 16, 17]
+            data = settings.plan(parse("")).load_data().train
+            got, own = run.server.training.examples, data.images[:106].float() / 255
+            places = [int((own == one).flatten(1).all(1).nonzero().item()) for one in got.images]
+            assert sorted(places[:41]) == list(range(41))
+            assert sorted(places[41:]) == list(range(41, 106))
+            assert torch.equal(got.targets.argmax(1), data.labels[places])
+            # Nobody is asked for what it does not have.
+            assert run.asked().count(0) == -(-3 // upload_batches)
+            assert run.asked().count(1) == -(-4 // upload_batches)
+            assert run.rows.failures == []
+            run.server.train_round(1)
+            assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([0], [106])
+            (sent,) = run.rows.of("upload-bytes")
+            assert sent == 106 / 2 * 4 * (784 + 10)
+            assert run.rows.of("upload-seconds")[0] > 0
 
 
 def test_what_goes_on_has_the_uploads_and_tells_of_them_once(tmp_path: Path) -> None:
@@ -213,20 +205,6 @@ def test_what_goes_on_has_the_uploads_and_tells_of_them_once(tmp_path: Path) -> 
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
     assert (run.rows.of("upload-bytes"), len(whole.rows.of("upload-bytes"))) == ([], 1)
-
-
-def test_rows_of_a_round_are_of_all_examples(tmp_path: Path) -> None:
-    run = Served(outsourced_experiment(tmp_path))
-    run.server.evaluate_round(0)
-    run.server.train_round(1)
-    run.server.evaluate_round(1)
-    (loss,) = [row for row in run.rows.found if row["metric"] == "train-loss"]
-    assert (loss["n"], loss["round"]) == (96, 1)
-    tested = [row for row in run.rows.found if row["metric"] == "test-accuracy"]
-    assert [(row["round"], row["reference"], row["n"]) for row in tested] == [
-        (at, reference, 30) for at in (0, 1) for reference in ("original", "transformed")
-    ]
-    assert run.server.accuracy == tested[2]["value"]
 
 
 # What a failure costs -------------------------------------------------------------------------------------------------------
@@ -248,37 +226,6 @@ BAD: dict[str, tuple[Break, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(tmp_path: Path, kind: str) -> None:
-    spoil, message = BAD[kind]
-    settings = outsourced_experiment(tmp_path, upload_batches=1)
-    run, whole = Served(settings, spoiling(spoil, [(1, 1)])), Served(settings)
-    run.server.collect()
-    whole.server.collect()
-    assert run.asked() == [0, 1, 0, 1, 0], "who failed is asked no more"
-    assert [len(run.server.uploads[at]) for at in (0, 1)] == [3, 1]
-    assert len(run.server.training.examples) == 64
-    assert torch.equal(run.server.uploads[1][0].images, whole.server.uploads[1][0].images)
-    ((client, status, said),) = run.rows.failures
-    assert (client, status) == (1, "failed")
-    assert said.startswith(f"train.upload: {message}")
-    run.server.train_round(1)
-    assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([1], [64])
-    # It still has a word in evaluation, and its test examples count.
-    run.server.evaluate_round(0)
-    assert {row["n"] for row in run.rows.found if row["metric"] == "test-accuracy"} == {30}
-
-
-def test_a_client_that_uploads_nothing_costs_all_that_it_has(tmp_path: Path) -> None:
-    run = Served(outsourced_experiment(tmp_path), spoiling(raising, [(0, 0)]))
-    run.server.collect()
-    assert list(run.server.uploads) == [1]
-    run.server.train_round(1)
-    assert run.rows.of("uploaded-images") == [48]
-    (row,) = [row for row in run.rows.found if row["metric"] == "uploaded-images"]
-    assert row["n"] == 1
-
-
 def test_too_few_whole_uploads_end_the_run(tmp_path: Path) -> None:
     settings = outsourced_experiment(tmp_path, min_usable=0.6)
     with pytest.raises(
@@ -288,34 +235,6 @@ def test_too_few_whole_uploads_end_the_run(tmp_path: Path) -> None:
     with pytest.raises(TooFewReplies, match=r"1 of 2 train.upload replies are usable, min-usable = 0.6 asks for more"):
         Served(settings, spoiling(raising, [(1, 2)])).server.collect()
     Served(replace(settings, min_usable=0.5), spoiling(raising, [(1, 2)])).server.collect()
-
-
-def test_the_share_is_of_all_clients_however_few_the_last_messages_are_for(tmp_path: Path) -> None:
-    """Client 2 alone has a third batch, and fails in it; then one after the other, until too few have stood."""
-    settings = outsourced_experiment(tmp_path, num_clients=3, upload_batches=1, min_usable=0.5)
-    run = Served(settings, spoiling(raising, [(2, 2)]), sizes=(32, 32, 48))
-    run.server.collect()
-    assert run.asked() == [0, 1, 2, 0, 1, 2, 2]
-    assert len(run.server.training.examples) == 96
-    with pytest.raises(TooFewReplies, match=r"1 of 3 train.upload replies are usable"):
-        Served(settings, spoiling(raising, [(0, 1), (2, 2)]), sizes=(32, 32, 48)).server.collect()
-
-
-def test_nodes_that_refuse_to_upload_again_end_a_second_run_of_it(tmp_path: Path) -> None:
-    """As after a kill: what was collected is lost, and a node with a secret uploads once."""
-    run = Served(outsourced_experiment(tmp_path), randomness="secret")
-    run.server.collect()
-    again = another_server(run)
-    with pytest.raises(TooFewReplies, match="no defence: no client uploaded anything"):
-        again.collect()
-    assert [(client, status) for client, status, _ in run.rows.failures] == [(0, "refused"), (1, "refused")]
-    assert all("may allow it by repeats" in message for *_, message in run.rows.failures)
-
-
-def another_server(run: Served) -> OutsourcedServer:
-    """Another server before the same nodes."""
-    old = run.server
-    return OutsourcedServer(old.plan, old.auditor, old.sizes, ATTACKS, (), 0.5, old.batches_per_message, "again")
 
 
 # What is attacked -----------------------------------------------------------------------------------------------------------
@@ -353,18 +272,39 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
     assert uploaded.card.labels == "uploaded with the images"
 
 
-@pytest.mark.parametrize(("broken", "uploads_of"), [(1, {0}), (2, {0, 1})])
-def test_whose_upload_broke_off_is_attacked_only_in_what_its_audit_can_judge(
-    tmp_path: Path, broken: int, uploads_of: set[int]
+def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(
+    subtests: pytest.Subtests, tmp_path: Path
 ) -> None:
+    settings = outsourced_experiment(tmp_path, upload_batches=1)
+    whole = Served(settings)
+    whole.server.collect()
+    for kind, (spoil, message) in BAD.items():
+        with subtests.test(kind=kind):
+            run = Served(settings, spoiling(spoil, [(1, 1)]))
+            run.server.collect()
+            assert run.asked() == [0, 1, 0, 1, 0], "who failed is asked no more"
+            assert [len(run.server.uploads[at]) for at in (0, 1)] == [3, 1]
+            assert len(run.server.training.examples) == 64
+            assert torch.equal(run.server.uploads[1][0].images, whole.server.uploads[1][0].images)
+            ((client, status, said),) = run.rows.failures
+            assert (client, status) == (1, "failed")
+            assert said.startswith(f"train.upload: {message}")
+    run.server.train_round(1)
+    assert (run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([1], [64])
+    # It still has a word in evaluation, and its test examples count.
+    run.server.evaluate_round(0)
+    assert {row["n"] for row in run.rows.found if row["metric"] == "test-accuracy"} == {30}
+
+
+def test_a_client_whose_upload_broke_off_is_attacked_only_in_what_its_audit_can_judge(tmp_path: Path) -> None:
     """Two batches are attacked. Members would be people whom the model never saw."""
     settings = outsourced_experiment(tmp_path, upload_batches=1, probe_targets=2)
-    run = Served(settings, spoiling(raising, [(1, broken)]), attack_rounds=(1, 3))
-    for at in (1, 2):
-        run.server.train_round(at)
-    run.server.observe_model(3)
-    (uploaded,), (collected,), (model,) = (run.jobs_on(kind) for kind in (UPLOAD, COLLECTION, MODEL))
-    assert {seen.partition for seen in uploaded.observed.seen} == uploads_of
-    assert {seen.partition for seen in collected.observed.seen} == {0}
-    assert {seen.partition for seen in model.observed.seen} == {0}
-    assert len(run.rows.failures) == 1, "and no audit fails besides"
+    for broken, uploads_of in ((1, {0}), (2, {0, 1})):
+        run = Served(settings, spoiling(raising, [(1, broken)]), attack_rounds=(1, 3))
+        for at in (1, 2):
+            run.server.train_round(at)
+        run.server.observe_model(3)
+        attacked = {kind: run.jobs_on(kind)[0].observed.seen for kind in (UPLOAD, COLLECTION, MODEL)}
+        clients = {kind: {seen.partition for seen in of} for kind, of in attacked.items()}
+        assert clients == {UPLOAD: uploads_of, COLLECTION: {0}, MODEL: {0}}
+        assert len(run.rows.failures) == 1, "and no audit fails besides"

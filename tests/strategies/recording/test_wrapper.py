@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
-from strategies.external_app.preflight import AuditError
 from strategies.recording.files import read_recording
 from strategies.recording.strategy import RecordingStrategy
-from strategies.recording.wrapper import WrappingStrategy
 from tests.strategies.external_app.app import Net
 from tests.strategies.recording.test_strategy import run
 
@@ -49,24 +46,6 @@ def test_hooks_that_were_set_on_the_object_itself_are_called_and_stay(wrap: Wrap
     assert called == [1, 2, 1]
 
 
-@BOTH
-def test_a_class_in_place_of_a_strategy_is_refused_and_stays_whole(wrap: Wrap, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"strategy is <class .*FedAvg'>; allowed: an object of a strategy"):
-        wrap(FedAvg, tmp_path / "out")
-    assert "configure_train" in vars(FedAvg)
-    assert not (tmp_path / "out").exists()
-
-
-@BOTH
-def test_what_is_set_on_a_wrapper_reaches_its_strategy(wrap: Wrap, tmp_path: Path) -> None:
-    inner = FedAvg(min_train_nodes=2)
-    wrapper: Any = wrap(inner, tmp_path / "out")
-    wrapper.min_train_nodes = 7
-    assert inner.min_train_nodes == wrapper.min_train_nodes == 7
-    wrapper.note = "mine"
-    assert not hasattr(inner, "note")
-
-
 def test_wrappers_in_each_other_both_see_the_run(tmp_path: Path) -> None:
     inner = FedAvg(fraction_evaluate=0.0)
     recorded = RecordingStrategy(inner, tmp_path / "rec", rounds=[1])
@@ -78,67 +57,18 @@ def test_wrappers_in_each_other_both_see_the_run(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array.numpy(), result.arrays[name].numpy())
 
 
-class Finishing(FedAvg):
-    """Of somebody who writes a loop of his own."""
-
-    finished = 0
-    told = "mine"
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
 @BOTH
-def test_a_loop_of_ones_own_finishes_all_and_start_finishes_none_twice(
-    wrap: Wrap, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    inner = Finishing(fraction_evaluate=0.0)
-    outer: Any = RecordingStrategy(wrap(inner, tmp_path / "out", rounds=[9]), tmp_path / "rec", rounds=[8])
-    with caplog.at_level("WARNING", logger="flwr"):
-        outer.finish()
-    assert inner.finished == 1
-    assert [line[-1] for line in caplog.messages if "never came" in line] == ["9", "8"]
-    assert outer.told == "mine", "no name of ours stands in its way"
-    caplog.clear()
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(outer, rounds=1)
-    assert inner.finished == 1
-    assert [line[-1] for line in caplog.messages if "never came" in line] == ["9", "8"]
-
-
-@BOTH
-def test_a_line_of_the_log_says_who_watches(wrap: Wrap, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="flwr"):
-        run(wrap(FedAvg(fraction_evaluate=0.0), tmp_path / "out", rounds=[1]), rounds=1)
-    assert [line for line in caplog.messages if "Recording: /" in line or "Audited: rounds 1" in line]
-
-
-def test_a_copy_wraps_the_copy_of_the_strategy() -> None:
-    twin = copy.deepcopy(WrappingStrategy(FedAvg(min_train_nodes=3)))
-    assert twin.min_train_nodes == 3
-    assert isinstance(twin.strategy, FedAvg)
-
-
-@BOTH
-@pytest.mark.parametrize("rounds", ["1,2", b"\1", ["1"], [0], [], [1.0], [True], [-1], 1])
-def test_rounds_that_are_no_rounds_are_refused(wrap: Wrap, rounds: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"rounds is .*; allowed: numbers of server rounds, from 1"):
-        wrap(FedAvg(), tmp_path / "out", rounds=rounds)
+def test_a_wrapper_checks_what_it_is_given_and_hands_on_what_is_set_on_it(wrap: Wrap, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"strategy is <class .*FedAvg'>; allowed: an object of a strategy"):
+        wrap(FedAvg, tmp_path / "out")
+    assert "configure_train" in vars(FedAvg)
+    for rounds in ("1,2", b"\1", ["1"], [0], [], [1.0], [True], [-1], 1):
+        with pytest.raises(ValueError, match=r"rounds is .*; allowed: numbers of server rounds, from 1"):
+            wrap(FedAvg(), tmp_path / "out", rounds=rounds)
     assert not (tmp_path / "out").exists()
-    wrap(FedAvg(), tmp_path / "good", rounds=np.arange(1, 4))
-
-
-@BOTH
-def test_rounds_that_never_came_are_told(wrap: Wrap, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="flwr"):
-        run(wrap(FedAvg(fraction_evaluate=0.0), tmp_path / "out", rounds=range(2, 10)), rounds=2)
-    assert "asked for rounds that never came: 3, 4, 5, 6, 7 and 2 more" in caplog.text
-
-
-def test_an_audit_of_rounds_that_never_came_fails_and_has_a_page(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING", logger="flwr"), pytest.raises(AuditError, match="the audit attacked nothing"):
-        run(watch(FedAvg(fraction_evaluate=0.0), tmp_path / "out", rounds=[99], go_on=False), rounds=1)
-    assert "never came: 99" in caplog.text
-    assert "No attack has a score." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    inner = FedAvg(min_train_nodes=2)
+    wrapper: Any = wrap(inner, tmp_path / "good", rounds=np.arange(1, 4))
+    wrapper.min_train_nodes = 7
+    assert inner.min_train_nodes == wrapper.min_train_nodes == 7
+    wrapper.note = "mine"
+    assert not hasattr(inner, "note")

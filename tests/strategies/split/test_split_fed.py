@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -250,23 +250,6 @@ def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
     assert schedule.at(2) == pytest.approx((0.05 * quarter, 5e-4 * quarter))
     assert schedule.at(3)[0] == pytest.approx((0.05 + 2e-4) / 2)
     assert Schedule(head=0.1, blocks=0.1, floor=0.004, rounds=1).at(1) == (0.1, 0.1)
-
-
-def test_learning_rates_reach_the_steps(tmp_path: Path) -> None:
-    """Plain SGD on one batch moves every weight by its own rate times its gradient."""
-    settings = replace(settings_for(tmp_path, local_steps=1, train_edge=True), momentum=0.0)
-    run = federation(settings, 1)
-    edge, server = copy.deepcopy(run.task.plan.build_halves())
-    run.server.train_round(1)
-    images, classes = data_of(run)[0]
-    (((examples,),),) = batches_sent(run).values()
-    F.cross_entropy(server(edge(images[examples])), classes[examples]).backward()
-    moved = run.server.weights()
-    for prefix, half in ((EDGE, edge), (SERVER, server)):
-        for name, parameter in half.named_parameters():
-            rate = 0.2 if name.startswith("head") else 0.05
-            expected = parameter.detach() - rate * parameter.grad
-            torch.testing.assert_close(moved[prefix + name], expected, rtol=0, atol=1e-6, msg=name)
 
 
 # State -------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from attacks.normalisation import normalise
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.batches import local_batch
 from defenses.base import Batch
-from defenses.pipeline import Pipeline
 from strategies.training import central_training as module
 from strategies.training.central_training import CentralTraining, DivergedError, train_alone
 
@@ -102,18 +101,6 @@ class Shown:
         training.training = replace(training.training, loss=watched)
 
 
-def test_small_batches_visit_everyone_once_an_epoch_in_a_new_order() -> None:
-    plan, batch = replace(PLAN, batch_size=8), examples()
-    training = CentralTraining(plan, batch, KEY)
-    shown = Shown(training, batch)
-    for at in (1, 2):
-        training.run_round(plan.at(at))
-    assert [len(step) for step in shown.steps] == [8, 8, 4] * 4
-    epochs = [list(itertools.chain(*shown.steps[at : at + 3])) for at in range(0, 12, 3)]
-    assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
 def test_small_batches_are_descent_in_the_order_shown() -> None:
     plan, batch = replace(PLAN, batch_size=8, momentum=0.0, local_epochs=1), examples()
     training, model = CentralTraining(plan, batch, KEY), plan.build_model()
@@ -141,29 +128,6 @@ def test_a_limit_on_steps_holds_in_every_round(subtests: pytest.Subtests) -> Non
 
 
 # An optimizer that a defence brings -----------------------------------------------------------------------------------------
-
-
-def test_st_adam_takes_the_place_of_the_optimizer_and_keeps_its_own_rate() -> None:
-    """m and v last beyond a round: the server keeps its optimizer. SGD's rate, milestones and weight decay count for nothing."""
-    plan = replace(PLAN, pipeline="STAdam(learning_rate=0.002, beta=0.8, gamma=0.95)", milestones=(1,))
-    batch, model = examples(), plan.build_model()
-    first = [torch.zeros_like(weight) for weight in model.parameters()]
-    second = [torch.zeros_like(weight) for weight in model.parameters()]
-    for _ in range(plan.rounds * plan.local_epochs):
-        _, slopes = gradients_of(model, batch, plan)
-        with torch.no_grad():
-            for weight, m, v, slope in zip(model.parameters(), first, second, slopes, strict=True):
-                m.copy_(0.8 * m + 0.2 * slope)
-                v.copy_(0.95 * v + 0.05 * slope**2)
-                weight -= 0.002 * m / (v.sqrt() + 1e-8)
-    training = trained(plan, batch, plan.rounds)
-    assert [group["lr"] for group in training.training.optimizer.param_groups] == [0.002]
-    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
-        # Where a slope is rounding alone, v does not outweigh it.
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-2, msg=name)
-    assert not torch.allclose(
-        next(iter(trained(PLAN, batch, 3).weights().values())), next(model.parameters()), atol=1e-3
-    )
 
 
 # Taken up again -------------------------------------------------------------------------------------------------------------
@@ -220,29 +184,6 @@ class Trainings:
             return real(plan, batch, key)
 
         monkeypatch.setattr(module, "CentralTraining", watched)
-
-
-def test_training_alone_protects_in_batches_of_the_clients_size_and_draws_anew_for_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The company that InstaHide mixes is that of an upload: 8, and 5 with the one that is left over."""
-    company, real = [], Pipeline.protect_batch
-
-    def spy(self: Pipeline, batch: Batch, key: Any) -> Batch:
-        company.append((batch, key))
-        return real(self, batch, key)
-
-    monkeypatch.setattr(Pipeline, "protect_batch", spy)
-    seen, batch = Trainings(monkeypatch), examples(17)
-    plan = replace(PLAN, batch_size=8, rounds=1, local_epochs=1, pipeline="InstaHide(num_mixed=2)")
-    train_alone(plan, batch, 5)
-    assert [len(one) for one, _ in company] == [8, 9]
-    assert torch.equal(torch.cat([one.images for one, _ in company]), batch.images)
-    assert len({key for _, key in company}) == 2
-    ((_, given),) = seen.given
-    assert len(given) == 17
-    assert not any(torch.equal(a, b) for a, b in zip(given.images, batch.images, strict=True))
-    torch.testing.assert_close(given.targets.sum(1), torch.ones(17))
 
 
 @pytest.mark.parametrize("pipeline", ["", "VisualMixer(window_lower=4, window_upper=4) | STAdam()"])

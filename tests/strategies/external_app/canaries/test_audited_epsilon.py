@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
-from simulations.report.analysis.outcome import as_json
 from tests.strategies.external_app.canaries.private_app import (
     COUNT,
     DELTA,
@@ -70,20 +69,6 @@ def test_planted_bugs_refute_the_claim(bug: Bug, view: str, tmp_path: Path) -> N
     assert "the claimed epsilon is refuted" in text_of(tmp_path / "out")
 
 
-def test_probes_are_attacked_beside_canaries_and_updates_are_not(tmp_path: Path) -> None:
-    told = {"probe_attacks": "LabelInference()", "update_attacks": "LabelInference()", "probe_targets": 2}
-    rows = run(tmp_path / "out", private_app(), **told)
-    assert {row["card"]["observation"] for row in rows if row["attack"]} == {"one-step probe"}
-    (found,) = (one for one in as_json(tmp_path / "out") if one["first"])
-    shown = shown_in(rows)
-    assert found["epsilon_shown"] == shown["plain"]
-    assert found["epsilon_gap"] == pytest.approx(shown["claimed"] - shown["plain"])
-    assert [claim["epsilon"] for claim in found["claims"]] == [pytest.approx(shown["claimed"])]
-    first = text_of(tmp_path / "out").split("The result in words")[0]
-    assert f"<small>shown ≥ {shown['plain']:.2f} (gap " in first
-    assert "(the app's word)" in first
-
-
 def test_canaries_of_several_rounds_are_pooled_against_the_claim_of_one(tmp_path: Path) -> None:
     """Coins are new in each round: else the canaries of two rounds would bound the epsilon of both together."""
     shown = shown_in(run(tmp_path / "out", private_app(), rounds=3))
@@ -127,9 +112,3 @@ def test_destroyed_canaries_are_counted(tmp_path: Path) -> None:
     )
     assert existing is not None
     assert 0.3 * int(existing[2]) < int(existing[1]) < 0.7 * int(existing[2])
-
-
-def test_few_canaries_say_that_they_could_not_have_shown_the_claim(tmp_path: Path) -> None:
-    shown = shown_in(run(tmp_path / "out", private_app(noise=lambda partition: 0.3, count=7)))
-    assert max(shown["largest_plain"], shown["largest_gaussian"]) < shown["claimed"]
-    assert "could not have refuted the claim" in text_of(tmp_path / "out")
