@@ -148,7 +148,7 @@ def test_noise_is_measured_and_allowed_for() -> None:
     guess, _, errors = guess_of(TokenPuzzle(evaluations=10), FeatureNoise(std=0.02))
     assert guess.diagnostics["noise"] == pytest.approx(0.02, rel=0.2)
     assert guess.diagnostics["exact"] == 0
-    assert (errors < 0.5).sum() >= 2
+    assert errors.min() < 0.5
 
 
 def test_other_defences_than_shuffles_are_named() -> None:
