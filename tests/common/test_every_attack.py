@@ -45,8 +45,10 @@ NAMES = {
     for name, cls in EVERY.items()
     if issubclass(cls.observes, ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
 }
-DEAR = ("LBFGSL2", "LBFGSCosine", "ClassFishing", "MultitaskGAN", "CocktailParty")
-"""Attacks that take a second for a guess even with their quick settings."""
+DEAR = (
+    "LBFGSL2", "LBFGSCosine", "ClassFishing", "MultitaskGAN", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
+)  # fmt: skip
+"""Attacks that take long for a guess even with their quick settings."""
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.
 FIRST = [(name, next(iter(pipelines_against(name)))) for name in NAMES if name not in DEAR]
 OTHERS = [(name, one) for name in NAMES for one in pipelines_against(name) if (name, one) not in FIRST]

