@@ -20,7 +20,6 @@ from simulations.report.drawing.pictures import Strip, Tile
 from simulations.report.page.page import render
 from simulations.report.sections.external_app import RECORDED
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.measured.page import write_measured_page
 from simulations.search.page import write_search_page
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
@@ -53,7 +52,6 @@ from tests.simulations.report.report_run import (
     setting,
     write_run,
 )
-from tests.simulations.search.measured.test_page import example
 from tests.simulations.search.test_attacked import written
 
 ROUND_PICTURES = [one | {"client": int(str(one["client"])) + 3 * more} for more in range(2) for one in PICTURES]
@@ -212,12 +210,6 @@ def search(folder: Path) -> Path:
     return write_search_page(found, result)
 
 
-def measured_search(folder: Path) -> Path:
-    """Hybrids of each origin, one that failed, and one that is recommended."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return write_measured_page(folder, example())
-
-
 def protected(folder: Path) -> Path:
     """Two pictures with their copies and guesses, and an attack that did not run."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,6 +234,6 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     one.__name__: one
     for one in (
         federated, members_and_attributes, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
-        inference, empty, comparison, search, measured_search, protected,
+        inference, empty, comparison, search, protected,
     )
 }  # fmt: skip

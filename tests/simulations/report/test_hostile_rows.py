@@ -114,8 +114,8 @@ def test_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found
     ends_well(tmp_path_factory.mktemp("odd"), *found)
 
 
-@pytest.mark.long
-@settings(max_examples=100, phases=AS_FOUND)
+@pytest.mark.slow
+@settings(max_examples=40, phases=AS_FOUND)
 @given(files)
 def test_more_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, found: Any) -> None:
     ends_well(tmp_path_factory.mktemp("odd"), *found)
