@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NOT_BEGUN = "not begun within"
 REASONS = (
-    "is not installed: uv sync --group dev",
+    "not installed: uv sync --group dev",
     "no Chromium on the PATH",
     "needs openssl and ssh-keygen",
     "Ray starts no worker from a path with a space",
