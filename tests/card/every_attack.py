@@ -25,7 +25,6 @@ from tests.attacks.attributes import test_property_inference as properties
 from tests.attacks.queries import query_wire
 from tests.attacks.tabular import test_reading as tables
 from tests.attacks.uploads import test_joint_encodings as encodings
-from tests.attacks.uploads import test_pass_averaging as averaging
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, pictures
 from tests.card.stand_in import uncounted
 from tests.common import test_every_attack as updates
@@ -99,7 +98,7 @@ def _cases(name: str, cls: Any) -> Iterator[Case]:
     elif cls.observes is UploadedImages:
         yield Case(name, "plain", lambda: _known("Jigsaw", "VisualMixer"), lambda: [_uploaded()])
     elif name == "PassAveraging":
-        yield Case(name, "VisualMixer", _averaged, lambda: [averaging.uploaded(VisualMixer(), 3)])
+        yield Case(name, "VisualMixer", _averaged, lambda: [encodings.reshuffled(VisualMixer(), 3)])
     else:
         yield Case(name, "InstaHide", encodings.knowledge, lambda: [encodings.uploaded(8)])
 
@@ -134,7 +133,7 @@ def _properties() -> Knowledge:
 
 
 def _averaged() -> Knowledge:
-    return Knowledge(averaging.own(), parse("VisualMixer()"), MEAN, STD, updates.train)
+    return Knowledge(encodings.own(), parse("VisualMixer()"), MEAN, STD, updates.train)
 
 
 def _uploaded() -> UploadedImages:
