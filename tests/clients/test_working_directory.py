@@ -31,7 +31,8 @@ def test_training_attacks_and_defenses_need_neither_flower_nor_ray_nor_opacus() 
     # A node with a card may have PyTorch alone.
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['flwr', 'ray', 'opacus', 'flwr_datasets']))\n"
-        "import attacks, defenses, clients.federated.client, clients.scoring.audit\n"
+        "import attacks; assert not {'scipy', 'skimage'} & set(sys.modules)\n"
+        "import defenses, clients.federated.client, clients.scoring.audit\n"
         "import clients.models.classifiers, clients.data.datasets, clients.data.partitions; print('imported')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY
 from attacks.dp_audit.placed_canaries import BRIGHT
-from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.canaries import shared_shapes
 from clients.federated.client import LocalClient
@@ -82,8 +81,6 @@ def test_a_node_computes_no_probe_unasked_for_and_tells_no_windows_that_there_ar
     reply = Asker(tmp_path)("train.probe", TASK)
     assert reply.error.code == REFUSED
     assert "updates of single steps" in str(reply.error.reason)
-    reply = Asker(tmp_path)("train.step", TASK)
-    assert "is no message of the scenario federated; known: train, train.probe" in str(reply.error.reason)
     reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
     assert not {"withheld", "labels"} & set(reply.content)
     assert tensors_of(reply, "windows") == {}
@@ -158,8 +155,7 @@ def client(task: Task = CANARIES, partition: int = 0) -> LocalClient:
 
 
 def update_of(one: LocalClient) -> dict[str, Tensor]:
-    weights = shared_tensors(one.task.plan.build_model())
-    return one.train(weights, {}).updates[0]
+    return one.train(weights_of(one.task), {}).updates[0]
 
 
 @pytest.mark.numeric
@@ -167,7 +163,7 @@ def test_without_noise_an_update_shows_every_coin_and_alternating_signs_move_bac
     one = client()
     canaries = one.canaries
     assert canaries is not None
-    result = one.train(shared_tensors(one.task.plan.build_model()), {})
+    result = one.train(weights_of(one.task), {})
     assert result.num_examples == EXAMPLES + COUNT + 1
     # A clipped canary moves its weight by the learning rate times the clipping norm over the batch; others hardly by more.
     step = one.task.learning_rate / (EXAMPLES + COUNT + 1)
@@ -175,14 +171,11 @@ def test_without_noise_an_update_shows_every_coin_and_alternating_signs_move_bac
     right = (scores > 0) == canaries.coins
     assert right.float().mean() > 0.9
     assert abs(canaries.coins.float().mean() - 0.5) < 5 * 0.5 / COUNT**0.5
-    first = client()
-    second = client(CANARIES.but(round=2))
-    assert first.canaries is not None
-    assert second.canaries is not None
-    assert torch.equal(first.canaries.coins, second.canaries.coins)
-    turns = first.canaries.placed.turns
-    plain = [one.canaries.placed.scores(update_of(one), 1) for one in (first, second) if one.canaries]
-    same = (plain[0] > 0) == (plain[1] > 0)
+    later = client(CANARIES.but(round=2))
+    assert later.canaries is not None
+    assert torch.equal(canaries.coins, later.canaries.coins)
+    turns, plain = canaries.placed.turns, later.canaries.placed.scores(update_of(later), 1)
+    same = (scores > 0) == (plain > 0)
     assert same[~turns].float().mean() > 0.8
     assert same[turns].float().mean() < 0.2
 
@@ -209,7 +202,7 @@ def test_canaries_stand_behind_the_examples_where_a_coin_decides() -> None:
     for changes in ({"dp_canaries": 0}, {"pipeline": ""}, {"pipeline": "ImageNoise(std=0.1)"}):
         one = client(CANARIES.but(**changes))
         assert one.canaries is None, changes
-        assert one.train(shared_tensors(one.task.plan.build_model()), {}).num_examples == EXAMPLES
+        assert one.train(weights_of(one.task), {}).num_examples == EXAMPLES
     assert set(client(CANARIES.but(local_steps=1)).trained_on().tolist()) <= set(range(EXAMPLES))
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     model[0].requires_grad_(False)

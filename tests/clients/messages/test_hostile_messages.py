@@ -26,7 +26,6 @@ from clients.federated import messages as federated_messages
 from clients.flower_private import act_as_task, set_message_id
 from clients.messages.node import client_of, watchdog
 from clients.process.machine import memory_of_machine
-from clients.secrets.policy import AnswerPolicy, RefusedError, allowed_pipelines
 from clients.task.scenarios import client_sides, read_task
 from clients.task.task import TaskError
 from clients.wire.limits import LIMITS
@@ -151,19 +150,6 @@ def test_a_node_answers_or_says_why_not(message_type: str, sent: RecordDict) -> 
         if not str(error):
             raise
     assert not hostile.Pickled.executed
-
-
-@few
-@given(
-    st.dictionaries(st.sampled_from(["probes", "transmissions", "repeats", "pipelines", "share-images"]), hostile.plain)
-)
-def test_a_nodes_configuration_is_read_or_refused(config: dict[str, Any]) -> None:
-    try:
-        AnswerPolicy.of(config, simulated=False)
-        allowed_pipelines(config)
-    except (ValueError, RefusedError) as error:
-        if not re.search("defence|" + "|".join(config), str(error)):
-            raise
 
 
 def test_rows_that_are_no_numbers_of_examples_are_refused() -> None:

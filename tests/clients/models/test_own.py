@@ -59,7 +59,6 @@ needy = lambda depth, heads: fixed()
 fixed = lambda: sequence(nn.Linear(64, 10))
 soft = lambda num_classes: sequence(nn.Linear(64, num_classes), nn.Softmax(1))
 ended = lambda: sequence(nn.Linear(64, 10), Does(torch.sigmoid))
-tangent = lambda: sequence(nn.Linear(64, 10), Does(torch.tanh))
 detached = lambda: sequence(nn.Linear(64, 8), Does(lambda values: values.detach() * 1.0), nn.Linear(8, 10))
 rounded = lambda: sequence(nn.Linear(64, 8), Does(torch.round), nn.Linear(8, 10))
 bare = lambda: sequence(Does(lambda values: values[:, :10]))
@@ -108,7 +107,6 @@ def test_what_is_no_classifier_is_refused_with_the_reason(file: Path, subtests: 
         f"{file}:needy": "needs depth, heads; given are num_classes and input_shape alone",
         f"{file}:soft": "ends in Softmax; logits, from before it, are expected",
         f"{file}:ended": "with no others however large its inputs are, as behind a ReLU, sigmoid or tanh",
-        f"{file}:tangent": "answers with values from -1 to 1, and with no others however large",
         f"{file}:detached": "detaches what it is given|no gradient reaches the images",
         f"{file}:rounded": "no gradient reaches the images, as behind torch.round or argmax",
         f"{file}:bare": "has no parameter to train",
@@ -196,8 +194,6 @@ def test_what_a_model_does_is_found_and_nothing_else() -> None:
         ("Python's noise", Odd(lambda features: features * (1 + random.SystemRandom().random())), [RANDOM]),
         ("shuffled", Odd(shuffled), [*mixes, RANDOM]),
         ("reversed", Odd(lambda features: features.flip(0)), mixes),
-        ("softmax", Odd(lambda features: features.softmax(0)), mixes),
-        ("statistics", Odd(lambda features: (features - features.mean(0)) / (features.std(0) + 1e-5)), mixes),
         ("attention", Attends(), mixes),
         ("reversed in training", Odd(lambda features: features.flip(0), always=False), [MIXES_IN_TRAINING]),
         ("shuffled in training", Odd(shuffled, always=False), [MIXES_IN_TRAINING]),

