@@ -220,7 +220,7 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="scenarios, defenses, attacks, datasets, models, settings, presets, search or measured-search; without it, all."
+            help="scenarios, defenses, attacks, datasets, models, settings, presets or search; without it, all."
         ),
     ] = "",
 ) -> None:

@@ -15,7 +15,6 @@ from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.search.measured.settings import keys as measured_settings
 from simulations.search.settings import keys as search_settings
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
@@ -43,14 +42,8 @@ def settings() -> str:
 
 def searching() -> str:
     """Settings of ``fedveil search``."""
-    text = "# Settings of a search\n"
-    for command, section, known in (
-        ("fedveil search", "search", search_settings()),
-        ("fedveil search --objective measured", "measured-search", measured_settings()),
-    ):
-        rows = "".join(_row(key, spec) for key, spec in known.items())
-        text += f"\n## `{command}`\n\nAs `fedveil list {section}` prints them.\n\n{HEAD}{rows}"
-    return text
+    rows = "".join(_row(key, spec) for key, spec in search_settings().items())
+    return f"# Settings of a search\n\nOf `fedveil search`, as `fedveil list search` prints them.\n\n{HEAD}{rows}"
 
 
 def named() -> str:

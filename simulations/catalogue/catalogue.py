@@ -15,7 +15,6 @@ from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.search.measured.settings import keys as measured_settings
 from simulations.search.settings import keys as search_settings
 from simulations.settings.presets import described
 
@@ -31,7 +30,6 @@ def catalogue() -> dict[str, list[list[str]]]:
         "settings": _settings,
         "presets": described,
         "search": lambda: (_setting(key, spec) for key, spec in search_settings().items()),
-        "measured-search": lambda: (_setting(key, spec) for key, spec in measured_settings().items()),
     }
     return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
 

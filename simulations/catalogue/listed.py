@@ -17,17 +17,7 @@ from simulations.console.terminal import Terminal
 from simulations.runtime.user_cache import cache_folder
 from simulations.settings.presets import CONFIGS
 
-SECTIONS = (
-    "scenarios",
-    "defenses",
-    "attacks",
-    "datasets",
-    "models",
-    "settings",
-    "presets",
-    "search",
-    "measured-search",
-)
+SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "presets", "search")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
 

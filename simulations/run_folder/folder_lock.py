@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -58,28 +57,6 @@ def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
     file.write(f"{os.getpid()}\n")
     file.flush()
     return file
-
-
-@dataclass
-class LockedFolder:
-    """A folder that one process writes to.
-
-    Attributes:
-        path: The folder.
-    """
-
-    path: Path
-    _lock: IO[str] | None = field(default=None, init=False, repr=False, compare=False)
-
-    def take_lock(self, writer: str) -> None:
-        """Lock it until ``close``; ``ConfigError``, which names the writer, where another process has it."""
-        self._lock = take_lock(self.path, f"{writer} is still writing to {self.path}; wait for it, or end it")
-
-    def close(self) -> None:
-        """Release the folder for another process."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
 
 def remove_lock(folder: Path) -> None:

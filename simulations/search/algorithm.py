@@ -14,7 +14,7 @@ from defenses.images.transforms import LIBRARY
 from defenses.random_draws import generator_for
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.scorer import DegenerateModelError, require_meaning, semi_train
-from simulations.search.space import disjoint, effect, random_hybrid, sample, text_of
+from simulations.search.space import disjoint, effect, overlap, sample, text_of
 from simulations.search.workers import score_all
 
 MOST_ROUNDS = 3
@@ -87,9 +87,16 @@ class PolicySearch:
         return -1 - self.search.accuracy_factor * (-1 - self.folder.scored[IDENTITY, ()].scores.accuracy)
 
     def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
-        """A hybrid of policies of these lengths, or of any, drawn uniformly."""
+        """Draw policies that share no transform, of these lengths or ``search.policies`` of any; fewer where none is left."""
         generator = generator_for("search", self.search.seed, "random", number)
-        return random_hybrid(generator, self.channels, self.search.policies, self.search.longest, lengths)
+        found: list[Policy] = []
+        for policy in sample(generator, self.channels, self.search.longest):
+            if len(found) == (len(lengths) or self.search.policies):
+                break
+            fits = not lengths or len(policy) == lengths[len(found)]
+            if fits and not any(overlap(policy, other, self.channels) for other in found):
+                found.append(policy)
+        return tuple(found)
 
     def _score(self, kind: str, policies: Iterable[Policy], least: float | None, what: str) -> None:
         wanted = list(policies)

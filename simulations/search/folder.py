@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
 
 from defenses.images.ats import ATS, Policy
-from simulations.run_folder.folder_lock import LOCK, LockedFolder, require_new
+from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines, kept_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import Scores
@@ -81,7 +81,7 @@ class Scored:
 
 
 @dataclass
-class SearchFolder(LockedFolder):
+class SearchFolder:
     """The folder of one search.
 
     Attributes:
@@ -91,9 +91,11 @@ class SearchFolder(LockedFolder):
         scored: (kind, policy) -> what is known of it.
     """
 
+    path: Path
     search: Search
     pictures: Mapping[str, str] = field(default_factory=dict)
     scored: dict[tuple[str, Policy], Scored] = field(default_factory=dict)
+    _lock: IO[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def create(cls, path: Path, search: Search) -> SearchFolder:
@@ -104,7 +106,7 @@ class SearchFolder(LockedFolder):
         """
         require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
         folder = cls(path, search)
-        folder.take_lock("another search")
+        folder._take_lock()
         folder._write_about()
         return folder
 
@@ -121,7 +123,7 @@ class SearchFolder(LockedFolder):
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
             search, pictures = Search.from_mapping(about["search"]), dict(about["pictures"])
         folder = cls(path, search, pictures)
-        folder.take_lock("another search")
+        folder._take_lock()
         try:
             found, cut_off = kept_lines(folder._scores, Scored.from_json)
         except ConfigError:
@@ -131,6 +133,15 @@ class SearchFolder(LockedFolder):
         if cut_off:
             write_atomically(folder._scores, json_lines(one.to_json() for one in found))
         return folder
+
+    def _take_lock(self) -> None:
+        self._lock = take_lock(self.path, f"another search is still writing to {self.path}; wait for it, or end it")
+
+    def close(self) -> None:
+        """Release the folder for another process."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _write_about(self) -> None:
         about = {

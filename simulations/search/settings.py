@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any, Self
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
@@ -12,16 +13,15 @@ from clients.task.task import WholeModelPlan
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import LONGEST, size_of_space
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.fields import (
     IMAGE_SIDE,
     SHARE,
-    KeyedSettings,
     above,
     at_least,
     between,
     check_values,
-    keys_of,
+    key_of,
     one_of,
     setting,
 )
@@ -40,7 +40,7 @@ LOWEST_THRESHOLD = -10.0
 
 
 @dataclass(frozen=True)
-class Search(KeyedSettings):
+class Search:
     """Settings of a policy search. Keys of files and of the command line have hyphens.
 
     Raises:
@@ -48,8 +48,6 @@ class Search(KeyedSettings):
     """
 
     defense: str = setting("ATS", "defence whose settings are searched", **one_of("ATS"))
-    listed: ClassVar[str] = "search"
-
     dataset: str = setting("photos", "data set, see `fedveil list datasets`")
     data_dir: str = setting("", "directory of its files")
     image_size: int = setting(0, "side to resize images to; 0: as they are", **IMAGE_SIDE)
@@ -125,6 +123,18 @@ class Search(KeyedSettings):
                     f"{key} is {value!r}, and sampler=random scores no policy; leave it out, or set sampler=search"
                 )
 
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Read hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
+        known = keys()
+        for key in values:
+            require_known("setting", key, known, listed="search")
+        return cls(**{known[key].name: value for key, value in values.items()})
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Hyphenated key -> value."""
+        return {key: getattr(self, spec.name) for key, spec in keys().items()}
+
     def threshold(self) -> float | None:
         """The least S_acc; None where it is calibrated.
 
@@ -160,4 +170,4 @@ class Search(KeyedSettings):
 
 def keys() -> dict[str, Field[Any]]:
     """Key -> field of ``Search``."""
-    return keys_of(Search)
+    return {key_of(spec.name): spec for spec in fields(Search)}

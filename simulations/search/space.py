@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -86,18 +86,3 @@ def disjoint(policies: list[Policy], count: int, channels: int) -> tuple[Policy,
 def overlap(one: Policy, other: Policy, channels: int) -> bool:
     """Whether two policies have a transform in common, by index or by effect."""
     return bool(set(one) & set(other) or set(effect(one, channels)) & set(effect(other, channels)))
-
-
-def random_hybrid(
-    generator: torch.Generator, channels: int, count: int, longest: int = LONGEST, lengths: Sequence[int] = ()
-) -> tuple[Policy, ...]:
-    """Draw ``count`` policies that share no transform, or one of each of these lengths, uniformly; fewer where none is left."""
-    found: list[Policy] = []
-    wanted = len(lengths) or count
-    for policy in sample(generator, channels, longest):
-        if len(found) == wanted:
-            break
-        fits = not lengths or len(policy) == lengths[len(found)]
-        if fits and not any(overlap(policy, other, channels) for other in found):
-            found.append(policy)
-    return tuple(found)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import Field, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from clients.wire.limits import LIMITS
-from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.errors import ConfigError
 
 LARGEST = 2**63 - 1
 """Largest number: the largest integer of TOML, Flower and torch. Infinity and NaN are not allowed."""
@@ -100,27 +100,3 @@ IMAGE_SIDE: dict[str, Any] = limited("image_size")
 """Side of images, 0 for no scaling. Images of one pixel are refused: shuffles, crops and scores need more."""
 
 SHARE: dict[str, Any] = above(0, 1)
-
-
-class KeyedSettings:
-    """Base of a frozen dataclass of settings whose keys, in files and on the command line, have hyphens."""
-
-    listed: ClassVar[str]
-    """What follows ``fedveil list`` for these settings."""
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Read hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
-        known = keys_of(cls)
-        for key in values:
-            require_known("setting", key, known, listed=cls.listed)
-        return cls(**{known[key].name: value for key, value in values.items()})
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Hyphenated key -> value."""
-        return {key: getattr(self, spec.name) for key, spec in keys_of(type(self)).items()}
-
-
-def keys_of(settings: Any) -> dict[str, Field[Any]]:
-    """Key -> field of a dataclass of settings."""
-    return {key_of(spec.name): spec for spec in fields(settings)}

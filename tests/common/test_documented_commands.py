@@ -14,7 +14,6 @@ from simulations.cli import _pair, app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.report.page.glossary import GLOSSARY
-from simulations.search.measured.settings import keys as measured_settings
 from simulations.search.settings import keys as search_settings
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
@@ -45,7 +44,6 @@ def test_commands_on_the_pages_are_ones_that_there_are() -> None:
         for config in re.findall(r"simulations/configs/\w+\.toml", " ".join(arguments)):
             assert (ROOT / config).is_file(), words
         known = search_settings() if name == "search" else all_settings()
-        known = measured_settings() if context.params.get("objective") == "measured" else known
         for text in context.params.get("setting") or ():
             key, equals, _ = text.partition("=")
             assert (equals, key in known) == ("=", True), words

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from attacks.metrics.training import TEST_ACCURACY
-from simulations.report.studies.score import TAIL, Score, interval, wilson
+from simulations.report.studies.score import Score, interval, wilson
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 
@@ -38,13 +38,13 @@ def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
     )
 
 
-def newcombe(one: tuple[float, int], other: tuple[float, int], *, tail: float = TAIL) -> tuple[float, float]:
-    """Interval of the share ``one`` less ``other``, each with its number of independent yes/no results; within [-1, 1].
+def newcombe(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, float]:
+    """95 % interval of the share ``one`` less ``other``, each with its number of independent yes/no results; within [-1, 1].
 
-    Newcombe 1998, method 10, from Wilson's intervals of both. ``tail`` is the chance on each side; 95 % between both by default.
+    Newcombe 1998, method 10, from Wilson's intervals of both.
     """
     (share, _), (other_share, _) = one, other
-    (low, high), (other_low, other_high) = wilson(*one, tail), wilson(*other, tail)
+    (low, high), (other_low, other_high) = wilson(*one), wilson(*other)
     change = share - other_share
     return (
         max(change - math.hypot(share - low, other_high - other_share), -1.0),

@@ -13,8 +13,6 @@ from attacks.metrics.training import TEST_ACCURACY
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import worst_of
 
-TAIL = 0.025
-"""Chance on each side of a 95 % interval."""
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
 
@@ -157,17 +155,14 @@ def _combine(metric: Metric, values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
 
 
-def wilson(share: float, n: int, tail: float = TAIL) -> tuple[float, float]:
-    """Wilson's interval of a share of ``n`` yes/no results: all p with |share - p| <= z sqrt(p (1 - p) / n).
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of ``n`` yes/no results: all p with |share - p| <= z sqrt(p (1 - p) / n).
 
     Args:
         share: In [0, 1].
         n: Number of independent results, at least 1.
-        tail: Chance on each side of the interval, which sets z; 95 % between both by default.
     """
-    from scipy.special import ndtri
-
-    z = -float(ndtri(tail))
+    z = 1.959963984540054
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -39,6 +39,7 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 
 BAD = [
     ("candidate=3", "setting 'candidate'"),
+    ("objective=measured", "unknown setting 'objective'"),
     ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
     ("accuracy-threshold=-85", "the paper's -85 is a sum over 63 images"),
