@@ -105,18 +105,14 @@ def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
     return clean, chains
 
 
-def parse(text: str, make: Make = call) -> Pipeline:
+def parse(text: str) -> Pipeline:
     """Parse the text of one pipeline; the empty text is the empty pipeline.
-
-    Args:
-        text: The configuration text.
-        make: Makes a defence from its class and the arguments that the text gives.
 
     Raises:
         SpecError: See ``parse_statements``; also when the text holds several pipelines.
         DefenseError: When these defences cannot form a chain.
     """
-    statements = parse_statements(text, DEFENSES, "defence", make)
+    statements = parse_statements(text, DEFENSES, "defence")
     if len(statements) > 1:
         raise SpecError(f"{text!r} holds {len(statements)} pipelines where one is expected")
     return Pipeline(tuple(statements[0])) if statements else Pipeline()

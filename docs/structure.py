@@ -47,9 +47,8 @@ HOLDERS = (
     "clients.",
     "simulations.external_app.recorded.results",
     "simulations.external_app.recorded.originals",
-    "simulations.protect.recovered",
 )
-"""Who may: scores themselves, clients (the truth is theirs), and `fedveil attack` and `fedveil protect`, as their users have it.
+"""Who may: scores themselves, clients (the truth is theirs), and `fedveil attack`, as its user has it.
 The package ``attacks`` itself only lists what there is."""
 
 

@@ -4,7 +4,7 @@ Squares of ten photographs (``photo_squares``). Half of the photographs are atta
 so that no attacked photograph is known to it. Printed for each pair of bounds and seed, counts with exact 95 % intervals:
 
 - The copies' PSNR, and that of the attacks' guesses, with the images recovered by the rule of the report.
-- Copies identified among 100 squares, as ``fedveil protect`` measures it. The same of 100 enlarged faces.
+- Copies identified among 100 squares (``recovered.count_identified``). The same of 100 enlarged faces.
 - Copies that a pretrained network answers as it answers the picture (EfficientNet-Lite0).
 
     python benchmarks/mixer/vm_224.py --seeds 0 1 --out runs/vm_224.jsonl
@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for scripts of the folder above
 
 from audit_tables import table
 from photo_squares import SIDE, Squares, faces, squares
+from recovered import count_identified, count_recovered
 from seeded_results import Results
 from upload_restoration import fitted, restored
 
@@ -37,18 +38,20 @@ from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.shredder import Shredder
 from attacks.refinement.unshuffle import WindowMean
 from attacks.scoring.roc import binomial_interval
+from clients.models.classifiers import build_model
+from clients.models.packaged_weights import PACKAGED, normalisation
+from clients.models.pretrained_classifier import load_classifier
 from defenses.base import Batch
 from defenses.images.visual_mixer import VisualMixer
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from simulations.protect.copies import protect_image
-from simulations.protect.identified import reduced
-from simulations.protect.recognised import AUTO, agreement, load_network
-from simulations.protect.recovered import count_recovered, identified
 from strategies.audit.score_rows import mean_and_interval
 
 WINDOWS = ((8, 16), (8, 56), (16, 64))
 CANDIDATES = 100
+NETWORK = "efficientnet-lite0"
+FIRST = 5
 
 
 def protected(images: Tensor, pipeline: Pipeline, seed: int) -> Tensor:
@@ -56,9 +59,31 @@ def protected(images: Tensor, pipeline: Pipeline, seed: int) -> Tensor:
     return torch.stack([protect_image(pipeline, image, f"vm-224 {seed}") for image in images])
 
 
-def count_identified(images: Tensor, copies: Tensor) -> int:
-    """How many copies are closest to their own original, all downsampled."""
-    return sum(identified(*(torch.stack([reduced(one) for one in of]) for of in (copies, images))))
+def network() -> nn.Module:
+    """EfficientNet-Lite0 with its packaged weights, in eval mode: normalised images (B, 3, 224, 224) -> logits of ImageNet."""
+    known = PACKAGED[NETWORK]
+    model = build_model(known.model, num_classes=1000, input_shape=(3, SIDE, SIDE), norm="batch")
+    load_classifier(model, str(known.path()))
+    return model.eval()
+
+
+@torch.no_grad()
+def first_answers(model: nn.Module, images: Tensor) -> Tensor:
+    """The classes with the ``FIRST`` largest logits of images (N, C, 224, 224) in [0, 1], largest first: (N, ``FIRST``)."""
+    mean, std = (torch.tensor(one).view(3, 1, 1) for one in normalisation(NETWORK, 3))
+    found: Tensor = model((images.expand(-1, 3, -1, -1) - mean) / std).topk(FIRST).indices
+    return found
+
+
+def agreement(originals: Tensor, copies: Tensor) -> dict[str, Any]:
+    """Copies with the first answer of their picture as their first, or among their ``FIRST``; both (N, ``FIRST``).
+
+    "other_pictures" is the share of all pairs of a copy and another picture with one first answer.
+    """
+    own, count = originals[:, 0], len(originals)
+    first, among = (int((found == own[:, None]).any(1).sum()) for found in (copies[:, :1], copies))
+    other = (int((copies[:, :1] == own).sum()) - first) / (count * (count - 1))
+    return {"compared": count, "first": first, "among_5": among, "other_pictures": other}
 
 
 def scores(guess: Tensor, own: Squares) -> dict[str, Any]:
@@ -86,11 +111,11 @@ def shown(pipeline: Pipeline, seed: int, count: int) -> dict[str, Any]:
     many = torch.cat([seen, own.finer[torch.arange(missing) * len(own.finer) // missing]])
     made = protected(many, pipeline, seed)
     small = faces()
-    found: dict[str, Any] = {"candidates": len(many), "identified": count_identified(many, made)}
-    found |= {"faces": len(small), "identified-faces": count_identified(small, protected(small, pipeline, seed))}
-    network = load_network(AUTO)
-    answers = [torch.cat([network.answers(part) for part in of[: len(seen)].split(16)]) for of in (many, made)]
-    return found | {"answers": agreement(network.name, *answers).numbers}
+    found: dict[str, Any] = {"candidates": len(many), "identified": count_identified(made, many)}
+    found |= {"faces": len(small), "identified-faces": count_identified(protected(small, pipeline, seed), small)}
+    model = network()
+    answers = [torch.cat([first_answers(model, part) for part in of[: len(seen)].split(16)]) for of in (many, made)]
+    return found | {"answers": agreement(*answers)}
 
 
 def rate(number: int, of: int) -> str:

@@ -33,6 +33,7 @@ import torch.nn.functional as F
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for scripts of the folder above
 
 from audit_tables import table
+from recovered import count_recovered
 from token_counts import guessed, right_patches
 from torch import Tensor
 
@@ -54,7 +55,6 @@ from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from defenses.smashed.spectral_shuffle import SpectralShuffle
-from simulations.protect.recovered import count_recovered
 
 BATCH, CANDIDATES, SMALL, LARGE = 32, 100, 4, 16
 MEAN = STD = (0.5, 0.5, 0.5)

@@ -22,7 +22,7 @@ KINDS = frozenset({"weight", "bias", "running_mean", "running_var"})
 _EXPECTED = "expected a state dict by torch.save, or .safetensors"
 
 
-def load_classifier(model: nn.Module, path: str, prefix: str = "", *, ported: bool = False) -> bool:
+def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     """Copy a file's weights into a classifier, in place; its last layer stays as it is unless the classes are as many.
 
     Tensors are matched by their names where these are the model's, else by their order, so that ports of a network to other
@@ -35,7 +35,6 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "", *, ported: bo
         model: What ``build_model`` gives with norm="batch"; the last two tensors of its state dict are the last layer's.
         path: A state dict by ``torch.save``, or a file ``*.safetensors``, which keeps no order. Nothing in it is executed.
         prefix: Where names in the file begin with it, those alone are read, without it.
-        ported: The file is known to be a port with other names, so that no warning says so.
 
     Returns:
         Whether the last layer is the file's, too: else the model is to be trained before it can answer.
@@ -50,7 +49,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "", *, ported: bo
     _check_tensors(file, found)
     found = {name: value for name, value in found.items() if not name.endswith(COUNTER)}
     pairs = _paired(file, own, found)
-    if not ported and found.keys() != own.keys():
+    if found.keys() != own.keys():
         log.warning("weights: %s has other names than the model; its tensors are matched by their order", file)
     last = set(list(own)[-2:])
     weights = {}

@@ -15,14 +15,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attacks.image_measures import mean_psnr
 from clients.data.images import DataError
 from clients.process.with_parent import end_with_parent
 from clients.secrets.draws import digest_of
 from defenses.base import Batch
 from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
+from defenses.spec import parse
 from simulations.protect.pictures import read, write
-from simulations.protect.window_rule import for_size, sized
 from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
@@ -41,7 +42,7 @@ class Order:
     Attributes:
         root: Folder of the sources.
         out: Folder of the copies.
-        pipeline: The defences' text; a ``VisualMixer`` without bounds follows each picture's size (``window_rule``).
+        pipeline: The defences' text.
         secret: Where draws start.
         size: Side of the copies; 0: that of the sources.
         source: Name of the folder or data set, without its place.
@@ -68,10 +69,10 @@ class Copy:
         shape: (C, H, W) of the copy.
         vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.images.vfe.vfe_image``.
         vfe_after: The same of the copy.
+        psnr: Of the copy to the picture, in dB; at most 100.
         notes: What of the source is not in the copy.
         idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.
         windows: What settings in pixels mean at that size; see ``InputDefense.at_size``.
-        defense: The defences of this copy, where their windows follow the size of the picture; else "".
         error: Why there is no copy; "" where there is one.
     """
 
@@ -81,10 +82,10 @@ class Copy:
     shape: tuple[int, ...] = ()
     vfe_before: float | None = None
     vfe_after: float | None = None
+    psnr: float | None = None
     notes: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
-    defense: str = ""
     error: str = ""
 
 
@@ -104,7 +105,7 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         image, notes = read(path, order.size)
-        pipeline = for_size(order.pipeline, *image.shape[1:])
+        pipeline = parse(order.pipeline)
         if why := pipeline.unfit(*image.shape):
             raise DataError(why)
         protected = protect_image(pipeline, image, order.secret)
@@ -117,9 +118,9 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
             return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
         return Copy(source, error=str(error) or type(error).__name__), False
     before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
-    said = sized(order.pipeline, *image.shape[1:])
-    shape, own = tuple(protected.shape), said.defense
-    return Copy(source, output, digest, shape, before, after, notes, said.idle, said.windows, own), False
+    distance, shape = mean_psnr(protected[None], image[None]), tuple(protected.shape)
+    idle, windows = (tuple(said(*image.shape[1:])) for said in (pipeline.idle, pipeline.at_size))
+    return Copy(source, output, digest, shape, before, after, distance, notes, idle, windows), False
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:

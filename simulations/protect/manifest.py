@@ -1,7 +1,7 @@
 """The manifest of a folder of protected copies, from which a killed ``protect`` continues.
 
-manifest.json   the defence, versions, what copies still show, and each picture: names, hash of the source, VFE before and
-                after, what was left out
+manifest.json   the defence, versions, and each picture: names, hash of the source, VFE before and after, PSNR of the copy, what
+                was left out
 .journal.jsonl  the same while it is under way, a line for each finished picture; removed when the manifest is written
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from simulations.protect.copies import Copy, Order
-from simulations.protect.identified import Identified
-from simulations.protect.recognised import Recognised
-from simulations.protect.window_rule import RULE, follows_size, sized
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.folder_lock import LOCK, require_free, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, undamaged
@@ -32,9 +31,30 @@ MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
 LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
 """Of a command that was killed before it had begun."""
 MOST_SIZES = 3
-"""Sizes of pictures whose windows the terminal and the preview name, before they count the others."""
-UNTESTED = "No attack ran on these copies; --preview runs those that know the defence."
-"""What is said of copies that no attack was run on."""
+"""Sizes of pictures whose windows the terminal names, before it counts the others."""
+
+
+def require_usable(out: Path, *, resume: bool) -> None:
+    """Refuse a target that ``claim`` would refuse whatever the secret, or that cannot be written; nothing is left behind."""
+    missing: list[Path] = []
+    try:
+        require_free(out, refusal(out))
+        require_target(out, resume=resume)
+        missing = [one for one in (out, *out.parents) if not one.exists()]
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(f"OUT: cannot write into {out}: {error.strerror}") from error
+    finally:
+        for one in missing:
+            with suppress(OSError):  # it was not made, or another process has put something there
+                one.rmdir()
+
+
+def refusal(out: Path) -> str:
+    """The error where another command writes to the target."""
+    return f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it"
 
 
 def require_target(out: Path, *, resume: bool) -> None:
@@ -86,7 +106,7 @@ class Manifest:
         out = self.order.out
         if not (out / LOCK).exists():  # perhaps a folder of something else, where not even a lock should be left
             self._check(resume=resume)
-        lock = take_lock(out, f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it")
+        lock = take_lock(out, refusal(out))
         try:
             self._check(resume=resume)
         except ConfigError:
@@ -119,19 +139,10 @@ class Manifest:
         """Continue a target; pictures whose source has changed since, and failed ones, are protected again."""
         with self._undamaged:
             tuples = ("shape", "notes", "idle", "windows")
-            found = [
-                self._with_windows(Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}))
-                for one in self._lines()[1:]
-            ]
+            found = [Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}) for one in self._lines()[1:]]
             self.done = {one.source: one for one in found if self._holds(one)}
         kept = [self.about, *map(asdict, self.done.values())]
         write_atomically(self._journal, json_lines(kept))
-
-    def _with_windows(self, one: Copy) -> Copy:
-        """Add the windows to a copy of an earlier version, whose folder does not record them."""
-        if one.error or one.windows:
-            return one
-        return replace(one, windows=sized(self.order.pipeline, *one.shape[1:]).windows)
 
     @property
     def _undamaged(self) -> AbstractContextManager[None]:
@@ -167,26 +178,29 @@ class Manifest:
         return shown
 
     @property
-    def window_rule(self) -> str:
-        """How windows follow the sizes of pictures; "" where they do not."""
-        return RULE if follows_size(self.order.pipeline) else ""
+    def psnrs(self) -> list[float]:
+        """PSNR of each copy to its picture, in dB."""
+        return [one.psnr for one in self.done.values() if one.psnr is not None]
+
+    @property
+    def psnr(self) -> float | None:
+        """The mean of ``psnrs``; None without copies."""
+        return statistics.fmean(self.psnrs) if self.psnrs else None
 
     @property
     def failed(self) -> list[Copy]:
         """Pictures without a copy, by name."""
         return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
 
-    def finish(self, names: Iterable[str], seen: Identified, answers: Recognised) -> Path:
-        """Write the manifest of these sources and of what their copies still show, and remove the journal."""
+    def finish(self, names: Iterable[str]) -> Path:
+        """Write the manifest of these sources, and remove the journal."""
         entries = [self.done[name] for name in sorted(names)]
         files = [
             {key: value for key, value in asdict(one).items() if key != "error"} for one in entries if not one.error
         ]
         failed = [{"source": one.source, "error": one.error} for one in entries if one.error]
         path = self.order.out / MANIFEST
-        shows = {"finding": seen.finding, "identified": len(seen.names), "compared": len(seen.compared)}
-        shows |= {"recognised": answers.numbers}
-        shows |= {"window_rule": self.window_rule}
-        write_atomically(path, json.dumps(self.about | shows | {"files": files, "failed": failed}, indent=1))
+        found = {"psnr": self.psnr, "files": files, "failed": failed}
+        write_atomically(path, json.dumps(self.about | found, indent=1))
         self._journal.unlink()
         return path

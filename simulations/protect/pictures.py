@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,8 +83,8 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
     return {name: copy for copy, name in made.items()}
 
 
-def read(path: Path, *sizes: int) -> ProtectedPicture:
-    """Decode a picture as a run on the folder would; its central square is scaled to each of the ``sizes`` in turn; 0: not scaled.
+def read(path: Path, size: int = 0) -> ProtectedPicture:
+    """Decode a picture as a run on the folder would; its central square is scaled to ``size``; 0: not scaled.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
@@ -98,7 +97,20 @@ def read(path: Path, *sizes: int) -> ProtectedPicture:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         decoded = decode_noted(path, MOST_PIXELS)
     # Once more, because the colours may all lie outside the central square.
-    return ProtectedPicture(to_float(merge_equal(reduce(resize, sizes, decoded.image)))[0], decoded.notes)
+    return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
+
+
+def size_of(path: Path) -> tuple[int, int] | None:
+    """Width and height in pixels as the file states them, before it is turned upright; None where they cannot be read."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                return file.size
+    except Exception:  # decoders of damaged files raise anything
+        return None
 
 
 def write(path: Path, image: Tensor) -> None:

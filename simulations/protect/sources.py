@@ -12,7 +12,7 @@ import torch
 from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.process.own_code import is_own
-from simulations.protect.pictures import find, write
+from simulations.protect.pictures import find, size_of, write
 from simulations.runtime.own_code_trials import try_dataset
 from simulations.settings.errors import ConfigError
 
@@ -37,6 +37,14 @@ class Pictures:
     root: Path
     names: list[str]
     data: ImageDataset | None = field(default=None, repr=False)
+
+    def sizes(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Name, and width and height in pixels, of each picture; those that cannot be read are left out."""
+        if self.data is None:
+            yield from ((name, size) for name in self.names if (size := size_of(self.root / name)))
+            return
+        _, height, width = self.data.input_shape
+        yield self.name, (width, height)
 
     def check(self, *, resume: bool) -> None:
         """Raise ``ConfigError`` where the pictures of a data set would overwrite something."""

@@ -147,9 +147,6 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .tile { margin: 0; max-width: 170px; }
 .tile img, .tile .empty { width: 100%; aspect-ratio: 1; display: block; border-radius: 3px; background: var(--faint);
   object-fit: contain; image-rendering: pixelated; }
-.protected .facts { margin: 8px 0; }
-.delivered .strips { --strip: 420px !important; } .delivered .tile { max-width: 340px; }
-.delivered .tile img { aspect-ratio: auto; image-rendering: auto; }
 .tile .empty { display: grid; place-items: center; color: var(--soft); font-size: .76rem; }
 .tile figcaption { font-size: .76rem; line-height: 1.3; margin-top: 5px; font-variant-numeric: tabular-nums;
   overflow-wrap: anywhere; }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from defenses.images.vfe import vfe_map
 from defenses.spec import parse
 from simulations.cli import app
-from simulations.protect.copies import protect_image
+from simulations.protect.copies import Copy, Order, protect_image
+from simulations.protect.manifest import Manifest
 from simulations.protect.pictures import read
 from tests.simulations.protect.commands import MIXER, files, protect, refused
 
@@ -28,9 +29,14 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     working = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert working == {"manifest.json"}
-    among = f"{manifest['identified']} of {manifest['compared']} copies"
-    assert (manifest["compared"], manifest["failed"], manifest["defense"]) == (12, [], MIXER)
-    assert f"12 of 12 pictures processed by {MIXER}; {among} " in " ".join(told.split())
+    assert (manifest["failed"], manifest["defense"]) == ([], MIXER)
+    psnrs = [one["psnr"] for one in manifest["files"]]
+    for text in (
+        f"12 of 12 pictures processed by {MIXER} 12 pictures: windows of 2 to 8 of 32 pixels (6 to 25 % of the side)",
+        f"originals: {min(psnrs):.1f} to {max(psnrs):.1f} dB, mean {manifest['psnr']:.1f} (100: unchanged). PSNR is no measure of",
+    ):
+        assert text in " ".join(told.split())
+    assert manifest["psnr"] == pytest.approx(sum(psnrs) / 12)
     assert [one["source"] for one in manifest["files"]] == sorted(before)
     secret = (tmp_path / "home" / ".fedveil" / "secrets" / "protect").read_text().strip()
     assert secret not in json.dumps(manifest)
@@ -43,6 +49,7 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
         assert not torch.equal(image, copy)
         for name, pixels in (("vfe_before", image), ("vfe_after", copy)):
             assert one[name] == pytest.approx(float(vfe_map(pixels, 8).mean()), rel=1e-5)
+        assert one["psnr"] == pytest.approx(-10 * math.log10((image - copy).square().mean()), abs=1e-3)
         assert torch.equal(protect_image(parse(MIXER), image, secret), copy)
 
 
@@ -68,7 +75,7 @@ def test_unreadable_files_are_listed_others_are_counted_and_the_rest_is_written(
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 3
     found = json.loads(done.stdout)
-    assert (found["protected"], found["skipped"], found["preview"]) == (12, {".cr2": 2, ".heic": 1}, None)
+    assert (found["protected"], found["skipped"], 5 < found["psnr"] < 40) == (12, {".cr2": 2, ".heic": 1}, True)
     unread = ["odd/broken.png", "odd/empty.jpg"]
     assert [one["source"] for one in found["unreadable"]] == unread
     assert "odd/broken.png: cannot be read" in done.stderr
@@ -79,15 +86,16 @@ def test_unreadable_files_are_listed_others_are_counted_and_the_rest_is_written(
     assert "odd/broken.png: cannot be read" in again.stderr
 
 
-def test_lossy_sources_get_lossless_copies(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    pixels = np.random.default_rng(0).integers(0, 255, (32, 32, 3), np.uint8)
-    for suffix in ("jpg", "webp"):
-        Image.fromarray(pixels).save(tmp_path / "in" / f"one.{suffix}")
-    assert protect(tmp_path / "in", tmp_path / "out", "--defense", MIXER)[0] == 0
-    for suffix in ("jpg", "webp"):
-        with Image.open(tmp_path / "out" / f"one.{suffix}.png") as copy:
-            assert copy.format == "PNG"
+def test_the_windows_of_the_most_frequent_sizes_are_named_and_the_mean_psnr_skips_failures(tmp_path: Path) -> None:
+    manifest = Manifest(Order(tmp_path, tmp_path / "out", MIXER, "secret", 0, "in"))
+    assert manifest.psnr is None
+    for at, side in enumerate([*4 * [224], *3 * [32], *2 * [64], 128, 128, 600]):
+        windows = tuple(parse(MIXER).at_size(side, side))
+        manifest.done[str(at)] = Copy(str(at), str(at), psnr=float(at), windows=windows)
+    manifest.done["broken"] = Copy("broken", error="no picture")
+    counts = [line.partition(":")[0] for line in manifest.windows]
+    assert counts == ["4 pictures", "3 pictures", "2 pictures", "3 pictures of 2 other sizes"]
+    assert manifest.psnr == 5.5
 
 
 def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behind(source: Path, tmp_path: Path) -> None:
@@ -98,8 +106,12 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
     (tmp_path / "taken.source").mkdir()
     (tmp_path / "known").write_text("0" * 64)
     (tmp_path / "known").chmod(0o644)
+    known, large = ("--defense", MIXER), ("--defense", "VisualMixer(window_lower=32, window_upper=64)")
+    target = ("--defense", "VisualMixer(window_upper=128, target_vfe=2000)")
+    (tmp_path / "twins").mkdir()
+    for name in ("a.jpg", "a.jpg.png"):
+        Image.new("RGB", (16, 16)).save(tmp_path / "twins" / name)
     before = {path.name for path in tmp_path.iterdir()}
-    known = ("--defense", MIXER)
     for words, message in (
         ((source, out, "--defense", ""), "--defense is empty"),
         ((source, out, "--defense", "VisualMixr()"), "did you mean 'VisualMixer'"),
@@ -108,6 +120,14 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((source, out, "--defense", "InstaHide()"), "makes one image and one label of several"),
         ((source, out, "--defense", "VisualMixer(); Blur()"), "--defense:"),
         ((source, out, *known, "--image-size", 1), "--image-size is 1; allowed: 0, or at least 2, at most 4096"),
+        ((source, out, *large), "window_lower is 32, which gives windows of 32 pixels or more, and odd/4.bmp is 20 x 32 pixels; "
+         "allowed: windows of at most 16, or --image-size of at least 32"),
+        ((source, out, *target), "target_vfe is 2000, which asks for windows of 64 pixels or more, and even/1.bmp is 32 x 32"),
+        ((source, out, *large, "--image-size", 31), "--image-size is 31 x 31 pixels; allowed: windows of at most 16"),
+        (("photos", out, *target), "photos is 32 x 32 pixels"),
+        ((tmp_path / "twins", out, *known), "would both be a.jpg.png"),
+        ((source, full / "mine.txt" / "out", *known), "OUT: cannot write into"),
+        ((source, tmp_path / "new" / ("o" * 300), *known), "OUT: cannot write into"),
         ((source, out, *known, "--data-dir", tmp_path), "it is for named data sets"),
         ((source, out, *known, "--secret", tmp_path / "known"), "can be read by others"),
         ((source, out, *known, "--secret", tmp_path / "known" / "below"), "name another file by --secret"),
@@ -124,10 +144,9 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         (("celeba:all", out, *known), "IN: 'celeba:all' has several labels for each image"),
         (("cifar10", out, *known, "--data-dir", tmp_path), "set --data-dir to the directory"),
         (("photos", tmp_path / "taken", *known), "is in the way of the data set's own pictures"),
-    ):
+    ):  # fmt: skip
         refused(protect(*words), message)
         assert {path.name for path in tmp_path.iterdir()} == before, words
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
-    refused(protect(source, full / "mine.txt" / "out", *known), "cannot write into")
     (source / "circle.png").symlink_to(source / "circle.png")
     refused(protect(source, out, *known), "circle.png is a link that leads nowhere")

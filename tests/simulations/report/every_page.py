@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,7 @@ from attacks.metrics.costs import MODEL_REFUSED
 from defenses.neighbours import REPLACE_ONE
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
-from simulations.protect import preview
-from simulations.protect.identified import Identified
-from simulations.protect.recognised import Recognised
-from simulations.protect.window_rule import RULE
 from simulations.report import write_report
-from simulations.report.drawing.pictures import Strip, Tile
-from simulations.report.page.page import render
 from simulations.report.sections.external_app import RECORDED
 from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
 from simulations.search.page import write_search_page
@@ -47,7 +40,6 @@ from tests.simulations.report.report_run import (
     demo_rows,
     drawing_rows,
     member_rows,
-    png,
     row,
     setting,
     write_run,
@@ -210,30 +202,10 @@ def search(folder: Path) -> Path:
     return write_search_page(found, result)
 
 
-def protected(folder: Path) -> Path:
-    """Two pictures with their copies and guesses, and an attack that did not run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    picture = "data:image/png;base64," + base64.b64encode(png(90)).decode()
-    tiles = tuple(Tile(name, "a.png", picture, psnr) for name, psnr in (("as it is", None), ("copy", 9.0)))
-    shown = tuple(Strip(name, (*tiles, Tile("Jigsaw()", "a.png", picture, 17.0))) for name in ("a.png", "b.png"))
-    recovered = {preview.LOOKING: 0, "Jigsaw()": 1}
-    missing = ("LearnedRestorer(): there are no other pictures to learn from",)
-    made = preview.Preview(shown, recovered, missing, folder, 64)
-    context = {"title": "Protected pictures", "defense": "VisualMixer()", "made": made, "rule": preview.RULE}
-    page = folder / "preview.html"
-    windows = ["windows of 4 to 8 of 64 pixels (6 to 12 % of the side), as 14 to 28 of 224 in VisualMixer's paper"]
-    context |= {"others": 7, "seen": Identified(), "answers": Recognised("efficientnet-lite0", 2, 1, 2, 0.0)}
-    context |= {"windows": ["2 pictures: windows of 8 to 16 of 224 pixels"], "scaled_windows": windows}
-    context |= {"largest": 340, "window_rule": RULE}
-    context |= {"warning": "2 of 2 copies still show their picture"}
-    page.write_text(render(preview.BODY, context | {"delivered": [Strip("a.png", tiles)]}), encoding="utf-8")
-    return page
-
-
 PAGES: dict[str, Callable[[Path], Path]] = {
     one.__name__: one
     for one in (
         federated, members_and_attributes, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
-        inference, empty, comparison, search, protected,
+        inference, empty, comparison, search,
     )
 }  # fmt: skip

@@ -113,7 +113,7 @@ def test_axe_finds_what_is_made_wrong(tmp_path: Path, opened: Opener, axe: Check
         "button-name": "document.querySelector('th button').replaceChildren()",
         "image-alt": "['alt', 'title'].forEach((name) => document.querySelector('img').removeAttribute(name))",
     }.items():
-        page = opened(PAGES["protected" if rule == "image-alt" else "comparison"](tmp_path / rule))
+        page = opened(PAGES["federated" if rule == "image-alt" else "comparison"](tmp_path / rule))
         page.set_viewport_size({"width": 400, "height": 900})
         assert not told(axe(page), "")
         page.evaluate(change)
