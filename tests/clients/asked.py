@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 
 from clients.task.task import Task
-from clients.wire.records import to_record
+from clients.wire.records import REFUSED, to_record
 from strategies.exchange.exchange import Exchange
 from tests.local_grid import LocalGrid
 
@@ -32,3 +32,12 @@ class Asked:
     def __call__(self, message_type: str, task: Task, records: dict[str, Any] | None = None, **config: Any) -> Message:
         content = RecordDict({"config": self.exchange.config(task, **config), **(records or {})})
         return self.exchange(message_type, {0: content})[0]
+
+
+def refused(reply: Message, why: str = "") -> bool:
+    """Whether a node declined as a policy does, and its reason says this."""
+    return reply.has_error() and reply.error.code == REFUSED and why in str(reply.error.reason)
+
+
+def allowed_by(key: str) -> str:
+    return f"may allow it by {key} in the node's configuration"

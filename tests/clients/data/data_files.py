@@ -61,28 +61,17 @@ def write_cifar10(folder: Path, images: NDArray[np.uint8], labels: list[int]) ->
     size = len(labels) // 6
     for batch, name in enumerate(names):
         rows = slice(batch * size, (batch + 1) * size)
-        content = {
-            "batch_label": f"batch {batch + 1}",
-            "labels": labels[rows],
-            "data": images[rows].reshape(size, 3072),
-            "filenames": [f"image_{i}.png" for i in range(size)],
-        }
+        content = {"batch_label": name, "labels": labels[rows], "data": images[rows].reshape(size, 3072)}
         (folder / name).write_bytes(python2_pickle(content))
     titles = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    meta = {"num_cases_per_batch": size, "label_names": titles, "num_vis": 3072}
-    (folder / "batches.meta").write_bytes(python2_pickle(meta))
+    (folder / "batches.meta").write_bytes(python2_pickle({"num_vis": 3072, "label_names": titles}))
 
 
 def write_cifar100(folder: Path, images: NDArray[np.uint8], labels: list[int], num_test: int) -> None:
     folder.mkdir(parents=True)
     for name, rows in (("train", slice(0, -num_test)), ("test", slice(-num_test, None))):
-        content = {
-            "filenames": [f"{i}.png" for i in range(len(labels[rows]))],
-            "batch_label": f"{name} batch",
-            "fine_labels": labels[rows],
-            "coarse_labels": [label // 5 for label in labels[rows]],
-            "data": images[rows].reshape(-1, 3072),
-        }
+        coarse = [label // 5 for label in labels[rows]]
+        content = {"coarse_labels": coarse, "fine_labels": labels[rows], "data": images[rows].reshape(-1, 3072)}
         (folder / name).write_bytes(python2_pickle(content))
     fine = [f"fine {i}" for i in range(100)]
     meta = {"fine_label_names": fine, "coarse_label_names": [f"coarse {i}" for i in range(20)]}
@@ -104,11 +93,7 @@ def write_celeba(folder: Path, sides: list[int], attributes: dict[str, list[int]
         "list_attr_celeba.txt": [str(len(names)), " ".join(attributes) + " ", *rows],
         "list_eval_partition.txt": [f"{name} {side}" for name, side in zip(names, sides, strict=True)],
         "identity_CelebA.txt": [f"{name} {i + 1}" for i, name in enumerate(names)],
-        "list_bbox_celeba.txt": [
-            str(len(names)),
-            "image_id x_1 y_1 width height",
-            *(f"{n} 95 71 226 313" for n in names),
-        ],
+        "list_bbox_celeba.txt": [str(len(names)), "image_id x_1 y_1 width height", *(f"{n} 9 7 2 3" for n in names)],
         "list_landmarks_align_celeba.txt": [str(len(names)), "lefteye_x lefteye_y", *(f"{n} 69 109" for n in names)],
     }
     for file, lines in lists.items():

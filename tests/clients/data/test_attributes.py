@@ -53,9 +53,7 @@ def test_balanced_rows_are_the_first_of_each_combination(primary: list[int], dat
 
 @given(LABELS, LABELS, st.integers(0, 99))
 @settings(max_examples=80)
-def test_pairs_use_nothing_twice_and_are_balanced_from_the_beginning(
-    first: list[int], second: list[int], seed: int
-) -> None:
+def test_pairs_use_nothing_twice_and_are_balanced(first: list[int], second: list[int], seed: int) -> None:
     sources = [np.array([*values, -1, 0, 0, 1, 1]) for values in (first, second)]
     rows = paired("these", *sources, np.random.default_rng(seed))
     for chosen in rows:
@@ -85,11 +83,8 @@ def blocks(images: Tensor) -> list[dict[bytes, int]]:
 @pytest.fixture
 def garments(tmp_path: Path) -> Path:
     generator = np.random.default_rng(0)
-    parts = [
-        (generator.integers(1, 256, (count, 28, 28), dtype=np.uint8), (np.arange(count) % 9).astype(np.uint8))
-        for count in (240, 80)
-    ]
-    write_mnist(tmp_path, *parts)
+    images = [generator.integers(1, 256, (count, 28, 28), dtype=np.uint8) for count in (240, 80)]
+    write_mnist(tmp_path, *((part, (np.arange(len(part)) % 9).astype(np.uint8)) for part in images))
     return tmp_path
 
 
@@ -124,8 +119,7 @@ def test_a_garment_and_a_digit_are_in_two_quadrants_as_labelled(garments: Path) 
 def test_frames_are_the_same_for_all_can_be_scaled_and_stay_balanced_under_a_limit(garments: Path) -> None:
     first = load_dataset("garment-digit", data_dir=str(garments))
     load_dataset.cache_clear()
-    second = load_dataset("garment-digit", data_dir=str(garments))
-    assert torch.equal(first.train.images[:], second.train.images[:])
+    assert torch.equal(first.train.images[:], load_dataset("garment-digit", data_dir=str(garments)).train.images[:])
     assert first.input_shape == (1, 56, 56)
     assert load_dataset("garment-digit", data_dir=str(garments), image_size=64).input_shape == (1, 64, 64)
     frames = first.train.images[:].double() / 255
@@ -157,20 +151,17 @@ def test_attributes_that_cannot_be_had_are_refused(garments: Path, tmp_path: Pat
     assert (data.train.sensitive, data.sensitive_names) == (None, ())
 
 
-def test_many_attributes_of_celeba_are_those_that_torchvision_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attributes_of_celeba_are_those_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import datasets
 
     monkeypatch.setattr(datasets.CelebA, "_check_integrity", lambda _: True)
     generator = np.random.default_rng(1)
-    values = {
-        name: generator.choice([-1, 1], 30).tolist() for name in ("Male", "Wearing_Hat", "Smiling", "Young", "Bald")
-    }
+    every = ("Male", "Wearing_Hat", "Smiling", "Young", "Bald")
+    values = {name: generator.choice([-1, 1], 30).tolist() for name in every}
     write_celeba(tmp_path / "celeba", [[0, 1, 2][number % 3] for number in range(30)], values)
     for option in ("all", "Young,Male,Smiling", "Smiling,Wearing_Hat,Male,Young"):
         data = load_dataset(f"celeba:{option}", data_dir=str(tmp_path))
-        names = tuple(values) if option == "all" else tuple(option.split(","))
+        names = every if option == "all" else tuple(option.split(","))
         assert (data.class_names, data.num_classes, data.multi_label) == (names, len(names), True)
         assert data.sensitive_names == ()
         for split, part in (("train", data.train), ("test", data.test)):

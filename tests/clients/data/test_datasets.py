@@ -239,19 +239,12 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path, subtests: py
             load_dataset(name, **changes)
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision.datasets import CIFAR10, cifar
-
-    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr(cifar, "check_integrity", lambda *_: True)
-
-
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")
-def test_cifar_is_read_as_torchvision_reads_it(tmp_path: Path) -> None:
+def test_cifar_is_read_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import datasets
 
+    monkeypatch.setattr(datasets.CIFAR10, "_check_integrity", lambda self: True)
+    monkeypatch.setattr(datasets.cifar, "check_integrity", lambda *_: True)
     write_cifar10(tmp_path / "cifar-10-batches-py", levels(60, 3, 32, 32), [i % 10 for i in range(60)])
     write_cifar100(tmp_path / "cifar-100-python", levels(150, 3, 32, 32), [i % 100 for i in range(150)], num_test=50)
     for name, kind in (("cifar10", datasets.CIFAR10), ("cifar100", datasets.CIFAR100)):

@@ -67,7 +67,6 @@ empty = lambda: ([], [])
 augmented = lambda: [Given(lambda one: np.random.permutation(one)) for _ in range(2)]
 huge = lambda: twice([(black, 10**12)] * 2)
 lone = lambda: twice([(black, 0)] * 2)
-negative = lambda: twice([(black, 0), (black, -1)])
 palette = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5).quantize(16)
 palettes = lambda: twice([(palette, 0), (palette, 1)])
 levels = Image.fromarray(np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4))
@@ -111,7 +110,6 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "augmented": r"train\[0\] is another image at every reading; leave augmentations to crop-padding",
         "huge": "has the class 1000000000000; allowed: 0 to 99999",
         "lone": "has only the class 0; allowed: 2 or more classes",
-        "negative": r"int64 of shape \(2,\), down to -1; whole numbers from 0 are expected",
         "script": r"script\(\) raises SystemExit: 0",
     }.items():
         with subtests.test(name), pytest.raises(DataError, match=why):

@@ -121,9 +121,8 @@ def test_coins_are_new_in_each_training_and_follow_from_the_secret_of_a_deployed
     drawn = [NodeCanaries(COUNT, 0, 1).coins(one) for one in (mine, mine, other)]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-    data = TensorDataset(IMAGES, LABELS)
     assert len(with_canaries(data, mine, count=COUNT)) == 20 + int(drawn[0].sum())
-    data, context = TensorDataset(IMAGES, LABELS), node(randomness="secret", **{"secret-dir": str(tmp_path)})
+    context = node(randomness="secret", **{"secret-dir": str(tmp_path)})
     assert with_canaries(data, context, count=COUNT) is data
     assert NodeCanaries.kept(context) is None
     assert context.state[KEPT]["training"] == 1  # type: ignore[index]
@@ -162,9 +161,8 @@ def test_whole_numbers_are_not_sent_where_a_bound_is_claimed() -> None:
 
         def message(tensors: dict[str, torch.Tensor]) -> Any:
             content = RecordDict({"arrays": to_record(tensors)})
-            return SimpleNamespace(
-                content=content, metadata=SimpleNamespace(message_type="train"), has_error=lambda: False
-            )
+            metadata = SimpleNamespace(message_type="train")
+            return SimpleNamespace(content=content, metadata=metadata, has_error=lambda: False)
 
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         reply = protect_mod(text)(message(before), context, lambda *_, after=after: message(after))

@@ -30,11 +30,7 @@ from tests.clients.secrets.test_draws import TASK, weights_of
 HELD, BATCH, STEPS, RUNS, DELTA = 40, 10, 4, 40, 1e-5
 
 
-CNN = TASK.but(
-    model="cnn", batch_size=BATCH, local_epochs=1, rounds=1, probe_images=1, probe_targets=1
-)  # fmt: skip
-
-
+CNN = TASK.but(model="cnn", batch_size=BATCH, local_epochs=1, rounds=1, probe_images=1, probe_targets=1)
 TIMES = {"train-seconds"}
 """Outside every bound, as docs/threat_models.md says; times of the two worlds are not compared."""
 
@@ -51,10 +47,8 @@ def asked_anew(ask: Asker, task: Task) -> Message:
 
 
 def numbers_of(reply: Message) -> str:
-    told: dict[str, Any] = {}
-    for name, record in reply.content.items():
-        if isinstance(record, MetricRecord | ConfigRecord):
-            told[name] = {key: value for key, value in record.items() if key not in TIMES}
+    records = {name: one for name, one in reply.content.items() if isinstance(one, MetricRecord | ConfigRecord)}
+    told = {name: {key: one[key] for key in one if key not in TIMES} for name, one in records.items()}
     return json.dumps(told, sort_keys=True, default=str)
 
 
@@ -81,9 +75,7 @@ def lower_bound(right: int, wrong: int, runs: int, tests: int) -> float:
     return max(shown)
 
 
-def attacks(
-    task: Task, first: Message, differing: Tensor, divisors: Sequence[float]
-) -> list[Callable[[Message], bool]]:
+def attacks(task: Task, first: Message, differing: Tensor, divisors: list[float]) -> list[Callable[[Message], bool]]:
     noise = task.learning_rate * 20.0
     halfway = sum(noise / divisor for divisor in divisors) / 2 * math.sqrt(STEPS * len(differing))
     drift = task.learning_rate / divisors[0] * differing  # an example is in one of the steps on average
@@ -99,15 +91,10 @@ def attacks(
 
 @pytest.mark.numeric
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("defense", "second"),
-    [
-        ("DPSGD(noise_multiplier=20.0)", "replaced"),
-        ("DPSGD(noise_multiplier=20.0, neighbours='add-or-remove', sample_rate=0.25)", "removed"),
-    ],
-)
-def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Path, defense: str, second: str) -> None:
-    task, last = CNN.but(pipeline=defense), HELD - 1
+@pytest.mark.parametrize("second", ["replaced", "removed"])
+def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Path, second: str) -> None:
+    public = ", neighbours='add-or-remove', sample_rate=0.25" if second == "removed" else ""
+    task, last = CNN.but(pipeline=f"DPSGD(noise_multiplier=20.0{public})"), HELD - 1
     worlds = [range(HELD), [*range(last), *([HELD] if second == "replaced" else [])]]
     differing = share_of(task, last) - (share_of(task, HELD) if second == "replaced" else 0)
     askers = [asker(tmp_path / str(at), list(train)) for at, train in enumerate(worlds)]

@@ -148,9 +148,7 @@ def test_a_privacy_budget_covers_the_limited_steps() -> None:
         private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
         ledger: Ledger = {}
         taken: list[str] = []
-        hook = register_optimizer_step_post_hook(
-            lambda optimizer, *_, taken=taken: taken.append(type(optimizer).__name__)
-        )
+        hook = register_optimizer_step_post_hook(lambda one, *_, taken=taken: taken.append(type(one).__name__))
         for at in range(rounds):
             limited = client(**private, round=at + 1)
             result = limited.train(weights(), ledger)
@@ -376,9 +374,7 @@ def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
         update = one.train(state, {}).updates[0]
         rate = scheduler.get_last_lr()[0]
         assert one.task.learning_rate == pytest.approx(rate, rel=1e-12)
-        optimizer = torch.optim.SGD(
-            reference.parameters(), lr=rate, momentum=0.9, weight_decay=RECIPE.plan.weight_decay, nesterov=True
-        )
+        optimizer = torch.optim.SGD(reference.parameters(), rate, 0.9, weight_decay=0.01, nesterov=True)
         for _ in range(2):
             optimizer.zero_grad()
             images = normalise(one.data.originals().images, RECIPE.plan.data_card())
@@ -402,10 +398,8 @@ def test_a_probe_is_the_gradient_by_hand_in_its_mode_and_attacks_are_told() -> N
         model = load_weights(task.plan.build_model(), start).train(probe_mode == "train")
         expected = gradient(model, one.probed(1).original)
         seen = SeenUpdate(0, 1, 2, update, 1, train_mode=probe_mode == "train")
-        observed = Observed.of(
-            Observed(task, start, [seen]).about(), Observed(task, start, [seen]).tensors(), SeenUpdate
-        )
-        (observation,) = PROBE.observations(observed)
+        sent = Observed(task, start, [seen])
+        (observation,) = PROBE.observations(Observed.of(sent.about(), sent.tensors(), SeenUpdate))
         assert observation.train_mode == (probe_mode == "train")
         for name, value in observation.gradient().items():
             torch.testing.assert_close(value, expected[name], atol=2e-4, rtol=1e-3)

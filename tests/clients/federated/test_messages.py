@@ -19,9 +19,9 @@ from clients.federated.canaries import shared_shapes
 from clients.federated.client import LocalClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task, load_weights
-from clients.wire.records import REFUSED, tensors_of, to_record, values_of
+from clients.wire.records import tensors_of, to_record, values_of
 from defenses.neighbours import ADD_OR_REMOVE
-from tests.clients.asked import Asked
+from tests.clients.asked import Asked, refused
 from tests.clients.secrets.test_draws import TASK, Node, weights_of
 
 OPEN = {"model-check": False, "probes": True, "repeats": -1}
@@ -79,8 +79,7 @@ def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, k
 
 def test_a_node_computes_no_probe_unasked_for_and_tells_no_windows_that_there_are_not(tmp_path: Path) -> None:
     reply = Asker(tmp_path)("train.probe", TASK)
-    assert reply.error.code == REFUSED
-    assert "updates of single steps" in str(reply.error.reason)
+    assert refused(reply, "updates of single steps")
     reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
     assert not {"withheld", "labels"} & set(reply.content)
     assert tensors_of(reply, "windows") == {}
@@ -214,8 +213,7 @@ def test_a_deployed_node_trains_with_canaries_only_if_its_operator_allows_it(tmp
     closed, open_ = Asker(tmp_path, **OPEN), Asker(tmp_path, **OPEN, canaries=True)
     for message in ("train", "query.coins"):
         reply = closed(message, CANARIES)
-        assert reply.error.code == REFUSED
-        assert "canaries in the node's configuration" in str(reply.error.reason)
+        assert refused(reply, "canaries in the node's configuration")
     assert not closed("train", CANARIES.but(dp_canaries=0)).has_error()
     assert not open_("train", CANARIES).has_error()
     coins = tensors_of(open_("query.coins", CANARIES), "coins")

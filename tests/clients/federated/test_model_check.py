@@ -20,8 +20,9 @@ from clients.federated.client import LocalClient
 from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
 from clients.task.local_data import LocalData
 from clients.task.task import load_weights
-from clients.wire.records import REFUSED, tensors_of
+from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
+from tests.clients.asked import allowed_by
 from tests.clients.federated.test_messages import Asker
 from tests.clients.secrets.test_draws import TASK, weights_of
 
@@ -133,12 +134,8 @@ def judged(client: LocalClient, last: Remembered, sent: dict[str, Tensor], at: i
 @pytest.mark.numeric
 def test_no_honest_round_is_refused() -> None:
     for changes in ({}, {"pipeline": "GaussianNoise(std=0.01, per='update')"}):
-        verdicts = [
-            judged(client, last, weights, at)
-            for at, weights, nodes in honest(MLP.but(**changes), 4)
-            for client, last in nodes
-        ]
-        assert verdicts == [""] * 8, changes
+        for at, weights, nodes in honest(MLP.but(**changes), 4):
+            assert [judged(client, last, weights, at) for client, last in nodes] == ["", ""], (at, changes)
 
 
 @pytest.mark.numeric
@@ -157,14 +154,13 @@ def test_every_active_attack_is_refused_in_the_first_round_and_later() -> None:
 def test_a_deployed_node_refuses_by_default_and_its_operator_may_turn_that_off(tmp_path: Path) -> None:
     weights = weights_of(TASK)
     other = {name: value + 0.1 for name, value in weights.items()}
-    for number, (keys, refused) in enumerate([({}, True), ({"model-check": False}, False)]):
+    for number, (keys, declines) in enumerate([({}, True), ({"model-check": False}, False)]):
         ask = Asker(tmp_path / str(number), probes=True, **keys)
         for kind in ("train.probe", "train"):
             reply = ask(kind, TASK, other)
-            assert reply.has_error() == refused
-            if refused:
-                assert reply.error.code == REFUSED
-                assert "may allow it by model-check in the node's configuration" in str(reply.error.reason)
+            assert reply.has_error() == declines
+            if declines:
+                assert refused(reply, allowed_by("model-check"))
                 assert "agreed seed" in str(reply.error.reason)
         assert not ask("train.probe", TASK, weights).has_error(), "what was refused is forgotten"
     strict = Asker(tmp_path / "0", probes=True)

@@ -29,7 +29,7 @@ from clients.process.machine import memory_of_machine
 from clients.task.scenarios import client_sides, read_task
 from clients.task.task import TaskError
 from clients.wire.limits import LIMITS
-from clients.wire.records import to_record
+from clients.wire.records import to_record, to_tensors
 from strategies.external_app.replies import reported_budgets
 from tests import hostile
 from tests.bounded import bounded
@@ -69,8 +69,6 @@ def task_texts(draw: st.DrawFn) -> str:
 @example("[]")  # no object
 @example('{"plan": {"scenario": ["federated"]}}')  # no key of a dictionary
 @example(json.dumps({**json.loads(SMALL.to_json()), "round": "1"}))
-@example(SMALL.to_json().replace('"rounds": 2', '"rounds": "2"'))
-@example(SMALL.to_json().replace('"seed": 3', '"seed": null'))
 @example(SMALL.to_json().replace("[1, 28, 28]", "[1, 1000000, 1000000]"))
 @example(SMALL.to_json())
 def test_a_text_is_a_task_or_a_task_error(text: str) -> None:
@@ -126,6 +124,14 @@ def content(**config: Any) -> dict[str, Any]:
     return {"config": ConfigRecord(given), "arrays": to_record(weights(SMALL))}
 
 
+def test_tensors_come_back_as_they_were_sent() -> None:
+    transposed = torch.arange(6.0).view(2, 3).T
+    for tensor in (torch.tensor(True), torch.tensor(3), torch.zeros(0, 2), transposed, torch.zeros(1)):
+        (found,) = to_tensors(to_record({"name": tensor})).values()
+        assert (found.shape, found.dtype) == (tensor.shape, tensor.dtype)
+        assert torch.equal(found, tensor)
+
+
 TOO_MUCH = ArrayRecord({"x": hostile.raw(hostile.npy("<f4", hostile.HUGE))})
 
 
@@ -135,7 +141,6 @@ TOO_MUCH = ArrayRecord({"x": hostile.raw(hostile.npy("<f4", hostile.HUGE))})
     hostile.contents({**content(observation="probe", kind="images", guesses=1), **MINE}),
 )
 @example("train", RecordDict(content(task=hostile.BOMB)))
-@example("train", RecordDict(content(task="{}")))
 @example("train", RecordDict({**content(), "ledger": ConfigRecord({"": hostile.BOMB})}))
 @example("train", RecordDict({**content(), "arrays": ArrayRecord({"x": hostile.pickled()})}))
 @example("evaluate", RecordDict({**content(), "arrays": TOO_MUCH}))
@@ -196,9 +201,6 @@ def test_a_node_names_what_it_refuses(subtests: pytest.Subtests) -> None:
         ("image_size", 1, "is 1; allowed"),
         ("batch_size", 0, "is 0; allowed: at least 1"),
         ("batch_size", 2**21, "is 2097152; allowed"),
-        ("local_epochs", 2**62, "is 4611686018427387904; allowed"),
-        ("rounds", 10**7, "is 10000000; allowed"),
-        ("learning_rate", 1e7, "is 10000000.0; allowed"),
         ("momentum", 1.0, r"is 1\.0; allowed: at least 0, below 1"),
         ("width", 65537, "is 65537; allowed: at least 0, at most 65536"),
         ("image_memory", 0.0, "is 0.0; allowed"),
@@ -221,11 +223,7 @@ def test_a_node_names_what_it_refuses(subtests: pytest.Subtests) -> None:
 
 def test_a_node_refuses_a_model_that_it_cannot_hold_before_it_is_built() -> None:
     # Each number is allowed by itself; together they took 8 GB and 43 s, or more.
-    for changes in (
-        {"model": "cnn", "batch_size": 2**20},
-        {"model": "mlp", "width": 4096},
-        {"model": "torchvision:vgg16", "batch_size": 2**20},
-    ):
+    for changes in ({"model": "cnn", "batch_size": 2**20}, {"model": "mlp", "width": 4096}):
         told = refusal(sent(**changes, image_size=4096, card=None), size=2**30)  # that of the resized images
         assert re.search("image-size is 4096.*Lower image-size", told), told
 

@@ -14,7 +14,6 @@ from clients.models.classifiers import ModelError, build_model, model_names, rep
 from clients.models.library import group_norm
 
 Shape = tuple[int, int, int]
-SHAPES: list[Shape] = [(1, 28, 28), (3, 32, 32), (3, 31, 45)]
 WIDTHS = {"mlp": 8, "cnn": 0, "lenet": 0, "convnet": 4, "resnet20": 0, "vgg_small": 4, "vit_lite": 8}
 
 
@@ -27,9 +26,10 @@ def build(name: str, shape: Shape = (3, 32, 32), **changes: object) -> nn.Module
 
 
 def test_every_model_maps_images_of_any_shape_to_logits() -> None:
-    for name in ("mlp", "cnn", "lenet", "convnet", "resnet20", "vgg_small", "torchvision:resnet18"):
+    for name in (*(WIDTHS.keys() - {"vit_lite"}), "torchvision:resnet18", "timm:test_efficientnet"):
         for shape, norm in (((1, 28, 28), "group"), ((3, 31, 45), "batch")):
             model = build(name, shape, norm=norm, num_classes=7)
+            assert norm == "batch" or not any(isinstance(module, _BatchNorm) for module in model.modules()), name
             assert model.training, name
             assert model(torch.rand(2, *shape)).shape == (2, 7), (name, shape, norm)
 
@@ -42,7 +42,7 @@ def test_models_have_the_published_sizes() -> None:
     # McMahan et al. 2017, section 3: 199,210 parameters of 2NN for digits of 28 x 28 pixels.
     assert count(build("mlp", (1, 28, 28))) == 199_210
     assert widths(build("mlp", width=7), nn.Linear) == [3072, 7, 7]
-    for channels, height, width in SHAPES:  # LeNet of Deep Leakage from Gradients
+    for channels, height, width in ((1, 28, 28), (3, 32, 32), (3, 31, 45)):  # LeNet of Deep Leakage from Gradients
         after = math.ceil(math.ceil(height / 2) / 2) * math.ceil(math.ceil(width / 2) / 2)
         convolutions = (channels * 25 + 1) * 12 + 2 * (12 * 25 + 1) * 12
         assert count(build("lenet", (channels, height, width))) == convolutions + (12 * after + 1) * 10
@@ -92,18 +92,6 @@ def test_groups_divide_the_channels_and_erase_no_map_of_one_pixel() -> None:
         assert channels % norm.num_groups == 0, channels
         assert norm.num_groups == 1 or channels // norm.num_groups >= 4, channels
     assert group_norm(16)(torch.randn(2, 16, 1, 1)).abs().max() > 0.5
-
-
-def test_without_batch_norm_an_example_does_not_see_its_company() -> None:
-    for name in ["torchvision:resnet18", "timm:test_efficientnet"]:
-        images = torch.rand(4, 3, 32, 32)
-        mixed, separate = (build(name, norm=norm) for norm in ("batch", "group"))
-        for module in (*mixed.modules(), *separate.modules()):
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        assert not any(isinstance(module, _BatchNorm) for module in separate.modules())
-        assert torch.allclose(separate(images)[:1], separate(images[:2])[:1], atol=1e-5)
-        assert not torch.allclose(mixed(images)[:1], mixed(images[:2])[:1], atol=1e-2)
 
 
 def test_replacing_batch_norm_keeps_scale_shift_and_fused_activation() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,38 +16,26 @@ from attacks.local_model import shared_tensors
 from attacks.sender import Sender
 from clients.data.card import DataCard
 from clients.data.packaged import packaged_file
-from clients.inference.plan import InferencePlan
 from clients.models.classifiers import ModelError
 from clients.models.cuts import CUTS
 from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, PackagedWeights, normalisation
 from clients.models.pretrained_classifier import load_classifier
 from defenses.pipeline import Pipeline
+from tests.clients.inference.test_queries import PLAN as DIGITS
 
-ROOT = Path(__file__).parents[3]
 LITE = "efficientnet-lite0"
-PLAN = InferencePlan(
-    scenario="inference",
-    dataset="photos", data_dir="", download=False, image_size=224, train_limit=0, test_limit=0, model="efficientnet_lite0", width=0,
-    norm="batch", pipeline="", seed=3, rounds=1, local_epochs=1, batch_size=8, momentum=0.0, weight_decay=0.0, probe_targets=1,
-    probe_images=1, card=DataCard(1000, (3, 224, 224), *NORMALISATIONS[LITE]),
+PLAN = replace(
+    DIGITS, dataset="photos", image_size=224, train_limit=0, test_limit=0, model="efficientnet_lite0", norm="batch",
+    card=DataCard(1000, (3, 224, 224), *NORMALISATIONS[LITE]),
 )  # fmt: skip
-
-
-def is_installed(packaged: PackagedWeights) -> bool:
-    try:
-        importlib.metadata.distribution(packaged.distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-needs_weights = pytest.mark.skipif(
-    not is_installed(PACKAGED[LITE]), reason="the real weights are not installed: uv sync --group dev"
-)
 
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Tensor]:
+    try:
+        importlib.metadata.distribution(PACKAGED[LITE].distribution)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the real weights are not installed: uv sync --group dev")
     model = PLAN.build_model()
     assert load_classifier(model, str(PACKAGED[LITE].path())), "1,000 classes are ImageNet's own"
     return shared_tensors(model)
@@ -63,7 +51,6 @@ def photograph(file: str) -> Tensor:
 
 
 @pytest.mark.numeric
-@needs_weights
 def test_photographs_get_their_imagenet_classes_through_both_halves(weights: dict[str, Tensor]) -> None:
     for cut in CUTS["efficientnet_lite0"]:
         model = PLAN.build_cut(cut, weights)

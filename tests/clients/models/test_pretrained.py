@@ -133,7 +133,6 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"patch_size": 2}, "set patch-size = 2, as"),
     ({"depth": 4}, "set depth = 4, as"),
     ({"depth": 2}, "blocks.2.norm1.weight is missing, expected with shape (16,)"),
-    ({"mlp_ratio": 2.0}, "blocks.0.mlp.fc1.weight has shape (32, 16), expected (64, 16)"),
     ({"reg_tokens": 2}, "without register tokens"),
     ({"class_token": False, "global_pool": "avg"}, "with a class token"),
     ({"in_chans": 1}, "has shape (16, 1, 4, 4), expected (16, 3, 4, 4)"),
@@ -158,9 +157,7 @@ class Bomb:
         return Path.touch, (self.target,)
 
 
-def test_what_is_no_state_dict_is_refused_and_nothing_in_it_is_executed(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_what_is_no_state_dict_is_not_executed(tmp_path: Path, subtests: pytest.Subtests) -> None:
     whole, bomb = timm_model().state_dict(), Bomb(tmp_path / "executed")
     for name, content, said in (
         ("text.pth", b"not a checkpoint at all", "is no checkpoint"),
@@ -184,10 +181,8 @@ def test_what_is_no_state_dict_is_refused_and_nothing_in_it_is_executed(
     assert bomb.target.exists(), "the control: unpickling executes it"
 
 
-def classifier(
-    classes: int, channels: int = 3, seed: int = 0, norm: str = "batch", name: str = "efficientnet_lite0"
-) -> nn.Module:
-    return build_model(name, num_classes=classes, input_shape=(channels, 32, 32), norm=norm, seed=seed).eval()
+def classifier(classes: int, channels: int = 3, name: str = "efficientnet_lite0", **changes: Any) -> nn.Module:
+    return build_model(name, num_classes=classes, input_shape=(channels, 32, 32), **{"norm": "batch"} | changes).eval()
 
 
 def port_of(path: Path, model: nn.Module, **changes: Tensor) -> str:
@@ -196,14 +191,8 @@ def port_of(path: Path, model: nn.Module, **changes: Tensor) -> str:
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def images() -> Tensor:
-    return torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-
-def test_a_port_under_other_names_answers_as_the_original_or_keeps_another_last_layer(
-    tmp_path: Path, images: Tensor
-) -> None:
+def test_a_port_under_other_names_answers_as_the_original_or_keeps_another_last_layer(tmp_path: Path) -> None:
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     original, model = classifier(7, seed=1), classifier(7, seed=2)
     assert not torch.allclose(model(images), original(images))
     port = port_of(tmp_path / "port.pt", original)
@@ -232,7 +221,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, subtests: pytest.Subtests)
         (small, {"weight": torch.zeros(2, device="meta")}, r"in weight \(meta\); expected dense ones"),
         (small, {"weight": torch.eye(2).to_sparse()}, r"torch.sparse_coo\); expected dense"),
         (small, {"weight": torch.zeros(2, dtype=torch.int64)}, "torch.int64 in weight; expected real"),
-        (small, {"weight": torch.zeros(2, dtype=torch.complex64)}, "torch.complex64 in weight; expected real"),
         (small, {"weight": torch.tensor([float("nan")])}, "NaN or infinite"),
     ):
         torch.save(content, file)

@@ -90,9 +90,7 @@ def bare() -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_the_runtimes_ray_listens_on_loopback_alone_and_obeys_nobody_without_the_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_runtimes_ray_obeys_its_token_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in [key for key in os.environ if key.startswith("RAY_")]:
         monkeypatch.delenv(key)
     with LocalRuntime(tmp_path / "log") as runtime, Cluster(runtime.env) as cluster:

@@ -124,9 +124,7 @@ def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image() -> N
         assert len(found["psnr-original"]) == 3 * images
 
 
-def test_candidates_are_other_images_of_the_client_by_a_seeded_draw_fewer_where_there_are_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_candidates_are_other_images_of_the_client_by_a_seeded_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     one, truth = client(), client().probed(0)
     others = other_images(one.data, truth, 0)
     assert others.shape == (99, *truth.original.images.shape[1:])
@@ -241,17 +239,14 @@ def test_a_copy_among_the_other_images_is_a_tie_and_each_guess_has_candidates_of
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize(("dataset", "model", "local_steps"), [("photos", "cnn", 1), ("mnist-5k", "lenet", 3)])
-def test_exact_images_of_a_round_are_picked_out_and_blind_guesses_are_not(
-    dataset: str, model: str, local_steps: int
-) -> None:
+def test_only_exact_images_of_a_round_are_picked_out() -> None:
     # Two clients with 8 guesses each: copies of true images clear ten times the chance, images of the kind do not.
-    common = {"dataset": dataset, "model": model, "train_limit": 0, "test_limit": 0}
+    common = {"dataset": "photos", "model": "cnn", "train_limit": 0, "test_limit": 0}
     stranger = client(range(300, 308), range(0), **common).data.originals()
     found: dict[str, dict[str, list[float]]] = {}
     for part in range(2):
         train, test = range(part * 130, part * 130 + 130), range(part * 30, part * 30 + 30)
-        one = client(train, test, local_steps=local_steps, **common)
+        one = client(train, test, local_steps=1, **common)
         truth = one.trained_views()
         others = other_images(one.data, truth, 0, 99)
         own = {image.numpy().tobytes() for image in truth.original.images}

@@ -241,9 +241,8 @@ def test_the_simulated_attacker_is_trained_by_adam_on_its_own_loss_and_stays_at_
     later = one.apply_gradients(state, 1, [gradient])
     first = [state.optimizer[f"1/{at}/exp_avg"] for at in range(len(names))]
     for at, gradient in enumerate(own):
-        torch.testing.assert_close(
-            later.optimizer[f"1/{at}/exp_avg"], 0.9 * first[at] + 0.1 * gradient, atol=1e-7, rtol=1e-4
-        )
+        expected = 0.9 * first[at] + 0.1 * gradient
+        torch.testing.assert_close(later.optimizer[f"1/{at}/exp_avg"], expected, atol=1e-7, rtol=1e-4)
     for at, (gradient, (name, weight)) in enumerate(zip(against, edge.named_parameters(), strict=True)):
         velocity = 0.9 * state.optimizer[f"0/{at}/momentum_buffer"] + gradient + TASK.plan.weight_decay * weight
         expected = (weight - TASK.learning_rate * velocity).detach()
@@ -331,19 +330,14 @@ def test_the_audit_step_is_one_plain_step_on_the_first_sending() -> None:
     # Unshuffled: the gradient goes back to where each token came from.
     order = one.audits.orders(1, 1, 16)[0]
     origin = torch.zeros_like(gradient).flatten(0, 1).index_copy(0, order.flatten(), gradient.flatten(0, 1))
-    plain = client(edge_blocks=0)
-    tokens = plain.audits.send(frozen(one, initial(one)), 1, 1)[0]
-    batch = images_of(plain, tokens)
+    tokens = client(edge_blocks=0).audits.send(frozen(one, initial(one)), 1, 1)[0]
+    images = one.data.originals().images
+    embedded = edge.embed(normalise(images, one.data.card)).detach()
+    batch = images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
     (moved(normalise(batch, one.data.card)) * origin.view_as(gradient)).sum().backward()
     optimizer.step()
     for (name, after), before in zip(moved.named_parameters(), edge.parameters(), strict=True):
         torch.testing.assert_close(update[name], (after - before).detach(), atol=1e-6, rtol=1e-4)
-
-
-def images_of(one: SplitClient, tokens: Tensor) -> Tensor:
-    images = one.data.originals().images
-    embedded = one.load_edge({}).embed(normalise(images, one.data.card)).detach()
-    return images[(tokens[:, None] - embedded).abs().amax((2, 3)).argmin(1)]
 
 
 def test_nobody_is_sent_more_often_than_is_accounted() -> None:

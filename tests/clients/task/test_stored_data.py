@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,15 +26,12 @@ from tests.clients.federated.test_client import TASK as PLAIN
 from tests.other_package import offer
 
 TASK = PLAIN.but(dataset="photos", image_size=20, train_limit=120, test_limit=40, local_epochs=2, momentum=0.9)
-
-
-PIPELINES = [
-    ("VisualMixer(window_lower=2, window_upper=4)", True),
-    ("ImageNoise(std=0.1) | Downsample(factor=5) | DPSGD(noise_multiplier=1.0)", False),
-    ("InstaHide()", True),
-]
-
-
+CROPPED = {"crop_padding": 2, "horizontal_flip": True}
+PIPELINES: dict[str, dict[str, Any]] = {
+    "VisualMixer(window_lower=2, window_upper=4)": CROPPED,
+    "ImageNoise(std=0.1) | Downsample(factor=5) | DPSGD(noise_multiplier=1.0)": {},
+    "InstaHide()": CROPPED,
+}
 SHARE = range(3, 58)
 LITTLE = 1e-6
 
@@ -51,8 +49,8 @@ def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 
 def test_training_probes_audits_and_scores_are_the_same() -> None:
-    for pipeline, cropped in PIPELINES:
-        held, stored = both(pipeline=pipeline, **({"crop_padding": 2, "horizontal_flip": True} if cropped else {}))
+    for pipeline, cropped in PIPELINES.items():
+        held, stored = both(pipeline=pipeline, **cropped)
         weights = {name: tensor.clone() for name, tensor in shared_tensors(held.task.plan.build_model()).items()}
         assert equal(held.train(weights, {}).updates[0], stored.train(weights, {}).updates[0]), pipeline
         for left, right in zip(held.probe(weights, {}).updates, stored.probe(weights, {}).updates, strict=True):

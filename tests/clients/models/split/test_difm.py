@@ -25,10 +25,8 @@ def weight(module: torch.nn.Module, name: str) -> Array:
 
 def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
     fields, dim = tokens.shape
-    q, k, v, r = (
-        tokens @ weight(server.branches, f"vector_wise.{name}.weight").T
-        for name in ("query", "key", "value", "residual")
-    )
+    names = ("query", "key", "value", "residual")
+    q, k, v, r = (tokens @ weight(server.branches, f"vector_wise.{name}.weight").T for name in names)
     size, mixed = dim // heads, np.zeros((fields, dim))
     for head in range(heads):
         part = slice(head * size, (head + 1) * size)
@@ -38,11 +36,8 @@ def slow_logit(server: DIFMServer, tokens: Array, heads: int) -> float:
     vector = weight(server, "branches.from_vector.weight") @ np.maximum(mixed + r, 0).flatten()
     hidden = tokens.flatten()
     for layer in (0, 2):
-        hidden = np.maximum(
-            weight(server, f"branches.bit_wise.{layer}.weight") @ hidden
-            + weight(server, f"branches.bit_wise.{layer}.bias"),
-            0,
-        )
+        matrix, bias = (weight(server, f"branches.bit_wise.{layer}.{name}") for name in ("weight", "bias"))
+        hidden = np.maximum(matrix @ hidden + bias, 0)
     factors = vector + weight(server, "branches.from_bit.weight") @ hidden
     logit = float(weight(server, "prediction.bias"))
     for i in range(fields):
@@ -64,9 +59,8 @@ def test_logits_are_those_of_the_equations() -> None:
         np.testing.assert_allclose(logits[:, 1], [slow_logit(server, row, heads) for row in tokens.numpy()], rtol=1e-9)
     torch.manual_seed(1)
     server, tokens, order = DIFMServer(4, 4, 4), torch.randn(3, 4, 4), torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(
-        server.branches.vector_wise(tokens)[:, order], server.branches.vector_wise(tokens[:, order])
-    )
+    vector_wise = server.branches.vector_wise
+    torch.testing.assert_close(vector_wise(tokens)[:, order], vector_wise(tokens[:, order]))
     assert (server(tokens) - server(tokens[:, order])).abs().max() > 1e-4
 
 

@@ -113,10 +113,8 @@ def test_weights_depend_on_the_seed_alone_and_not_on_the_cut() -> None:
 
 
 def test_raw_patches_are_the_pixels_and_pass_through_an_adapter() -> None:
-    images = torch.rand(2, 3, 8, 12)
     for name in NAMES:
-        edge, server = build(name, replace(SMALL, edge_blocks=0, widening=2))
-        assert edge(images).shape == (2, 6, 16)
+        _, server = build(name, replace(SMALL, edge_blocks=0, widening=2))
         assert server(torch.rand(2, 6, 32)).shape == (2, 5)
         edge, server = build(name, replace(SMALL, edge_blocks=0, widening=2, raw_patches=True))
         assert isinstance(edge.embedding, RawPatches)
@@ -126,6 +124,7 @@ def test_raw_patches_are_the_pixels_and_pass_through_an_adapter() -> None:
         fast = set(map(id, server.fast_parameters()))
         assert fast == {id(p) for n, p in server.named_parameters() if n.startswith(("adapter.", "head."))}
         assert isinstance(build(name)[1].adapter, nn.Identity)
+    images = torch.rand(2, 3, 8, 12)
     tokens = RawPatches(4)(images)
     for row, column in itertools.product(range(2), range(3)):
         patch = images[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
@@ -204,22 +203,6 @@ def test_tokens_to_token_agrees_with_a_slow_reference() -> None:
 def attention_inputs(scale: float) -> tuple[Tensor, Tensor, Tensor]:
     queries, keys, values = scale * pictures(3, 2, 10, 8)
     return queries, keys, values
-
-
-@pytest.mark.numeric
-def test_performer_attention_converges_to_softmax_attention() -> None:
-    parts = attention_inputs(0.5)
-    exact = SoftmaxAttention(3, 8).attend(*parts)
-    assert torch.allclose(exact[0], slow_attention(SoftmaxAttention(3, 8), *(part[0] for part in parts)))
-    errors = []
-    for num_features in (64, 64 * 64):
-        torch.manual_seed(5)
-        estimates = [PerformerAttention(3, 8, num_features).double().attend(*parts) for _ in range(8)]
-        errors.append((torch.stack(estimates) - exact).square().mean().sqrt())
-    # 64 times the features: an eighth of the error. The estimate is a ratio with heavy tails: 28 seeds gave 3.9 to 8.3, and errors
-    # of up to 0.03 of the values.
-    assert 2.5 < errors[0] / errors[1] < 20
-    assert errors[1] < 0.06 * exact.square().mean().sqrt()
 
 
 def test_performer_attention_is_stable_and_has_true_derivatives_and_orthogonal_features() -> None:
