@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -49,15 +48,6 @@ def run(site: Path, *arguments: str, **more: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-def test_the_examples_obey_what_every_class_must(installed: Path) -> None:
-    """By the tests of every defence and every attack, all in one run."""
-    paths = [f"tests/common/{file}" for file in ("test_every_defense.py", "test_every_attack.py")]
-    listed = run(installed, "-m", "pytest", "-v", "-p", "no:cacheprovider", *paths, TEST_ONLY=" ".join(EXAMPLES))
-    for name in EXAMPLES:
-        assert listed.count(f"[{name}") >= 3, listed
-
-
 @pytest.mark.long
 def test_the_examples_work_in_a_run(installed: Path, tmp_path: Path) -> None:
     code = f"""
@@ -75,16 +65,6 @@ run_experiment(LocalGrid(2), Experiment.of(
     rows = (tmp_path / "run" / "rows.jsonl").read_text()
     assert rows.count('"defense": "Posterise(bits=1)", "attack": "NearestAuxiliary(candidates=8)"') > 3
     assert '"status": "failed"' not in rows
-
-
-@pytest.mark.slow
-def test_the_examples_are_listed(installed: Path) -> None:
-    for what, name in (
-        *(("defenses", "Posterise"), ("attacks", "NearestAuxiliary"), ("models", "gelu_net"), ("datasets", "stripes")),
-    ):
-        listed = run(installed, FEDVEIL, "list", what)
-        assert re.search(rf"^ *{name}\b", listed, re.MULTILINE), listed
-        assert what != "models" or "my_package.net:GeluNet of the package my-package 1.0" in listed
 
 
 WRONG = (

@@ -37,27 +37,6 @@ def test_the_source_and_its_drawing_obey_the_rules(structure: ModuleType) -> Non
     assert [name for name, times in classes.items() if times > 1 and not name.startswith("_")] == []
 
 
-@pytest.mark.long
-def test_a_new_file_needs_no_line_on_the_page_and_all_else_does(
-    structure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page as it was before a file, or a folder of files, was added; and pages that are wrong."""
-    whole = structure.page()
-    added = {"defenses.images.blur", *(name for name in structure.modules() if name.startswith("attacks.smashed"))}
-    before = structure.page(left_out=added)
-    assert ["`blur`" in text and "attacks/smashed" in text for text in (whole, before)] == [True, False]
-    assert (structure.unnamed(before), structure.unnamed(whole)) == (added, frozenset())
-    monkeypatch.setattr(structure, "PAGE", tmp_path / "structure.md")
-    line = next(line for line in whole.splitlines(keepends=True) if line.startswith("- `instahide`"))
-    gone = line.replace("instahide", "taken_away")
-    for text, outdated in (
-        (whole, False), (before, False), (whole.replace(line, ""), False), (whole.replace(line, line + gone), True),
-        (whole.replace(line, "- `instahide`: Something else.\n"), True), (whole.replace("checks  module_calls", "checks"), True),
-    ):  # fmt: skip
-        (tmp_path / "structure.md").write_text(text)
-        assert structure.is_outdated() == outdated, text
-
-
 def test_the_rules_see_what_breaks_them(structure: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = "attacks.scoring.metrics"
     for source in (

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
-import re
 from inspect import signature
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import attacks
-import defenses
 from attacks.registry import ATTACKS
 from attacks.spec import parse_attacks
 from defenses import (
@@ -142,7 +138,7 @@ def many(count: int, join: str) -> str:
 
 def test_more_than_anybody_runs_is_refused_and_as_much_as_is_allowed_read() -> None:
     for text, message in (
-        ("Clip();" * 20_000, "the defence text holds 20000 statements; allowed: at most 200"),
+        ("Clip();" * 5_000, "the defence text holds 5000 statements; allowed: at most 200"),
         (many(201, "; "), "the defence text holds 201 statements; allowed: at most 200"),
         (many(33, " | "), r"the defence text joins 33 stages by \|; allowed: at most 32"),
         ("Blur()|" * 20_000 + "Blur()", r"the defence text joins 20001 stages by \||cannot be read"),
@@ -154,10 +150,3 @@ def test_more_than_anybody_runs_is_refused_and_as_much_as_is_allowed_read() -> N
     with bounded(10, 2**28):
         assert len(parse_pipelines(many(200, "; "))) == 201
         assert len(parse(many(32, " | ")).defenses) == 32
-
-
-def test_help_and_star_imports_give_what_a_package_exports() -> None:
-    for package in (attacks, defenses):
-        one_line = re.findall(r" import (\w+) as \1$", inspect.getsource(package), re.MULTILINE)
-        assert len(one_line) > 30
-        assert sorted(package.__all__) == sorted(one_line)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.ndimage import map_coordinates
 from torch import Tensor, nn
-from torchvision.models import resnet18, vgg11
 
 from defenses.base import DefenseError
 from defenses.smashed.grad_cam import grad_cam, last_map_layer
@@ -76,9 +75,6 @@ def test_a_linear_network_has_a_map_in_closed_form() -> None:
     net[2].bias.data = torch.zeros(2)
     image = torch.arange(-4.0, 12.0).view(1, 1, 4, 4)
     torch.testing.assert_close(grad_cam(net, image, layer), image.clamp(min=0)[0] / 11, rtol=1e-6, atol=1e-6)
-    # Evidence against class 1 is where the image is negative.
-    net[2].bias.data[1] = 1000.0
-    torch.testing.assert_close(grad_cam(net, image, layer), (-image).clamp(min=0)[0] / 4)
     assert not grad_cam(net, torch.ones(2, 1, 4, 4), layer).any()  # the same everywhere: nothing stands out
     net[2].weight.data = -net[2].weight.data.abs()
     assert not grad_cam(net, torch.rand(2, 1, 4, 4), layer).any()  # no evidence
@@ -93,13 +89,6 @@ def test_maps_are_seven_positions_wide_or_as_wide_as_there_are_and_behind_the_cu
     # At 12 pixels the front has 12 x 12 inside and sends 6 x 6, which no later maps exceed.
     for side, wanted in ((12, back[1]), (28, back)):
         assert last_map_layer(net, pictures(1, side, side + 8), front) is wanted
-
-
-@pytest.mark.long
-def test_the_last_maps_are_those_of_the_last_convolutional_block() -> None:
-    with torch.random.fork_rng():
-        for net, chosen in ((resnet18(), "layer4"), (vgg11(init_weights=False), "features")):
-            assert last_map_layer(net, torch.rand(2, 3, 224, 224)) is getattr(net, chosen)
 
 
 def test_what_has_no_map_is_refused() -> None:

@@ -99,14 +99,6 @@ def test_the_loss_is_the_same_no_hook_outlives_it_and_batch_norm_sees_each_batch
     assert (guarded.optimizer, guarded.loader, guarded.model) == (made.optimizer, made.loader, made.model)
 
 
-def test_zeros_of_a_relu_are_pruned_first() -> None:
-    model, images = network(nn.ReLU), examples(1)[0].requires_grad_()
-    representation = model[:-1](images)
-    dead = (representation == 0)[0]
-    assert 0 < int(dead.sum()) < 11
-    assert torch.equal(Soteria(fraction=float(dead.sum()) / 11).kept(representation, images), ~dead)
-
-
 def test_it_refuses_what_has_no_such_layer() -> None:
     bare = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten())
     for defense, model, message in (
