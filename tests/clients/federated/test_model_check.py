@@ -22,7 +22,6 @@ from clients.task.local_data import LocalData
 from clients.task.task import load_weights
 from clients.wire.records import tensors_of
 from defenses.pipeline import Pipeline
-from tests.clients.asked import allowed_by
 from tests.clients.asked import allowed_by, refused
 from tests.clients.federated.test_messages import Asker
 from tests.clients.secrets.test_draws import TASK, weights_of
