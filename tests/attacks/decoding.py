@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,8 @@ from clients.data.datasets import load_dataset
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.base import Batch, Defense
 from defenses.pipeline import Pipeline
+from tests.attacks.wire import stream as seeded
+from tests.attacks.wire import untrained
 
 AUXILIARY, TARGETS, BATCH = 240, 16, 32
 SHAPE = (1, 28, 28)
@@ -33,10 +36,6 @@ class Unreadable:
         raise AssertionError("the attack read what it must not see")
 
 
-def seeded(number: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(number)
-
-
 @cache
 def digits() -> tuple[Tensor, Tensor]:
     """Auxiliary images, and others that belong to a client."""
@@ -51,13 +50,9 @@ def sender(*defenses: Defense, width: int = 32, edge_blocks: int = 1, raw_patche
     return Sender(edge.eval().requires_grad_(False), Pipeline(defenses), MEAN, STD)
 
 
-def train(*_: Any) -> nn.Module:
-    raise AssertionError("a decoder trains no model of the clients'")
-
-
 def knowledge(client: Sender | None, count: int = AUXILIARY, pipeline: Pipeline | None = None) -> Knowledge:
     auxiliary = Batch(digits()[0][:count], torch.ones(count, 1))
-    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, train, client)
+    return Knowledge(auxiliary, pipeline or Pipeline(), MEAN, STD, untrained, client)
 
 
 def observe(client: Sender, transmissions: int = 1, targets: int = TARGETS, **changes: Any) -> SmashedData:
@@ -68,17 +63,8 @@ def observe(client: Sender, transmissions: int = 1, targets: int = TARGETS, **ch
         rest = own[targets:][torch.randperm(len(own) - targets, generator=stream)[: BATCH - targets]]
         with torch.no_grad():
             rounds.append(client.send(torch.cat([own[:targets], rest]), stream))
-    seen: dict[str, Any] = {
-        "features": torch.stack(rounds),
-        "num_targets": targets,
-        "edge": client.edge,
-        "server": nn.Identity(),
-        "input_shape": SHAPE,
-        "mean": MEAN,
-        "std": STD,
-        "orders": Unreadable(),
-    }
-    return SmashedData(**(seen | changes))
+    seen = SmashedData(torch.stack(rounds), targets, client.edge, nn.Identity(), SHAPE, MEAN, STD, orders=Unreadable())
+    return replace(seen, **changes)
 
 
 def error(guess: Reconstruction) -> float:

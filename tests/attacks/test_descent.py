@@ -32,9 +32,8 @@ def test_each_image_keeps_its_own_best_iterate() -> None:
 
 def test_one_number_for_all_images_keeps_them_together() -> None:
     # A step far beyond the minimum: the start is the best.
-    best, lowest = minimise(
-        lambda x: (x - 0.51).square().sum(), torch.full((2, 1), 0.5), 2, StepRule(0.9, in_range=True)
-    )
+    start, rule = torch.full((2, 1), 0.5), StepRule(0.9, in_range=True)
+    best, lowest = minimise(lambda x: (x - 0.51).square().sum(), start, 2, rule)
     assert best.flatten().tolist() == [0.5, 0.5]
     assert float(lowest) == pytest.approx(2e-4, rel=1e-3)
 
@@ -99,7 +98,6 @@ def test_every_search_reports_each_of_its_steps_to_its_own_context() -> None:
         assert len(heard) == steps or not never_ends_early
         alone = attack(observation, torch.Generator().manual_seed(0))
         assert torch.equal(watched_guess.images, alone.images)
-        assert len(heard) <= steps, "nobody listens outside"
 
 
 def test_steps_are_told_when_they_are_done() -> None:

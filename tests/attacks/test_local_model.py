@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from attacks.exact.head_inversion import HeadInversion
 from attacks.gradient.costs import COSTS
 from attacks.gradient.labels import LabelInference
-from attacks.gradient.noise_models import MaskedInversion
-from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
 from attacks.local_model import local_model
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, require_trained, trained_parameters
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, sigmoid_net
+from tests.attacks.wire import CLASSES, MEAN, STD, classes, observe, pictures, relu_net, stream
 
 SIZE = 144
 
@@ -60,7 +58,6 @@ def test_answers_as_the_client_does_and_leaves_the_global_model_alone():
 def test_buffers_that_are_not_sent_keep_their_values_counters_are_ignored_and_no_variance_is_negative():
     seen, _ = trained()
     without = {name: value for name, value in seen.update.items() if "running" not in name}
-    assert len(without) < len(seen.update)
     kept = dict(local_model(replace(seen, update=without)).named_buffers())
     assert torch.equal(kept["1.running_mean"], dict(seen.model.named_buffers())["1.running_mean"])
     counted = replace(seen, update=seen.update | {"1.num_batches_tracked": torch.tensor(60)})
@@ -74,12 +71,8 @@ def test_buffers_that_are_not_sent_keep_their_values_counters_are_ignored_and_no
 def test_an_update_or_statistics_that_do_not_fit_are_refused():
     seen, _ = trained()
     update = seen.update
-    cases = [
-        ({}, ""),
-        (update | {"odd": torch.zeros(1)}, ""),
-        ({name: value[None] for name, value in update.items()}, ""),
-        ({name: value * float("nan") for name, value in update.items()}, ""),
-    ]
+    cases = [({}, ""), (update | {"odd": torch.zeros(1)}, "")]
+    cases += [({name: change(v) for name, v in update.items()}, "") for change in (lambda v: v[None], lambda v: v / 0)]
     for name in ("1.running_mean", "1.running_var"):
         cases += [(update | {name: bad}, name) for bad in (torch.zeros(3), torch.full((SIZE,), torch.nan))]
     for case, named in cases:
@@ -99,10 +92,6 @@ def test_normalisation_is_per_channel():
 # ---- frozen parameters are neither matched nor needed
 
 
-def stream() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 def frozen(model: nn.Module, *prefixes: str) -> nn.Module:
     """A copy that does not train parameters with these beginnings."""
     copied = copy.deepcopy(model)
@@ -114,12 +103,9 @@ def frozen(model: nn.Module, *prefixes: str) -> nn.Module:
 def partly(model: nn.Module, image: Tensor, label: Tensor, *prefixes: str, zeros: bool) -> ClientUpdate:
     """The update of a client that froze these, sent as zeros or left out."""
     seen = observe(model, image, label)
-    update = {
-        name: torch.zeros_like(value) if name.startswith(prefixes) else value
-        for name, value in seen.update.items()
-        if zeros or not name.startswith(prefixes)
-    }
-    return replace(seen, model=frozen(model, *prefixes), update=update)
+    update = {name: value for name, value in seen.update.items() if not name.startswith(prefixes)}
+    nothing = {name: torch.zeros_like(value) for name, value in seen.update.items()} if zeros else {}
+    return replace(seen, model=frozen(model, *prefixes), update=nothing | update)
 
 
 def test_the_gradient_is_that_of_trained_parameters() -> None:
@@ -159,33 +145,13 @@ def test_the_true_image_has_the_least_objective_by_the_trained_layers_alone() ->
     model, image, label = relu_net(), pictures(1), classes(1)
     seen = partly(model, image, label, "1.", zeros=True)
     matched = {name: value[None] for name, value in seen.gradient().items()}
-    believed = matched | {
-        name: torch.zeros_like(value)[None] for name, value in model.named_parameters() if name[0] == "1"
-    }
+    zeros = {name: 0 * value.detach()[None] for name, value in model.named_parameters() if name[0] == "1"}
     losses = []
-    for targets in (matched, believed):
-        objective = GradientMatching(
-            MatchingProblem(
-                attackable(seen.model, True), (1, 1, 12, 12), CLASSES, targets, label[None], COSTS["cosine"], 0.0
-            )
-        )
-        loss, _ = objective(((image - MEAN[0]) / STD[0]).flatten(1), torch.arange(1))
+    for targets in (matched, matched | zeros):
+        given = attackable(seen.model, True), (1, 1, 12, 12), CLASSES, targets, label[None], COSTS["cosine"], 0.0
+        loss, _ = GradientMatching(MatchingProblem(*given))(((image - MEAN[0]) / STD[0]).flatten(1), torch.arange(1))
         losses.append(float(loss))
     assert losses[0] < 1e-5 < 1e-2 < losses[1]
-
-
-@pytest.mark.numeric
-def test_matching_and_whole_rounds_need_no_frozen_layer() -> None:
-    model, image, label = sigmoid_net(), pictures(1), classes(1)
-    known = replace(partly(model, image, label, "0.", zeros=False), labels=label)
-    for kind in (InvertingGradients, MaskedInversion):
-        guess = kind(iterations=80, restarts=1, total_variation=0.0)(known, stream())
-        assert not guess.failure
-        assert guess.diagnostics["objective"] < 3e-2
-        assert guess.diagnostics["differenced"] == 0.0
-    guess = InvertingGradients(iterations=2, restarts=1)(replace(known, local_steps=2), stream())
-    assert not guess.failure
-    assert guess.diagnostics["unrolled"] == 1.0
 
 
 def test_the_first_trained_linear_layer_is_solved() -> None:

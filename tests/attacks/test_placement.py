@@ -15,13 +15,9 @@ from attacks.base import Attack, Knowledge
 from attacks.placement import HOST, Placement
 from defenses import parse
 from defenses.base import Batch
-from tests.attacks.wire import MEAN, STD, classes, observe, pictures, sigmoid_net
+from tests.attacks.wire import MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 
 META = Placement(torch.device("meta"))
-
-
-def streams(count: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(at) for at in range(count)]
 
 
 def probes(count: int) -> list[Any]:
@@ -81,15 +77,15 @@ def test_clients_are_simulated_with_examples_on_the_host() -> None:
 
 def test_fewer_observations_at_once_draw_the_same_and_compared_clients_are_never_parted() -> None:
     for most in (1, 2, 3, 5):
-        ours, theirs = streams(5), streams(5)
+        ours, theirs = generators(5), generators(5)
         found = Placement(HOST).attack_many(Hungry(most), range(5), ours)
         wanted = Hungry(5).attack_many(range(5), theirs)
         assert [guess.classes.tolist() for guess in found] == [guess.classes.tolist() for guess in wanted]
         assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(ours, theirs, strict=True))
     with pytest.raises(AttackError, match="out of memory with a single"):
-        Placement(HOST).attack_many(Hungry(0), range(2), streams(2))
+        Placement(HOST).attack_many(Hungry(0), range(2), generators(2))
     with pytest.raises(torch.OutOfMemoryError):
-        Placement(HOST).attack_many(Hungry(2, together=True), range(5), streams(5))
+        Placement(HOST).attack_many(Hungry(2, together=True), range(5), generators(5))
     assert Placement(HOST).attack_many(Hungry(2), [], []) == []
 
 
@@ -108,7 +104,7 @@ def test_attacks_compute_in_full_float32_and_leave_the_settings_as_they_were() -
     try:
         for one in settings:
             one.allow_tf32 = True
-        (found,) = Placement(HOST).attack_many(Exact(), [0], streams(1))
+        (found,) = Placement(HOST).attack_many(Exact(), [0], generators(1))
         assert found.classes.item() == 0
         assert all(one.allow_tf32 for one in settings)
     finally:

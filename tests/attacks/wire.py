@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,21 +105,20 @@ def observe(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) ->
     gradient = torch.autograd.grad(loss, list(model.parameters()))
     rate = 0.1
     update = {name: -rate * g for (name, _), g in zip(model.named_parameters(), gradient, strict=True)}
-    shape = (images.shape[1], images.shape[2], images.shape[3])
-    seen: dict[str, Any] = {
-        "model": model,
-        "update": update,
-        "input_shape": shape,
-        "mean": MEAN,
-        "std": STD,
-        "num_examples": len(images),
-        "batch_size": len(images),
-        "local_steps": 1,
-        "learning_rate": rate,
-        "labels": labels,
-        "train_mode": model.training,
-    }
-    return ClientUpdate(**(seen | changes))
+    seen = ClientUpdate(
+        model, update, tuple(images.shape[1:]), MEAN, STD, len(images), len(images), 1, rate, labels=labels,
+        train_mode=model.training,
+    )  # fmt: skip
+    return replace(seen, **changes)
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def untrained(*_: Any) -> nn.Module:
+    """Trains for attacks that must not ask for it."""
+    raise AssertionError("this attack trains no model of the clients'")
 
 
 def generators(count: int, seed: int = 0) -> list[torch.Generator]:

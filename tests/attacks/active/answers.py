@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,14 +48,12 @@ def answered(model: nn.Module, images: Tensor, labels: Tensor, **changes: Any) -
     """One step on ``images`` (B, C, H, W) in [0, 1]."""
     local = copy.deepcopy(model)
     optimizer = torch.optim.SGD(local.parameters(), RATE)
-    values: dict[str, Any] = {"input_shape": SHAPE, "mean": MEAN, "std": STD}
-    values |= {"num_examples": len(images), "batch_size": len(images), "local_steps": 1, "learning_rate": RATE}
-    seen = ManipulatedProbe(model=model, update={}, **values | changes)
+    seen = replace(ManipulatedProbe(model, {}, SHAPE, MEAN, STD, len(images), len(images), 1, RATE), **changes)
     F.cross_entropy(local(normalise(images, seen)), labels).backward()
     optimizer.step()
     before = dict(model.named_parameters())
     update = {name: (after - before[name]).detach() for name, after in local.named_parameters()}
-    return ManipulatedProbe(**{**vars(seen), "update": update})
+    return replace(seen, update=update)
 
 
 def probed(attack: ActiveAttack, images: Tensor, labels: Tensor, model: str = "mlp", seed: int = 0) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 from statistics import mean
 from typing import Any
 
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from attacks import AttackError, AttributeInference, Attributes, Knowledge, score
@@ -38,7 +36,6 @@ def halves() -> tuple[EdgeHalf, ServerHalf]:
 
 
 def sender(*defenses: SmashedDefense) -> Sender:
-    """Of tokens."""
     return Sender(halves()[0], Pipeline(defenses), MEAN, STD)
 
 
@@ -86,22 +83,15 @@ def test_it_reads_an_attribute_that_a_glance_tells() -> None:
 
 
 @pytest.mark.numeric
-def test_only_the_retrained_adversary_sees_through_what_can_be_undone_and_none_through_noise() -> None:
+def test_only_the_retrained_adversary_sees_through_what_can_be_undone() -> None:
     for kind in KINDS:
         assert accuracy(kind, fitted(kind, "split", "static", Negate()), Negate()) < 0.75, kind
         assert accuracy(kind, fitted(kind, "split", "retrained", Negate()), Negate()) > 0.85, kind
     # A shuffle changes no token, and nobody needs their order.
     assert accuracy("tokens", fitted("tokens", "split", "static"), PatchShuffle()) > 0.85
-    plain, defended = (
-        fitted("maps", "split", "static", *defenses).learned.network.state_dict() for defenses in ((), (Negate(),))
-    )
+    both = fitted("maps", "split", "static"), fitted("maps", "split", "static", Negate())
+    plain, defended = (attack.learned.network.state_dict() for attack in both)
     assert all(torch.equal(plain[name], defended[name]) for name in plain), "static training never meets the defence"
-    for kind, (_, draw, sent) in KINDS.items():
-        images, value = draw(400, seed=7)
-        seen = sent(images)
-        noise = torch.randn(seen.features.shape, generator=seeded(8)) * seen.features.std() + seen.features.mean()
-        guess = fitted(kind, "split", "retrained")(replace(seen, features=noise), seeded(0))
-        assert stats.binomtest(round(sum(attribute_hits(guess, value))), 400, 0.5).pvalue > 1e-4, f"{kind}: noise"
 
 
 def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
@@ -139,13 +129,7 @@ def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused() -
     )  # fmt: skip
 
 
-def test_tokens_of_another_length_are_never_read_and_guesses_of_other_images_have_no_score() -> None:
-    images, value = bright(4, seed=1)
-    tokens = query_of_tokens(images)
-    attack = fitted("tokens", "split", "retrained")
-    guess = attack(replace(tokens, features=tokens.features[..., :8]), seeded(0))
-    assert "allowed: (16, 16)" in guess.failure
-    assert score(guess, value) == {"attribute-accuracy": [0.0] * 4}
+def test_guesses_of_other_images_have_no_score() -> None:
     with pytest.raises(ValueError, match="2 guessed attributes of 3 images"):
         score(Attributes(torch.zeros(2, 2)), torch.zeros(3, dtype=torch.int64))
     assert Attributes(torch.tensor([[0.0, 1.0], [math.nan, 1.0], [2.0, 1.0]])).values.tolist() == [1, -1, 0]

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from attacks.scoring.metrics import optimal_assignment
-from tests.attacks.wire import CLASSES, classes, observe, pictures, relu_net
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.attacks.wire import CLASSES, classes, observe, pictures, relu_net, stream
 
 
 def in_single_precision(seen: ClientUpdate) -> ClientUpdate:

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import AttackError, SpearPlusPlus
-from attacks.exact.dictionary.sparse_dictionary import SparseDictionary
 from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
 from attacks.exact.missing_examples import MissingExamples
-from attacks.exact.sparse_directions import SparseDirections, unit
+from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
-from attacks.scoring.metrics import optimal_assignment
 from defenses.module_calls import calls_of
 from tests.attacks.exact.solving import (
     assert_refused,
@@ -37,20 +35,13 @@ from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net
 QUICK = Spear(max_samples=200_000, max_descents=1000)
 
 
-@pytest.mark.long
-def test_an_unknown_learning_rate_a_clipped_or_rounded_update_and_equal_examples_do_no_harm() -> None:
-    whole = sent(4, 60)
-    clipped = replace(whole, update={name: 0.01 * value for name, value in whole.update.items()})
-    for seen in (sent(4, 60, learning_rate=None), clipped, in_single_precision(whole)):
-        guess = QUICK(seen, stream())
-        images, said = paired(guess, pictures(4, seed=3))
-        assert float((images - pictures(4, seed=3)).abs().max()) < 1e-3
-        assert torch.equal(said, classes(4, seed=3))
-        assert guess.diagnostics["sparsity_match"] > 0.99
-        assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
-    guess = QUICK(observe(relu_net(60), pictures(3, seed=5)[[0, 1, 1, 2]], torch.tensor([0, 1, 1, 2])), stream())
-    own, theirs = optimal_assignment(guess.images, pictures(3, seed=5))
-    assert float((guess.images[own] - pictures(3, seed=5)[theirs]).abs().max()) < 1e-4
+def test_a_clipped_and_rounded_update_of_an_unknown_learning_rate_is_solved() -> None:
+    whole = in_single_precision(sent(4, 60))
+    clipped = {name: 0.01 * value for name, value in whole.update.items()}
+    guess = QUICK(replace(whole, update=clipped, learning_rate=None), stream())
+    assert largest_error(guess, pictures(4, seed=3)) < 1e-3
+    assert guess.diagnostics["sparsity_match"] > 0.99
+    assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
 
 def test_either_search_finds_all() -> None:
@@ -91,7 +82,6 @@ def test_sampling_needs_as_many_samples_as_theory_says() -> None:
     assert largest_error(enough(seen, stream()), images) < 1e-3
     few = Spear(search="samples", max_samples=1)(drawn(20, 200), stream())
     assert "of 20 examples in" in few.failure
-    assert few.diagnostics["rank"] == 20
     # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
     assert samples_by_theory(drawn(24, 200), drawings(24)) > Spear().max_samples
 
@@ -141,7 +131,6 @@ def test_one_example_is_a_quotient_whatever_the_activation() -> None:
 
 def test_where_it_does_not_apply_it_says_so() -> None:
     whole = sent(4, 60)
-    loud = {n: u + 1e-3 * noise_for(whole)[n] for n, u in whole.update.items()}
     convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(200, CLASSES))
     cases = (
         (convolution, {}, "no linear layer of Sequential sees the pixels"),
@@ -151,7 +140,6 @@ def test_where_it_does_not_apply_it_says_so() -> None:
         (relu_net(9), {}, "too few for 4 examples"),
         (relu_net(60), {"local_steps": 3}, "the update has 3 local steps"),
         (relu_net(60), {"learning_rate": None, "weight_decay": 1e-3}, "weight decay"),
-        (relu_net(60), {"update": loud}, "without a gap there, noise"),
         (relu_net(60), {"update": noise_for(whole)}, "without a gap there, noise"),
     )
     assert_refused(QUICK, ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases))
@@ -183,23 +171,18 @@ def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
     return replace(seen, update=update, local_steps=steps, learning_rate=rate)
 
 
-def test_it_agrees_with_spear_on_small_batches() -> None:
+def test_small_batches_are_exact() -> None:
     for batch, width in ((1, 20), (2, 60), (4, 100)):
         seen = sent(batch, width)
-        theirs = Spear(max_samples=20_000, max_descents=256)(seen, stream())
         guess = SpearPlusPlus()(seen, stream())
-        assert largest_error(guess, theirs.images) < 1e-4
         assert largest_error(guess, pictures(batch, seed=3)) < 1e-4
-        assert sorted(guess.labels.tolist()) == sorted(theirs.labels.tolist())
+        assert sorted(guess.labels.tolist()) == sorted(classes(batch, seed=3).tolist())
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
 
 def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
-    """The same budget of work: 32 examples need 2^31 samples, and the learning a few starts."""
     batch, model = 32, deep(600)
     seen = observe(model, drawings(batch), classes(batch))
-    few = Spear(search="samples", max_samples=20_000)(seen, stream())
-    assert "of 32 examples in" in few.failure
     guess = SpearPlusPlus()(seen, stream())
     assert largest_error(guess, drawings(batch)) < 1e-3
     assert guess.diagnostics["starts"] < 20
@@ -213,28 +196,10 @@ def test_several_steps_leave_the_inputs_exact() -> None:
     assert guess.diagnostics["rank"] == 8
 
 
-@pytest.mark.numeric
-def test_noise_that_leaves_the_singular_values_leaves_the_images() -> None:
-    seen = observe(deep(600), drawings(6), classes(6))
-    size, noise = float(seen.update["1.weight"].square().mean().sqrt()), noise_for(seen)
-
-    def noisy(share: float) -> ClientUpdate:
-        return replace(seen, update={n: u + share * size * noise[n] for n, u in seen.update.items()})
-
-    assert largest_error(SpearPlusPlus()(noisy(0.005), stream()), drawings(6)) < 0.1
-    assert SpearPlusPlus()(noisy(50.0), stream()).failure.startswith("does not apply")
-
-
 def test_spear_plus_plus_says_where_it_does_not_apply() -> None:
-    cases = (
-        (without_bias(), {}, "has no bias"),
-        (smooth(), {}, "no ReLU follows layer '1'"),
-        (relu_net(9), {}, "too few for 4 examples"),
-        (relu_net(60), {"local_steps": 3, "weight_decay": 0.1}, "weight decay of several local steps"),
-    )
-    assert_refused(
-        SpearPlusPlus(), ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases)
-    )
+    several = {"local_steps": 3, "weight_decay": 0.1}
+    seen = observe(relu_net(60), pictures(4), classes(4), **several)
+    assert_refused(SpearPlusPlus(), [(sent(4, 9), "too few"), (seen, "weight decay of several local steps")])
     assert_limits(SpearPlusPlus, max_starts=(0, 1))
     # Too few directions: the failure says how many were found.
     assert "of 14 examples in" in SpearPlusPlus(max_starts=1)(sent(14, 60), stream()).failure
@@ -242,55 +207,3 @@ def test_spear_plus_plus_says_where_it_does_not_apply() -> None:
     assert unscaled_gradient(seen).keys() == seen.update.keys()
     with pytest.raises(AttackError, match="several local steps"):
         unscaled_gradient(replace(seen, local_steps=2))
-
-
-# ---- learning of sparse dictionaries against dictionaries that are known
-
-
-def sparse(rows: int, columns: int, share: float, seed: int) -> Tensor:
-    """(rows, columns) with independent normal entries, of which each is zero with probability 1 - ``share``."""
-    generator = stream(seed)
-    values = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    return values * (torch.rand(rows, columns, generator=generator) < share)
-
-
-def found_of(known: Tensor, search: SparseDictionary, left: Tensor) -> int:
-    """How many of the true columns (m, R) are among the directions found, up to sign and scale."""
-    truth = unit((left.T @ known).T)
-    close = (search.sure() @ truth.T).abs() > 1 - 1e-9
-    assert int(close.sum()) == len(search.sure()), "a direction is no column"
-    return int(close.any(0).sum())
-
-
-def learned(known: Tensor, mixing: Tensor, starts: int = 4) -> tuple[SparseDictionary, Tensor]:
-    """A search in the column space of ``known`` (m, R) @ ``mixing`` (R, N)."""
-    left = torch.linalg.svd(known @ mixing, full_matrices=False)[0][:, : known.shape[1]]
-    search = SparseDictionary(left, 1e-14)
-    for seed in range(starts):
-        if len(search.sure()) < search.rank:
-            search.learn(stream(seed))
-    return search, left
-
-
-@pytest.mark.numeric
-def test_a_known_dictionary_is_found_up_to_order_and_scale_and_dense_columns_are_not_taken_for_one() -> None:
-    for rows, columns in ((300, 10), (800, 30)):
-        known = sparse(rows, columns, 0.5, seed=1)
-        mixing = torch.randn(columns, 2 * columns, generator=stream(2), dtype=torch.float64)
-        search, left = learned(known, mixing)
-        assert found_of(known, search, left) == columns
-    known = torch.randn(300, 10, generator=stream(1), dtype=torch.float64)
-    search, _ = learned(known, torch.eye(10, dtype=torch.float64))
-    assert len(search.sure()) == 0
-
-
-@pytest.mark.numeric
-def test_columns_with_most_zeros_in_common_are_told_apart() -> None:
-    """Two columns that differ in 6 % of their zeros: their sums have nearly as many, and one row of chance more."""
-    known = sparse(600, 12, 0.5, seed=3)
-    generator = stream(4)
-    for one, other in ((0, 1), (2, 3)):
-        on = (known[:, one] != 0) ^ (torch.rand(600, generator=generator) < 0.06)
-        known[:, other] = on * (known[:, one] + 0.5 * torch.randn(600, generator=generator, dtype=torch.float64))
-    search, left = learned(known, torch.eye(12, dtype=torch.float64), starts=8)
-    assert found_of(known, search, left) == 12

@@ -23,11 +23,7 @@ from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from tests.attacks.limits import assert_limits
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
+from tests.attacks.wire import stream as seeded
 
 TINY = {"iterations": 4, "batch_size": 6, "latent": 8, "width": 4, "images_per_class": 2}
 
@@ -52,9 +48,8 @@ def history():
     generator = seeded()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(1, 8, 5, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 49, 32), nn.Tanh(), nn.Linear(32, 10)
-        )
+        layers = nn.Conv2d(1, 8, 5, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 49, 32), nn.Tanh(), nn.Linear(32, 10)
+        model = nn.Sequential(*layers)
     updates = []
     for _ in range(2):
         start = pickle.loads(pickle.dumps(model))
@@ -81,8 +76,8 @@ def knowing(images):
 
 
 def attacks():
-    multitask = MultitaskGAN(**TINY, representative_iterations=3).fit(knowing(pictures(20, seed=9)), seeded())
-    return [ClassGAN(**TINY), multitask]
+    multitask = MultitaskGAN(**TINY, representative_iterations=3)
+    return [ClassGAN(**TINY), multitask.fit(knowing(pictures(20, seed=9)), seeded())]
 
 
 @cache
@@ -140,7 +135,6 @@ def test_the_received_model_recognises_what_was_drawn_for_it_and_auxiliary_image
 
 
 def test_broken_clients_and_rounds_are_left_out_and_classes_can_be_named():
-    """That guesses repeat and leave what was seen alone holds for every attack: tests/common."""
     good = small(1).updates[0]
     bad = replace(good, update={})
     for attack in attacks():
@@ -165,11 +159,8 @@ def test_multitask_needs_auxiliary_images_of_the_right_shape_and_uses_representa
     fitted = attack.fit(knowing(pictures(4, side=8)), seeded())
     assert "auxiliary images are" in fitted(small(), seeded()).failure
     assert fitted == attack
-    multitask = attacks()[1]
-    guess, without = (
-        one.attack_many([small(1), small(2)], [seeded(1), seeded(2)])[0]
-        for one in (multitask, replace(multitask, identity=0.0))
-    )
+    two = attacks()[1], replace(attacks()[1], identity=0.0)
+    guess, without = (one.attack_many([small(1), small(2)], [seeded(1), seeded(2)])[0] for one in two)
     assert (guess.diagnostics["representatives"], without.diagnostics["representatives"]) == (4, 0)
     assert not torch.equal(guess.images, without.images)
     for cls in (ClassGAN, MultitaskGAN):

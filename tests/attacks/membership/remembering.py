@@ -16,6 +16,7 @@ from attacks.observations import ClientUpdate
 from clients.data.datasets import load_dataset
 from defenses.base import Batch, InputDefense
 from defenses.pipeline import Pipeline
+from tests.attacks.wire import stream as seeded
 
 MEAN, STD = (0.13,), (0.31,)
 MEMBERS, OTHERS, AUXILIARY = 100, 400, 400
@@ -23,10 +24,6 @@ STEPS, RATE = 60, 0.1
 
 Trainer = Callable[[nn.Module, Tensor, Tensor], nn.Module]
 Records = tuple[Tensor, Tensor]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def normalise(images: Tensor) -> Tensor:

@@ -54,10 +54,8 @@ def seen() -> list[UpdateHistory]:
         sent = [observe(start, overfit, *share) for share in shares()]
         rounds.append(sent)
         start = moved(start, sent)
-    return [
-        UpdateHistory(tuple(sent[at] for sent in rounds), tuple(tuple(sent[:at] + sent[at + 1 :]) for sent in rounds))
-        for at in range(CLIENTS)
-    ]
+    others = [tuple(tuple(sent[:at] + sent[at + 1 :]) for sent in rounds) for at in range(CLIENTS)]
+    return [UpdateHistory(tuple(sent[at] for sent in rounds), others[at]) for at in range(CLIENTS)]
 
 
 def moved(model: nn.Module, sent: list[ClientUpdate]) -> nn.Module:
@@ -74,11 +72,8 @@ def interval(attack, inside: list[Records]) -> tuple[float, float]:
     tests = [attack(one, seeded()) for one in seen()]
     assert not any(test.failure for test in tests)
     outside = zip(*(part.chunk(CLIENTS) for part in records(1000, 300)), strict=True)
-    members, strangers = (
-        torch.cat([test.scores(normalise(i), c) for test, (i, c) in zip(tests, each, strict=True)])
-        for each in (inside, outside)
-    )
-    return auc_interval(members, strangers)
+    pairs = [zip(tests, each, strict=True) for each in (inside, outside)]
+    return auc_interval(*(torch.cat([test.scores(normalise(i), c) for test, (i, c) in each]) for each in pairs))
 
 
 IMAGES, CLASSES = records(0, 12)
@@ -160,11 +155,8 @@ def test_cosines_of_other_clients_far_above_the_others_are_left_out() -> None:
         assert test.drops_outliers == again.drops_outliers == drops
     outlier = torch.cat([torch.tensor([[0.3, -0.3]]), torch.randn(13, 2) / 100, torch.tensor([[3.0, -3.0]])])
     one = ObservedRound({"weight": torch.zeros(2, 1)}, {"weight": outlier[:, :, None]})
-    kept, dropped = (
-        RoundsTest(nn.Linear(1, 2, bias=False), rounds=(one,), signal="product", compared=True, drops_outliers=drops)
-        for drops in (False, True)
-    )
-    record = torch.tensor([[0.1]]), torch.tensor([0])
+    kept = RoundsTest(nn.Linear(1, 2, bias=False), rounds=(one,), signal="product", compared=True, drops_outliers=False)
+    record, dropped = (torch.tensor([[0.1]]), torch.tensor([0])), replace(kept, drops_outliers=True)
     assert float(dropped.scores(*record)) > -0.01 > float(kept.scores(*record))
 
 
@@ -210,7 +202,6 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     for case, message in (
         (tensors | {"rounds/settings": three.float()}, "settings"),
         (tensors | {"rounds/settings": torch.tensor([9, 1, 0])}, "allowed: 0 to 4"),
-        (tensors | {"rounds/settings": three * 2}, "allowed: 0 to 4"),
         (tensors | {"rounds/7/weights/x": three}, "without a gap"),
         (without(first), "missing or unknown"),
         (tensors | {"rounds/0/other/x": three}, "names no part"),

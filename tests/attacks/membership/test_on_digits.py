@@ -162,21 +162,18 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     one, settings = torch.ones(1), pairs["pairwise/settings"]
     for case, message in (
         (without(own, first), "missing or unknown"),
-        (own | {"model/more": one}, "missing or unknown"),
         (own | {first: torch.ones(3, 3, 3)}, "shape"),
         (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"),
         (own | {"other/x": one}, "names no part"),
         (without(own, "network/hidden.weight"), "no matrix"),
         (without(rule, "references/"), "a rule needs references"),
         (rule | {reference: rule[reference][:2]}, "different numbers of models"),
-        (without(rule, reference), "missing or unknown"),
         (rule | {"gaussian/prior": torch.full((4,), torch.inf)}, "NaN"),
         (pairs | {"pairwise/ratios": torch.zeros(2, 2)}, "no vector"),
         (pairs | {"pairwise/settings": settings - 3}, "allowed: 0 to 1"),
         (line | {"quantile/out.weight": torch.zeros(3)}, "is no matrix"),
         (without(line, "quantile/hidden.weight"), "missing or is no matrix"),
         (line | {"quantile/side": torch.zeros(1)}, "quantile/side"),
-        (line | {"quantile/unit": torch.full((2,), torch.nan)}, "NaN"),
         (attacked("online shrunk", overfit).to_tensors() | {ONLINE: torch.tensor([9, 8, 0, 0])}, "no online test"),
     ):
         with pytest.raises(AttackError, match=message):
@@ -200,12 +197,8 @@ def test_a_broken_update_fails_alone_and_scores_no_record() -> None:
             assert guess.to_tensors() == {}
             with pytest.raises(AttackError, match="scores no record"):
                 guess.scores(*records)
-    unsent = Membership.from_tensors({}, network(0))
-    assert unsent.failure
     with pytest.raises(AttackError, match="sent no test"):
-        unsent.scores(*records)
-    with pytest.raises(AttackError, match="scores no record"):
-        Membership(None, failure="no").scores_among(candidates(), records[0], lambda batch, seed: network(0), 1)
+        Membership.from_tensors({}, network(0)).scores(*records)
 
 
 def test_records_are_asked_as_deployed_and_all_attacks_share_their_shadow_models() -> None:
@@ -260,12 +253,8 @@ def test_online_shadow_models_train_on_the_records_in_question_and_neither_is_se
 def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() -> None:
     known = knowledge(split()[3], overfit)
     few = replace(known, auxiliary=Batch(known.auxiliary.images[:9], known.auxiliary.targets[:9]))
-    for attack, given, message in (
-        (ShadowModels(num_members=201), known, "auxiliary examples"),
-        (RMIA(num_members=201), known, "auxiliary examples"),
-        (QuantileRegression(), few, "10 auxiliary examples"),
-    ):
-        with pytest.raises(AttackError, match=message):
+    for attack, given in ((RMIA(num_members=201), known), (QuantileRegression(), few)):
+        with pytest.raises(AttackError, match="auxiliary examples"):
             attack.fit(given, seeded())
     assert_limits(
         ShadowModels, num_shadows=(0, 1), num_members=(1, 2), hidden=(0, 1), learning_rate=(0.0, 0.1),

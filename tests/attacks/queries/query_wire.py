@@ -17,6 +17,7 @@ from clients.models.classifiers import build_model
 from clients.models.cuts import halves
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
+from tests.attacks.wire import stream as seeded
 
 SHAPE = (1, 16, 16)
 MEAN, STD = (0.4,), (0.3,)
@@ -29,10 +30,6 @@ class Negate(SmashedDefense):
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         return -features
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def whole() -> nn.Module:

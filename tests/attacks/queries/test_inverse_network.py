@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import attacks.queries.training as training
 from attacks.image_measures import psnr
@@ -14,7 +13,6 @@ from attacks.queries.inverse_network import InverseNetwork, MapDecoder
 from attacks.queries.training import features_by_row
 from defenses import FeatureNoise
 from defenses.base import SmashedDefense
-from tests.attacks.limits import assert_limits
 from tests.attacks.queries.query_wire import Negate, knowledge, pictures, query, seeded
 
 
@@ -51,41 +49,7 @@ def test_images_of_any_size_come_out_in_their_range_and_a_dead_channel_is_not_bl
     assert (decoder(sample + 1e-4) - decoder(sample)).abs().max() < 0.3
 
 
-class Counting(nn.Module):
-    """Counts how many images pass it."""
-
-    def __init__(self, half: nn.Module) -> None:
-        super().__init__()
-        self.client_half, self.images = half, 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.images += len(images)
-        features: Tensor = self.client_half(images)
-        return features
-
-
-def learned(kind: str) -> tuple[dict[str, Tensor], int]:
-    known = knowledge(count=16)
-    assert known.sender is not None
-    half = Counting(known.sender.edge)
-    object.__setattr__(known.sender, "edge", half)
-    network = InverseNetwork(kind, iterations=5, width=4, batch_size=8).fit(known, seeded(3)).learned
-    assert network is not None
-    return dict(network.network.state_dict()), half.images
-
-
-def test_kept_features_teach_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("static", "retrained"):
-        kept, passed = learned(kind)
-        with monkeypatch.context() as patch:
-            patch.setattr(training, "MOST_KEPT", 0)
-            anew, more = learned(kind)
-        assert more > passed
-        for name, tensor in kept.items():
-            torch.testing.assert_close(tensor, anew[name], rtol=1e-4, atol=1e-5)
-
-
-def test_only_features_for_which_nothing_is_drawn_are_kept() -> None:
+def test_only_features_for_which_nothing_is_drawn_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.tensor([5, 2, 5])
     for kind in ("static", "retrained"):
         for defenses in ((), (FeatureNoise(std=0.5),)):
@@ -96,10 +60,7 @@ def test_only_features_for_which_nothing_is_drawn_are_kept() -> None:
             same = kind == "static" or not defenses
             assert torch.equal(found, again) == same
             assert torch.allclose(found, known.sender.features(known.auxiliary.images[rows]), atol=1e-5) == same
-
-
-def test_settings_have_limits() -> None:
-    assert_limits(
-        InverseNetwork, training=("never", "static"), iterations=(0, 1), width=(0, 1), batch_size=(0, 1),
-        learning_rate=(-1.0, 0.1),
-    )  # fmt: skip
+            with monkeypatch.context() as patch:
+                patch.setattr(training, "MOST_KEPT", 0)
+                anew = features_by_row(known.sender, kind, known.auxiliary.images, seeded(0))(rows)
+            torch.testing.assert_close(found, anew, rtol=1e-4, atol=1e-5)

@@ -18,7 +18,6 @@ from attacks.queries.base import Query
 from attacks.sender import Sender
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from tests.attacks.limits import assert_limits
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, Negate, pictures, query, seeded
 from tests.attacks.wire import pictures as smooth
 
@@ -45,9 +44,8 @@ def undoable_query(images: Tensor, defense: str = "") -> Query:
         torch.manual_seed(1)
         server = nn.Sequential(nn.Flatten(), nn.Linear(12 * 6 * 6, 5)).eval().requires_grad_(False)
     latent = Sender(half, pipeline, COLOUR_MEAN, COLOUR_STD).latent(images, ("client",))
-    return Query(
-        pipeline.decode_features(latent), latent, half, server, COLOUR_SHAPE, COLOUR_MEAN, COLOUR_STD, pipeline
-    )
+    features = pipeline.decode_features(latent)
+    return Query(features, latent, half, server, COLOUR_SHAPE, COLOUR_MEAN, COLOUR_STD, pipeline)
 
 
 def test_an_invertible_half_is_undone_as_the_closed_form_undoes_it() -> None:
@@ -69,9 +67,8 @@ def test_a_prior_helps_against_noise_and_clipped_features_are_matched_as_clipped
     """FeatureDP's noise is left out of what is expected, its clipping is not: else images would lose their contrast."""
     images = photos(4)
     seen = undoable_query(images, "FeatureNoise(std=0.5)")
-    plain, smoothed = (
-        psnr(QueryInversion(total_variation=tv)(seen, seeded(0)).images, images).mean() for tv in (0.0, 0.3)
-    )
+    guesses = [QueryInversion(total_variation=prior)(seen, seeded(0)).images for prior in (0.0, 0.3)]
+    plain, smoothed = (psnr(guess, images).mean() for guess in guesses)
     assert smoothed > plain + 0.5
     seen = undoable_query(images, "FeatureDP(clip=4.0, noise_multiplier=0.001)")
     attack = QueryInversion(iterations=500, total_variation=0.0)
@@ -115,22 +112,17 @@ def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
         assert ((guess.images - MEAN[0]) / STD[0] - expected).abs().max() < 3e-3
 
 
-@pytest.mark.long
-@pytest.mark.numeric
-def test_it_inverts_a_client_half_and_goes_around_or_through_a_plug_in() -> None:
+def test_the_backward_attack_goes_around_or_through_a_plug_in() -> None:
     images, _ = pictures(4, seed=3)
-    scores = {}
+    found = {}
     for plug_in in ("ignored", "included"):
         for defenses in ((), (Negate(),)):
-            attack = BackwardReconstruction(plug_in, iterations=200, learning_rate=0.05, total_variation=0.001)
-            guess = attack(query(images, *defenses), seeded(0))
-            scores[plug_in, len(defenses)] = float(psnr(guess.images, images).mean())
-            if plug_in == "included" or not defenses:
-                assert guess.diagnostics["relative_loss"] < 0.2
-    # A change of sign is undone exactly; the normalisation's mean, where the search starts, is no better than its failure.
-    assert scores["included", 1] == scores["included", 0] == scores["ignored", 0]
-    null = float(psnr(torch.full_like(images, MEAN[0]), images).mean())
-    assert scores["included", 1] > null + 1.5 > scores["ignored", 1] + 1.5
+            attack = BackwardReconstruction(plug_in, iterations=20, learning_rate=0.05, total_variation=0.001)
+            found[plug_in, len(defenses)] = attack(query(images, *defenses), seeded(0)).images
+    # A change of sign is undone exactly.
+    assert torch.equal(found["included", 1], found["included", 0])
+    assert torch.equal(found["ignored", 0], found["included", 0])
+    assert mse(found["included", 1], images).mean() < mse(found["ignored", 1], images).mean()
 
 
 def normalised_query() -> Query:
@@ -144,9 +136,7 @@ def normalised_query() -> Query:
 
 
 @pytest.mark.numeric
-def test_behind_a_normalisation_the_search_moves_from_noise_and_not_from_a_constant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_behind_a_normalisation_the_search_moves_from_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = [attack(normalised_query(), seeded(0)).diagnostics["relative_loss"] for attack in SEARCHES]
     for name in ("START_STD", "SMOOTH_STD"):
         monkeypatch.setattr(inversion, name, 0.0)
@@ -154,11 +144,3 @@ def test_behind_a_normalisation_the_search_moves_from_noise_and_not_from_a_const
     for ours, theirs in zip(moved, still, strict=True):
         assert ours < 0.2
         assert theirs > 2 * ours
-
-
-def test_settings_have_limits() -> None:
-    assert_limits(QueryInversion, iterations=(0, 1), learning_rate=(0.0, 0.1), total_variation=(-1.0, 0.0))
-    assert_limits(
-        BackwardReconstruction, plug_in=("both", "ignored"), iterations=(0, 1), learning_rate=(0.0, 0.01),
-        total_variation=(-1.0, 0.0), energy=(float("inf"), 0.0),
-    )  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -34,9 +32,8 @@ def test_ssim_and_psnr_equal_scikit_image():
         guess = (truth + 0.3 * noise(*shape, seed=1)).clamp(0, 1)
         for a, b, similarity, ratio in zip(guess, truth, ssim(guess, truth), psnr(guess, truth), strict=True):
             x, y = a.double().numpy(), b.double().numpy()
-            expected = structural_similarity(
-                x, y, data_range=1.0, channel_axis=0, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
-            )
+            settings = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
+            expected = structural_similarity(x, y, data_range=1.0, channel_axis=0, **settings)
             assert similarity.item() == pytest.approx(expected, abs=1e-6)
             assert ratio.item() == pytest.approx(peak_signal_noise_ratio(y, x, data_range=1.0), abs=1e-4)
 
@@ -100,11 +97,8 @@ def test_assignment_equals_brute_force():
         for seed in range(3):
             guess, truth = noise(guesses, 1, 3, 3, seed=seed), noise(truths, 1, 3, 3, seed=seed + 100)
             rows, columns = optimal_assignment(guess, truth)
-            candidates = [
-                sum(mse(guess[list(r)], truth[list(c)]).tolist())
-                for r in itertools.combinations(range(guesses), pairs)
-                for c in itertools.permutations(range(truths), pairs)
-            ]
+            chosen = itertools.combinations(range(guesses), pairs), itertools.permutations(range(truths), pairs)
+            candidates = [sum(mse(guess[list(r)], truth[list(c)]).tolist()) for r, c in itertools.product(*chosen)]
             assert sum(mse(guess[rows], truth[columns]).tolist()) == pytest.approx(min(candidates), rel=1e-5)
             assert len(set(rows.tolist())) == len(set(columns.tolist())) == pairs
         # Equal guesses are paired with the true images nearest to them.
@@ -164,16 +158,12 @@ def test_unknown_guesses_and_shapes_are_refused():
         psnr(torch.zeros(1, 1, 4, 4), torch.zeros(2, 1, 4, 4))
 
 
-def test_null_baselines():
-    """Neither depends on a pixel of the truth, and the mean image is the one that was given, not an image of the batch."""
+def test_null_baselines_are_grey_and_the_mean_image_that_was_given():
     truth, mean = noise(2, 3, 16, 16), noise(3, 16, 16, seed=1)
     found = null_baselines(truth, mean)
-    assert set(found) == {"grey", "mean"}
+    assert {name: guess.labels.tolist() for name, guess in found.items()} == {"grey": [-1, -1], "mean": [-1, -1]}
     assert torch.equal(found["grey"].images, torch.full((2, 3, 16, 16), 0.5))
     assert torch.equal(found["mean"].images, torch.stack([mean, mean]))
-    assert all(guess.labels.tolist() == [-1, -1] for guess in found.values())
-    other = null_baselines(noise(2, 3, 16, 16, seed=2), mean)
-    assert all(torch.equal(found[name].images, other[name].images) for name in found)
 
 
 def test_blur_is_the_gaussian_filter():
@@ -183,7 +173,6 @@ def test_blur_is_the_gaussian_filter():
 
 
 def test_retrieval_agrees_with_a_slow_search():
-    """Every guess against every image of the line-up, one by one in double precision."""
     line_up = noise(40, 3, 6, 6)
     own = torch.randperm(40, generator=torch.Generator().manual_seed(1))[:24]
     guess = 0.15 * line_up[own] + 0.85 * noise(24, 3, 6, 6, seed=2)
@@ -210,12 +199,6 @@ def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
         assert sum(retrieved(blind, line_up, torch.arange(25))) == 1
 
 
-@pytest.mark.long
-def test_attacks_import_without_heavy_libraries():
-    code = "import sys, attacks; print([m for m in ('scipy', 'skimage', 'flwr', 'ray', 'opacus') if m in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
 # ---- class representatives
 
 
@@ -225,7 +208,7 @@ def batch(images, labels):
 
 @pytest.mark.long
 @pytest.mark.numeric
-def test_reads_digits_that_it_never_saw_as_well_as_it_says_and_nothing_where_labels_are_shuffled():
+def test_reads_digits_that_it_never_saw_as_well_as_it_says():
     train = load_dataset("mnist-5k").train
     order = torch.randperm(len(train.images), generator=torch.Generator().manual_seed(0))[:1800]
     images, labels = to_float(train.images)[order], train.labels[order]
@@ -234,11 +217,6 @@ def test_reads_digits_that_it_never_saw_as_well_as_it_says_and_nothing_where_lab
     assert unseen >= 0.88
     # The hold-out has 100 images: four standard deviations of its estimate.
     assert abs(oracle.accuracy - unseen) < 4 * math.sqrt(unseen * (1 - unseen) / 100) + 0.01
-    shuffled = labels[:400][torch.randperm(400, generator=torch.Generator().manual_seed(1))]
-    taught = train_oracle(batch(images[:400], shuffled), seed=0, epochs=2)
-    # The network is one, so its errors are not independent: a loose bound.
-    assert (taught.classify(images[800:]) == labels[800:]).float().mean() < 0.35
-    assert taught.accuracy < 0.4
 
 
 def test_the_oracle_depends_on_its_arguments_alone_and_classifies_images_of_any_shape_one_by_one():
