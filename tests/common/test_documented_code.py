@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray  # noqa: F401 (Flower imports it in a run, which changes sys.path for good)
@@ -28,6 +26,8 @@ from clients.data.images import to_float
 from clients.external_app.canaries import NodeCanaries
 from clients.models.classifiers import build_model
 from simulations.cli import app as command_line
+from simulations.experiment.experiment import Experiment
+from simulations.run.in_process import Audited
 from simulations.runtime.local_grid import LocalGrid
 from strategies.external_app.strategy import AuditingStrategy
 from strategies.recording.files import read_recording
@@ -103,21 +103,17 @@ def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
     assert names["reconstruction"].images.shape == (1, 1, 28, 28)
 
 
-@pytest.mark.slow
-def test_the_how_to_audits_from_python_and_from_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    small, script, _ = blocks("docs/how_to/run_an_audit.md", "python")
-    names: dict[str, Any] = {}
-    exec(small, names)
-    assert names["found"].directory == tmp_path / "small"
-    assert names["found"].report.is_file()
-    assert set(names["found"].conclusions) == {"", "Clip(max_norm=1.0, per='update')"}
-    quick = partial(simulations.audit, probe_attacks="InvertingGradients(iterations=20)")
-    monkeypatch.setattr(simulations, "audit", quick)
-    names = {"__name__": "__main__"}  # as a script, which has the guard that processes of attacks need
-    exec(script, names)
-    assert names["found"].report.is_file()
-    assert set(names["found"].conclusions) == {"", "Blur(std=2.0)"}
+def test_the_how_to_audits_with_settings_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Experiment] = []
+
+    def audit(out: str = "runs", **settings: Any) -> Any:
+        given.append(Experiment.of(output_dir=str(Path(out).resolve()), **settings))
+        return Mock(spec=Audited, conclusions={"": "a sentence"}, rows=[])
+
+    monkeypatch.setattr(simulations, "audit", audit)
+    for block in blocks("docs/how_to/run_an_audit.md", "python")[:2]:
+        exec(block, {"__name__": "__main__"})  # as a script, which has the guard that processes of attacks need
+    assert [one.defenses for one in given] == ["Clip(max_norm=1.0, per='update')", "Blur(std=2.0)"]
 
 
 def test_the_how_to_protects_a_batch() -> None:
@@ -172,57 +168,47 @@ def digits() -> list[tuple[Tensor, int]]:
     return list(zip(to_float(train.images[:8]), train.labels[:8].tolist(), strict=True))
 
 
-def names_of_an_app() -> dict[str, Any]:
-    """What the pages take for granted, with a model that is drawn alike in each test."""
+@pytest.mark.long
+def test_an_app_is_recorded_protected_and_audited_as_its_pages_write(tmp_path: Path) -> None:
+    """The recording holds what the mod does to updates; rows name the mod and the attacks of the page on quickstarts."""
     torch.manual_seed(0)
     context = Context(1, 1, {}, RecordDict(), CONFIG)
-    return {"app": ClientApp(), "Net": SmallNet, "pixels": lambda context: digits(), "context": context}
-
-
-def one_step(msg: Message, images: Callable[[], tuple[Tensor, Tensor]]) -> Message:
-    """A client's answer: one step of SGD on a batch, which is made after the model has come."""
-    model = SmallNet()
-    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    shown, labels = images()
-    F.cross_entropy(model(shown), labels).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    metrics = MetricRecord({"num-examples": len(labels)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
-
-
-def run_rounds(names: dict[str, Any], start: dict[str, Tensor], rounds: int) -> None:
-    names["strategy"].start(
-        grid=LocalGrid(2, app=names["app"], run_config=CONFIG),
-        initial_arrays=ArrayRecord(start),
-        train_config=ConfigRecord({"lr": 0.1}),
-        num_rounds=rounds,
-    )
-
-
-@pytest.mark.long
-def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: Path) -> None:
-    """All blocks but that of the check in one app: the recording holds what the mod does to updates, and the rows name the mod."""
-    names = names_of_an_app()
+    names: dict[str, Any] = {
+        "app": ClientApp(),
+        "Net": SmallNet,
+        "pixels": lambda context: digits(),
+        "context": context,
+    }
     _, answer, audit, _, protect, record, keep = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )
+    attacking, same_answer = blocks("docs/how_to/invert_a_quickstart.md", "python")
+    assert same_answer == answer
+    exec(audit.replace("/audit", "/unused"), names | {"strategy": FedAvg()})
     exec(protect, names)
 
     @names["app"].train(mods=[names["protect"]])
     def train(msg: Message, context: Context) -> Message:
-        def batch() -> tuple[Tensor, Tensor]:
-            loader = DataLoader([((image - 0.5) / 0.5, label) for image, label in digits()], 8)
-            here: dict[str, Any] = {"trainloader": loader, "context": context, "msg": msg}
-            exec(keep, here)
-            ((images, labels),) = here["trainloader"]
-            return images, labels
+        """One step of SGD on a batch, which is made after the model has come."""
+        model = SmallNet()
+        model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        loader = DataLoader([((image - 0.5) / 0.5, label) for image, label in digits()], 8)
+        here: dict[str, Any] = {"trainloader": loader, "context": context, "msg": msg}
+        exec(keep, here)
+        ((images, labels),) = here["trainloader"]
+        F.cross_entropy(model(images), labels).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        metrics = MetricRecord({"num-examples": len(labels)})
+        return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=msg)
 
-        return one_step(msg, batch)
-
-    for block in (answer, record, audit):
+    for old, new in (("/absolute/folder", str(tmp_path)), ("iterations=300", "iterations=1"), ("(1, 5)", "(1,)")):
+        assert old in attacking
+        attacking = attacking.replace(old, new)
+    for block in (answer, record, attacking):
         exec(block, names)
     start = SmallNet().state_dict()
-    run_rounds(names, start, rounds=1)
+    grid, configuration = LocalGrid(2, app=names["app"], run_config=CONFIG), ConfigRecord({"lr": 0.1})
+    names["strategy"].start(grid=grid, initial_arrays=ArrayRecord(start), train_config=configuration, num_rounds=1)
     replies = read_recording(tmp_path / "recording")
     assert len(replies) == 2
     for reply in replies:
@@ -233,28 +219,13 @@ def test_an_app_is_recorded_protected_and_audited_as_its_page_writes(tmp_path: P
     rows = read_lines(tmp_path / "audit" / "rows.jsonl")
     mods = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.01, per='update')"
     assert {row["defense"] for row in rows} == {mods}
+    updates = [one for one in rows if one["role"] == "attack" and one["card"]["observation"] == "training update"]
+    assert {one["attack"].split("(")[0] for one in updates} == {
+        "InvertingGradients",
+        "SurrogateMatching",
+        "LabelInference",
+    }
     assert (tmp_path / "audit" / "report.html").is_file()
-
-
-@pytest.mark.long
-def test_a_quickstart_is_attacked_as_its_page_writes(tmp_path: Path) -> None:
-    """With one iteration and two rounds: each attack that the page names gives scores of updates."""
-    names = names_of_an_app() | {"strategy": FedAvg(fraction_evaluate=0.0)}
-    server, answer = blocks("docs/how_to/invert_a_quickstart.md", "python")
-    server = server.replace("/absolute/folder", str(tmp_path)).replace("iterations=300", "iterations=1")
-
-    @names["app"].train()
-    def train(msg: Message, context: Context) -> Message:
-        images, labels = zip(*digits(), strict=True)
-        return one_step(msg, lambda: (torch.stack(images) * 2 - 1, torch.tensor(labels)))
-
-    for block in (answer, server.replace("rounds=(1, 5)", "rounds=(1, 2)")):
-        exec(block, names)
-    run_rounds(names, SmallNet().state_dict(), rounds=2)
-    rows = [row for row in read_lines(tmp_path / "audit" / "rows.jsonl") if row["role"] == "attack"]
-    updates = [row for row in rows if row["card"]["observation"] == "training update"]
-    attacks = ("InvertingGradients", "SurrogateMatching", "LabelInference")
-    assert {(row["attack"].split("(")[0], row["round"]) for row in updates} == set(product(attacks, (1, 2)))
 
 
 @pytest.mark.long
