@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from simulations import server_app
 from tests.isolation import put_back, state
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_report() -> Iterator[None]:
+    """Runs in this process write their report at the end alone: it is the longest part of a short run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_app, "Throttle", lambda: lambda directory: None)
+        yield
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.inference.test_run import inference_experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment
-from tests.simulations.split.test_run import split_experiment, untimed
+from tests.simulations.short_runs import untimed
+from tests.simulations.split.test_run import split_experiment
 
 SMALL: dict[str, Any] = {"rounds": 1, "attack_rounds": "first,final", "probe_targets": 1}
 INVERSION = "InvertingGradients(iterations=3)"

@@ -151,15 +151,12 @@ def test_a_private_number_sent_in_the_clear_is_found(tmp_path: Path, broken_defe
 
 
 def test_no_attack_says_anything_of_the_data_of_a_canary_client(tmp_path: Path) -> None:
-    few = {
-        "num_clients": 4,
-        "dp_canaries": 3,
-        "rounds": 1,
-        "update_attacks": "LossThreshold()",
-        "attack_rounds": "first",
-    }
-    defense = "ClientDP(max_norm=1.0, noise_multiplier=4.0)"
-    run = simulations.audit(out=tmp_path / "run", **SMALL | few, defenses=defense)
+    defense, attacked = (
+        "ClientDP(max_norm=1.0, noise_multiplier=4.0)",
+        {"update_attacks": "LossThreshold()", "attack_rounds": "first"},
+    )
+    few = SMALL | attacked | {"num_clients": 4, "dp_canaries": 3, "rounds": 1}
+    run = simulations.audit(out=tmp_path / "run", **few, defenses=defense)
     found = {row.defense: row.card.members for row in run.rows if row.metric == "membership-auc"}
     assert 0 < (found[defense] or 0) < (found[""] or 0) / 3
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import ArrayRecord, Message
 from torch import nn
 
 from attacks.local_model import local_model
@@ -22,9 +22,9 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.notices import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.server_app import run_experiment
 from tests.lines import read_lines
-from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.broken_replies import Break, edit, is_asked, metric, on, raising
+from tests.simulations.short_runs import rows_of, untimed
 
 FAST = "InvertingGradients(iterations=5); LabelInference()"
 NOISE, PRUNED = "GaussianNoise(std=0.02, per='update')", "Pruning(fraction=1.0, per='step')"
@@ -39,17 +39,6 @@ def experiment(out: Path, **changes: object) -> Experiment:
         adaptive=False,
     )  # fmt: skip
     return replace(small, **changes)
-
-
-def untimed(rows: list[dict]) -> list[dict]:
-    """Rows without what measures time."""
-    kept = [row for row in rows if "seconds" not in row["metric"]]
-    return [{k: v for k, v in row.items() if k not in ("seconds", "computed_on")} for row in kept]
-
-
-def rows_of(settings: Experiment, tamper: Tamper | None = None) -> list[dict[str, Any]]:
-    run_experiment(LocalGrid(settings.num_clients, tamper), settings)
-    return read_lines(Path(settings.output_dir) / "rows.jsonl")
 
 
 def without_attacks(out: Path, **changes: object) -> Experiment:
@@ -88,12 +77,10 @@ def test_a_run_leaves_rows_of_every_kind_and_a_report(golden: tuple[Path, list[d
 def test_probes_and_updates_are_attacked_behind_the_defence(golden: tuple[Path, list[dict[str, Any]]]) -> None:
     """Of a pruned update nothing is left to match: the message on the wire is what the attacks see."""
     out, rows = golden
-    for metric in ("psnr", "label-accuracy"):
-        attacked = [
-            row for row in rows if row["metric"] == metric and row["card"].get("observation") == "one-step probe"
-        ]
+    for name in ("psnr", "label-accuracy"):
+        attacked = [r for r in rows if r["metric"] == name and r["card"].get("observation") == "one-step probe"]
         guessed = {(row["defense"], row["n"], row["failures"]) for row in attacked if row["attack"] in FAST.split("; ")}
-        assert guessed == {("", 3, 0), (NOISE, 3, 0), (PRUNED, 3, 3)}, metric
+        assert guessed == {("", 3, 0), (NOISE, 3, 0), (PRUNED, 3, 3)}, name
     failed = {(one.what, one.defense) for one in failed_attacks(out)}
     assert failed == {(attack, PRUNED) for attack in FAST.split("; ")}
 
@@ -244,51 +231,33 @@ def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: 
             assert (area["failures"], area["n"], told) == (1, area["card"]["others"] + 64, [])
 
 
-def broken(kind: str, reply: Message) -> Message | None:
-    """A client's training reply that goes wrong in one way."""
-    if kind == "raises":
-        raise RuntimeError("disk full")
-    if kind == "silent":
-        return None
-    arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
-    first = next(iter(arrays))
-    if kind == "nan":
-        arrays[first].flat[0] = np.nan
-    elif kind == "shape":
-        arrays[first] = arrays[first][:1]
-    elif kind == "keys":
-        del arrays[first]
-    elif kind == "dtype":
-        arrays[first] = arrays[first].astype(np.float64)
-    elif kind == "count":
-        reply.content["metrics"]["num-examples"] = -5
-    reply.content["arrays"] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
-    return reply
-
-
-REASONS = {
-    "raises": "disk full", "silent": "no reply", "nan": "NaN", "shape": "expected float32(", "keys": "names differ",
-    "dtype": "float64", "count": "num-examples is -5",
-}  # fmt: skip
+BROKEN: list[tuple[Break, str]] = [
+    (raising, "disk full"),
+    (lambda reply: None, "no reply"),
+    (edit("arrays", lambda arrays: next(iter(arrays.values())).fill(np.nan)), "NaN"),
+    (
+        edit("arrays", lambda arrays: arrays.update({name: array[:1] for name, array in arrays.items()})),
+        "expected float32(",
+    ),
+    (edit("arrays", lambda arrays: arrays.popitem()), "names differ"),
+    (edit("arrays", lambda arrays: arrays.update({n: v.astype(np.float64) for n, v in arrays.items()})), "float64"),
+    (metric("num-examples", -5), "num-examples is -5"),
+    (metric("train-loss", float("nan")), ""),  # JSON cannot hold it, and the run goes on
+]
 
 
 def test_each_bad_client_costs_its_own_update_and_a_row(tmp_path: Path) -> None:
-    """Clients 1 to 7 train wrongly in one way each; 8 reports a loss that JSON cannot hold, and the run goes on."""
+    """All clients but the first train wrongly in one way each."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        if request.metadata.message_type != "train" or not partition:
-            return reply
-        if partition == 8:
-            reply.content["metrics"]["train-loss"] = float("nan")
-            return reply
-        return broken(list(REASONS)[partition - 1], reply)
+        wrong = partition and is_asked(request, "train")
+        return BROKEN[partition - 1][0](reply) if wrong else reply
 
     rows = rows_of(without_attacks(tmp_path / "run", num_clients=9, min_usable=0.1), tamper)
     failed = {row["client"]: row for row in rows if row["status"] == "failed" and row["metric"] == "client"}
     assert sorted(failed) == list(range(1, 8))
-    for partition, (kind, reason) in enumerate(REASONS.items(), 1):
-        assert failed[partition]["round"] == 1
-        assert reason in failed[partition]["message"], kind
+    for partition, row in failed.items():
+        assert (row["round"], BROKEN[partition - 1][1] in row["message"]) == (1, True), row
     assert [row["value"] for row in rows if row["metric"] == "clients-failed"] == [7]
     (loss,) = [row for row in rows if row["metric"] == "train-loss"]
     assert (loss["n"], loss["value"], loss["worst"], loss["message"]) == (2, None, None, "train-loss is nan")
@@ -298,11 +267,8 @@ def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_
     """Also where all replies of training must be usable; one reply is lost, and one client fails."""
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        if request.metadata.message_type != "evaluate" or partition == 2:
-            return reply
-        if partition == 1:
-            raise RuntimeError("disk full")
-        return None
+        broken: Break = (lambda reply: None, raising, lambda reply: reply)[partition]
+        return broken(reply) if is_asked(request, "evaluate") else reply
 
     rows = rows_of(without_attacks(tmp_path / "run", min_usable=1.0), tamper)
     failed = sorted((row["round"], row["client"], row["message"]) for row in rows if row["status"] == "failed")
@@ -312,11 +278,8 @@ def test_a_client_that_does_not_evaluate_costs_its_share_of_the_test_images_and_
 
 
 def test_too_few_usable_replies_stop_the_run_and_keep_its_rows(tmp_path: Path) -> None:
-    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        return broken("raises", reply) if partition == 1 and request.metadata.message_type == "train" else reply
-
     with pytest.raises(RuntimeError, match=r"2 of 3 train replies are usable.*disk full"):
-        rows_of(without_attacks(tmp_path / "run", min_usable=1.0), tamper)
+        rows_of(without_attacks(tmp_path / "run", min_usable=1.0), on("train", raising))
     assert any(row["status"] == "failed" for row in read_lines(tmp_path / "run" / "rows.jsonl"))
     about = json.loads((tmp_path / "run" / "config.json").read_text())
     assert "min-usable" in about["progress"]["failed"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,23 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
+from torch import Tensor
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
 from clients.federated.local_training import probes_alone
 from clients.task.local_data import LocalData
-from clients.task.scenarios import client_side, read_task
-from clients.wire.records import tensors_of, values_of
+from clients.task.scenarios import client_side
+from clients.task.task import Task
+from clients.wire.records import tensors_of
 from defenses.base import Batch
 from simulations.experiment.experiment import Experiment
 from simulations.server_app import run_experiment
 from tests.clients.data.data_files import write_mnist
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.split.test_run import Wire
+from tests.simulations.attribute_scores import assert_scored_by_owners
+from tests.simulations.short_runs import Wire
 
 NOISE = "GaussianNoise(std=10.0, per='update')"
 STATIC, RETRAINED = (
@@ -69,30 +71,16 @@ def test_guesses_are_scored_by_the_owners_of_the_probed_images(run: Run) -> None
     _, rows, wire = run
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     indices = {at: tensors_of(request, "indices") for at, request, _ in wire.of("query.setup")}
-    right: Counter[tuple[str, str]] = Counter()
-    asked: Counter[tuple[int, str]] = Counter()
-    for partition, request, _ in wire.of("query.audit"):
-        config, task = values_of(request, "config"), read_task(request.content["config"]["task"])
-        assert (config["observation"], config["kind"], config["guesses"]) == ("probe-attribute", "attributes", 16)
+
+    def truth(partition: int, task: Task, target: int) -> Tensor:
         mine = indices[partition]
-        data = LocalData(task, partition, mine["train"].tolist(), mine["test"].tolist())
-        client = client_side("federated").client(data)
-        attack = ("0", "1", STATIC, RETRAINED)[asked[partition, task.plan.pipeline]]
-        asked[partition, task.plan.pipeline] += 1
-        for target in range(16):
-            position = client.probed(target).positions
-            truth = task.plan.load_data().train.sensitive[mine["train"][position]]
-            guess = tensors_of(request, "guesses")[f"attributes-{target}"].argmax(1)
-            right[task.plan.pipeline, attack] += int((guess == truth).sum())
-    audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
-    assert len(audited) == 2 * 3
-    for row in audited:
-        blind = max(right[row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "majority" else right[row["defense"], row["attack"]]
-        exact = binomtest(hits, 48).proportion_ci(0.95, "exact")
-        assert (row["value"], row["n"]) == (pytest.approx(hits / 48), 48)
-        assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["card"]["observation"] == "attributes of one-step probes"
+        client = client_side("federated").client(
+            LocalData(task, partition, mine["train"].tolist(), mine["test"].tolist())
+        )
+        return task.plan.load_data().train.sensitive[mine["train"][client.probed(target).positions]]  # type: ignore[index]
+
+    observed = ("probe-attribute", "attributes of one-step probes")
+    assert len(assert_scored_by_owners(rows, wire, observed, (STATIC, RETRAINED), 48, truth)) == 2 * 3
 
 
 @pytest.mark.long
@@ -120,13 +108,11 @@ def test_an_update_made_alone_is_the_one_that_a_client_would_send(tmp_path: Path
     seen = set()
     for rows, update in probes_alone(task, weights, batch, 20, seed=3):
         model, card = task.plan.build_model(), task.plan.data_card()
-        images = (batch.images[rows] - torch.tensor(card.mean).view(1, -1, 1, 1)) / torch.tensor(card.std).view(
-            1, -1, 1, 1
-        )
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (card.mean, card.std))
+        images = (batch.images[rows] - mean) / std
         loss = torch.nn.functional.cross_entropy(model(images), batch.targets[rows])
-        for (name, weight), gradient in zip(
-            model.named_parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
-        ):
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for (name, weight), gradient in zip(model.named_parameters(), gradients, strict=True):
             torch.testing.assert_close(update[name], -task.learning_rate * gradient, atol=1e-6, rtol=1e-4, msg=name)
             assert weight.shape == gradient.shape
         assert len(rows) == 2

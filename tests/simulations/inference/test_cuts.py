@@ -17,7 +17,7 @@ from attacks.normalisation import normalise
 from clients.data.datasets import to_float
 from clients.inference.plan import InferencePlan
 from clients.task.scenarios import read_task
-from clients.wire.records import tensors_of, values_of
+from clients.wire.records import tensors_of
 from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
@@ -29,10 +29,11 @@ from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
-from tests.simulations.inference.test_run import inference_experiment, inference_rows, no_report, rows_in
+from tests.simulations.attribute_scores import assert_scored_by_owners
+from tests.simulations.inference.test_run import inference_experiment
 from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.kills import Killed, killed_at
-from tests.simulations.split.test_run import Wire, untimed
+from tests.simulations.short_runs import Wire, no_report, rows_in, rows_of, untimed
 
 pytestmark = pytest.mark.long
 
@@ -72,7 +73,7 @@ Run = tuple[Path, list[dict[str, Any]], Wire]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Folder, rows and messages of a run at two cuts."""
     out, wire = tmp_path_factory.mktemp("cuts") / "run", Wire()
-    return out, inference_rows(cuts_experiment(out), wire), wire
+    return out, rows_of(cuts_experiment(out), wire), wire
 
 
 def own_rows(wire: Wire, partition: int) -> Tensor:
@@ -93,15 +94,11 @@ def test_each_cut_is_a_phase_with_rows_that_name_it(run: Run) -> None:
         told = {(row["round"], row["final"], row["cut"]) for row in phases}
         assert told == {(2, True, "conv4"), (3, True, "conv6")}
         for at in (2, 3):
-            metrics = Counter(
-                (row["metric"], row["reference"])
-                for row in phases
-                if row["round"] == at and not row["attack"] and not row["metric"].startswith("path-")
-            )
+            own = [row for row in phases if row["round"] == at and not row["attack"] and "path-" not in row["metric"]]
+            metrics = Counter((row["metric"], row["reference"]) for row in own)
             assert set(metrics.values()) == {1}
-            assert {("test-accuracy", "original"), ("test-accuracy", "transformed"), ("query-bytes", "")} <= set(
-                metrics
-            )
+            needed = {("test-accuracy", "original"), ("test-accuracy", "transformed"), ("query-bytes", "")}
+            assert needed <= set(metrics)
     # 32 x 32 images: 32 channels of 16 x 16, and 64 of 8 x 8.
     sizes = {row["cut"]: row["value"] for row in rows if (row["metric"], row["defense"]) == ("feature-bytes", "")}
     assert sizes == {"conv4": 4 * 32 * 16 * 16, "conv6": 4 * 64 * 8 * 8}
@@ -132,31 +129,13 @@ def test_what_travels_at_each_cut_is_what_that_layer_makes_of_the_test_images(ru
 
 
 def test_guessed_attributes_are_scored_by_their_owners(run: Run) -> None:
-    """By hand: guesses from the messages, true values from the data set, both in the order of the clients' test images."""
     _, rows, wire = run
-    right: Counter[tuple[int, str, str]] = Counter()
-    order: Counter[tuple[int, int, str]] = Counter()
-    for partition, request, reply in wire.of("query.audit"):
-        config, task = values_of(request, "config"), task_of(request)
-        assert (config["observation"], config["kind"], reply.content.keys()) == ("attribute", "attributes", {"metrics"})
-        logits = tensors_of(request, "guesses")["attributes-0"]
-        truth = task.plan.load_data().test.sensitive[own_rows(wire, partition)]
-        assert logits.shape == (20, 2)
-        place = (partition, task.round, task.plan.pipeline)
-        # The server asks about each value for all images first, then about the attacks in their order.
-        name = ("0", "1", STATIC, RETRAINED)[order[place]]
-        order[place] += 1
-        right[task.round, task.plan.pipeline, name] += int((logits.argmax(1) == truth).sum())
-    audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
+    audited = assert_scored_by_owners(
+        rows, wire, ("attribute", "attributes of queries"), (STATIC, RETRAINED), 40,
+        lambda partition, task, _: task.plan.load_data().test.sensitive[own_rows(wire, partition)],
+    )  # fmt: skip
     assert len(audited) == 2 * 3 * 3
-    for row in audited:
-        blind = max(right[row["round"], row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "majority" else right[row["round"], row["defense"], row["attack"]]
-        exact = binomtest(hits, 40).proportion_ci(0.95, "exact")
-        assert (row["value"], row["n"]) == (pytest.approx(hits / 40), 40)
-        assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["card"]["observation"] == "attributes of queries"
-        assert row["cut"] == CUTS[row["round"] - 2]
+    assert all(row["cut"] == CUTS[row["round"] - 2] for row in audited)
     # Balanced data: either value is right half of the time, whoever is asked.
     assert {row["value"] for row in audited if row["attack"] == "majority"} == {0.5}
     # Eight steps teach nobody anything, and what does not beat the majority where nobody is protected is no evidence.
@@ -186,11 +165,7 @@ def test_a_defence_that_needs_an_adversary_gets_one_at_each_cut_and_a_row_says_w
     for row in found:
         hits = round(row["value"] * 7)
         exact = binomtest(hits, 7).proportion_ci(0.95, "exact")
-        assert (row["value"], row["ci_low"], row["ci_high"]) == (
-            hits / 7,
-            pytest.approx(exact.low),
-            pytest.approx(exact.high),
-        )
+        assert (row["value"], row["ci_low"], row["ci_high"]) == pytest.approx((hits / 7, exact.low, exact.high))
         # Seven held-out images are few: none of them may have the value that is most frequent among the others.
         assert row["majority"] * 7 == pytest.approx(round(row["majority"] * 7))
     assert any(0 < row["majority"] < 1 for row in found)
@@ -201,11 +176,8 @@ def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
     assert {row["cut"] for row in rows if row["round"] == 1} == {""}
     studies = split([Row.from_json(row) for row in rows], ["", str(parse(DELTA)), str(parse(BOUNDED))])
     assert [study.cut for study in studies] == list(CUTS)
-    accuracy = {
-        (row["defense"], row["round"]): row["value"]
-        for row in rows
-        if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")
-    }
+    told = [row for row in rows if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")]
+    accuracy = {(row["defense"], row["round"]): row["value"] for row in told}
     for at, study in enumerate(studies, 2):
         for line in summarise(study, {}):
             assert line.deployed is not None

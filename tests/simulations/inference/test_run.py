@@ -23,16 +23,16 @@ from clients.models.library import ModelError
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of, values_of
 from defenses.spec import parse
-from simulations import server_app
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.server_app import run_experiment
 from tests.lines import read_lines
-from tests.local_grid import LocalGrid, Tamper
+from tests.local_grid import LocalGrid
+from tests.simulations.broken_replies import edit, on
 from tests.simulations.report.report_run import Page
 from tests.simulations.run_folder.kills import Killed, killed_at
-from tests.simulations.split.test_run import Wire, untimed
+from tests.simulations.short_runs import Wire, no_report, rows_in, rows_of, untimed
 
 INVERSION = "QueryInversion(iterations=40)"
 NOISE = "FeatureNoise(std=0.5)"
@@ -52,21 +52,7 @@ def inference_experiment(out: Path, **changes: Any) -> Experiment:
     return replace(small, **changes)
 
 
-def inference_rows(settings: Experiment, tamper: Tamper | None = None) -> list[dict[str, Any]]:
-    """The rows of a run."""
-    run_experiment(LocalGrid(settings.num_clients, tamper), settings)
-    return rows_in(settings)
-
-
-def rows_in(settings: Experiment) -> list[dict[str, Any]]:
-    return read_lines(Path(settings.output_dir) / "rows.jsonl")
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no concern to rows, and the longest part of so short a run."""
-    monkeypatch.setattr(server_app, "write_report", lambda path: path)
-
+__all__ = ["no_report"]  # a fixture
 
 Run = tuple[Path, list[dict[str, Any]], Wire]
 
@@ -76,7 +62,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Folder, rows and messages of a run without a defence and with noise, attacked on 16 images."""
     out, wire = tmp_path_factory.mktemp("audited") / "run", Wire()
     settings = inference_experiment(out, defenses=NOISE, share_images=True, probe_targets=2, probe_images=4)
-    return out, inference_rows(settings, wire), wire
+    return out, rows_of(settings, wire), wire
 
 
 def number(rows: list[dict[str, Any]], metric: str, defense: str, reference: str = "", attack: str = "") -> Any:
@@ -143,13 +129,10 @@ def test_features_answers_and_their_scores_are_those_of_the_whole_model_on_the_t
         noisy_right += float((noisy.argmax(1) == labels).sum())
         same += float((noisy.argmax(1) == plain.argmax(1)).sum())
     for defense, right, agreed in (("", plain_right, 40.0), (NOISE, noisy_right, same)):
-        assert number(rows, "test-accuracy", defense, "original")["value"] == pytest.approx(plain_right / 40)
-        assert number(rows, "test-accuracy", defense, "transformed")["value"] == pytest.approx(right / 40)
+        before, after = (number(rows, "test-accuracy", defense, of)["value"] for of in ("original", "transformed"))
+        assert (before, after) == pytest.approx((plain_right / 40, right / 40))
         assert number(rows, "agreement", defense)["value"] == pytest.approx(agreed / 40)
         lost, gained = (number(rows, f"answers-{what}", defense)["value"] for what in ("lost", "gained"))
-        before, after = (
-            number(rows, "test-accuracy", defense, which)["value"] for which in ("original", "transformed")
-        )
         assert lost - gained == pytest.approx(before - after, abs=1e-6)
     assert same < 40, "or agreement would say nothing"
 
@@ -234,7 +217,7 @@ def test_no_message_holds_more_than_it_should(audited: Run) -> None:
 def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tmp_path: Path) -> None:
     """Clients and server work with the tensors that the server fitted; by hand from those of the message."""
     wire, settings = Wire(), inference_experiment(tmp_path / "run", defenses="FeaturePCA(components=8)")
-    rows = inference_rows(settings, wire)
+    rows = rows_of(settings, wire)
     defense = "FeaturePCA(components=8)"
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
     assert number(rows, "query-bytes", defense)["value"] == 4 * 8
@@ -261,7 +244,7 @@ def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_
     runs = {}
     for name, changes in (("a", {}), ("b", {"query_batches": 1}), ("c", {"seed": 1})):
         settings = inference_experiment(tmp_path / name, **RESUMED | changes)
-        runs[name] = untimed(inference_rows(settings))
+        runs[name] = untimed(rows_of(settings))
     assert runs["a"] == runs["b"]
     for metric in ("psnr", "train-loss", "test-loss"):
         values = [[row["value"] for row in runs[name] if row["metric"] == metric] for name in "ac"]
@@ -273,7 +256,7 @@ def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_
 def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     """The checkpoint of a run that trained it: the same answers, nothing trained; and taken up again behind the queries."""
     common = RESUMED | {"rounds": 1}
-    trained = untimed(inference_rows(inference_experiment(tmp_path / "trained", **common)))
+    trained = untimed(rows_of(inference_experiment(tmp_path / "trained", **common)))
     file = str(tmp_path / "trained" / "checkpoints" / "p00.safetensors")
     settings = inference_experiment(tmp_path / "run", weights=file, **common)
     with pytest.raises(Killed):
@@ -301,7 +284,7 @@ def test_weights_for_other_classes_are_trained_on_and_normalise_everybodys_image
     runs, wire = {}, Wire()
     for name in ("efficientnet-lite0", "data"):
         settings = inference_experiment(tmp_path / name, normalisation=name, **common)
-        runs[name] = untimed(inference_rows(settings, wire if name != "data" else None))
+        runs[name] = untimed(rows_of(settings, wire if name != "data" else None))
     losses = {
         name: [row["value"] for row in rows if row["metric"] == "train-loss" and not row["defense"]]
         for name, rows in runs.items()
@@ -327,7 +310,7 @@ def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> 
     settings = inference_experiment(
         tmp_path / "run", defenses=f"{diverging}; {NOISE}", query_attacks="QueryInversion(iterations=2)", rounds=1
     )
-    rows = inference_rows(settings)
+    rows = rows_of(settings)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["progress"]["finished"]
     (failed,) = [row for row in rows if row["status"] == "failed"]
     assert (failed["metric"], failed["cut"], failed["round"]) == ("fit", "conv2", 2)
@@ -347,12 +330,7 @@ def test_a_defence_that_cannot_learn_costs_its_own_rows_only(tmp_path: Path) -> 
 @pytest.mark.usefixtures("no_report")
 def test_a_reply_of_another_shape_is_refused_and_a_node_without_audits_costs_scores_only(tmp_path: Path) -> None:
     settings = inference_experiment(tmp_path / "run", min_usable=0.5)
-
-    def tamper(partition: int, request: Message, reply: Message) -> Message:
-        if partition == 0 and request.metadata.message_type == "query.features":
-            del reply.content["features"]["0"]  # type: ignore[arg-type, index]
-        return reply
-
+    tamper = on("query.features", edit("features", lambda arrays: arrays.pop("0")), partitions=(0,))
     run_experiment(LocalGrid(2, tamper, node_config={1: {"audits": False}}), settings)
     rows = rows_in(settings)
     (failed,) = [row for row in rows if row["status"] == "failed"]

@@ -20,7 +20,8 @@ from simulations.run_folder.run_directory import RunDirectory
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, config, pairs
-from tests.simulations.split.test_run import split_experiment, untimed
+from tests.simulations.short_runs import untimed
+from tests.simulations.split.test_run import split_experiment
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
 

@@ -20,7 +20,8 @@ from defenses.smashed.feature_noise import FeatureDP
 from simulations.experiment.experiment import Experiment
 from strategies.split.audit import as_sent, most_transmissions, window
 from tests.clients.split.test_training import client
-from tests.simulations.split.test_run import Wire, split_experiment, split_rows
+from tests.simulations.short_runs import Wire, rows_of
+from tests.simulations.split.test_run import split_experiment
 
 CHEAP = FeatureAveraging(iterations=3, width=16, depth=1, heads=2, num_images=8)
 AVERAGING, BEYOND = repr(CHEAP), repr(replace(CHEAP, transmissions=5, beyond_run=True))
@@ -33,11 +34,8 @@ def task_of(settings: Experiment, **changes: Any) -> Task:
 
 def cards(rows: list[dict[str, Any]], attack: str) -> dict[int, dict[str, Any]]:
     """Round -> threat card of an attack on the undefended run."""
-    return {
-        r["round"]: r["card"]
-        for r in rows
-        if (r["attack"], r["metric"], r["reference"]) == (attack, "psnr", "original")
-    }
+    mine = [r for r in rows if (r["attack"], r["metric"], r["reference"]) == (attack, "psnr", "original")]
+    return {row["round"]: row["card"] for row in mine}
 
 
 def sent_by(wire: Wire, until: int, partition: int, pipeline: str = "") -> Counter[int]:
@@ -68,7 +66,7 @@ def test_an_attack_sees_an_image_as_often_as_the_run_has_sent_it(tmp_path: Path)
     settings = split_experiment(
         tmp_path / "run", local_epochs=2, attack_rounds="first,last", smashed_attacks=f"{AVERAGING}; {BEYOND}"
     )
-    rows = split_rows(settings, wire)
+    rows = rows_of(settings, wire)
     assert not [row for row in rows if row["status"] == "failed"]
     # It asks for 60: after one round of two passes an image was sent twice, after two rounds four times.
     assert {at: card["transmissions_used"] for at, card in cards(rows, AVERAGING).items()} == {1: 2, 2: 4}
@@ -143,7 +141,7 @@ def test_epsilon_counts_what_was_sent_of_the_image_that_was_sent_most(tmp_path: 
     settings = split_experiment(
         tmp_path / "run", rounds=3, local_steps=1, defenses=repr(PRIVATE), smashed_attacks="", train_limit=80, test_limit=8
     )  # fmt: skip
-    spent = budget(split_rows(settings, wire), "epsilon")
+    spent = budget(rows_of(settings, wire), "epsilon")
     most = [max(max(sent_by(wire, at, p, repr(PRIVATE)).values()) for p in (0, 1)) for at in rounds]
     assert most == [1, 1, 2]
     # Test images are people too, and here they are sent more often: once behind every round, round 0 included.
@@ -157,7 +155,7 @@ def test_epsilon_counts_training_images_where_they_are_sent_more_often_and_what_
     tmp_path: Path,
 ) -> None:
     def spends(name: str, *metrics: str, **changes: Any) -> list[Any]:
-        rows = split_rows(split_experiment(tmp_path / name, defenses=repr(PRIVATE), **changes))
+        rows = rows_of(split_experiment(tmp_path / name, defenses=repr(PRIVATE), **changes))
         return [budget(rows, metric) for metric in metrics] + [cards(rows, AVERAGING)]
 
     def epsilons(counts: dict[int, int]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,139 +11,56 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Error, Message
 
 from attacks.guesses import Labels
 from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
+from clients.flower_private import error_code
 from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of
 from simulations.server_app import run_experiment
 from strategies.exchange.guard import TooFewReplies
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.split.test_run import Wire, split_experiment, split_rows
+from tests.simulations.broken_replies import Break, at, edit, is_asked, metric, on, raising, setting, without
+from tests.simulations.short_runs import Wire, rows_of
+from tests.simulations.split.test_run import split_experiment
 from tests.strategies.split.test_split_fed import Federation, federation, settings_for
 
-Break = Callable[[Message], Message | None]
-"""Spoils a reply; None loses it."""
-
-
-def at_step(request: Message, first: int, server_round: int = 1) -> bool:
-    """Whether a message is that training step of a round."""
-    if request.metadata.message_type != "train.step":
-        return False
-    config: Any = request.content["config"]
-    return (config["first"], json.loads(config["task"])["round"]) == (first, server_round)
-
-
-def spoiling(spoil: Break, first: int = 1, partition: int = 1) -> Callable[[int, Message, Message], Message | None]:
-    """A tamper function: one client's reply to one step of round 1."""
-
-    def tamper(at: int, request: Message, reply: Message) -> Message | None:
-        return spoil(reply) if at == partition and at_step(request, first) else reply
-
-    return tamper
-
-
-class Deaf(LocalGrid):
-    """Some messages never reach their client, which is told to have raised."""
-
-    def __init__(self, clients: int, deaf: Callable[[int, Message], bool], tamper: Any = None) -> None:
-        super().__init__(clients, tamper)
-        self.deaf = deaf
-
-    def answer(self, message: Message) -> Message | None:
-        if not self.deaf(message.metadata.dst_node_id - 100, message):
-            return super().answer(message)
-        kept, self.tamper = self.tamper, raising
-        try:
-            # With another type, nothing of the client's state is touched.
-            message.metadata.message_type = "query.partition"
-            return super().answer(message)
-        finally:
-            self.tamper = kept
-
-
-def raising(*_: Any) -> Message:
-    raise RuntimeError("disk full")
-
-
-def edit(record: str, change: Callable[[dict[str, np.ndarray]], None]) -> Break:
-    """Changes the arrays of a record."""
-
-    def spoil(reply: Message) -> Message:
-        arrays = {name: array.numpy().copy() for name, array in reply.content[record].items()}
-        change(arrays)
-        reply.content[record] = ArrayRecord({name: Array(values) for name, values in arrays.items()})
-        return reply
-
-    return spoil
-
-
-def setting(record: str, make: Callable[[np.ndarray], np.ndarray]) -> Break:
-    """Replaces the first batch of a record."""
-    return edit(record, lambda arrays: arrays.update({"0": make(arrays["0"])}))
-
-
-def at(place: int, value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Sets one entry."""
-
-    def make(values: np.ndarray) -> np.ndarray:
-        values.flat[place] = value
-        return values
-
-    return make
-
-
-def without(record: str) -> Break:
-    def spoil(reply: Message) -> Message:
-        del reply.content[record]
-        return reply
-
-    return spoil
-
-
-def counting(value: Any) -> Break:
-    def spoil(reply: Message) -> Message:
-        numbers: Any = reply.content["metrics"]
-        numbers["num-examples"] = value
-        return reply
-
-    return spoil
-
-
-BROKEN: dict[str, tuple[str, Break, str]] = {
-    "raises": ("server", raising, "disk full"),
-    "silent": ("server", lambda reply: None, "no reply within 300 s"),
-    "nan": ("server", setting("features", at(7, np.nan)), "features: '0' holds NaN or infinite"),
-    "infinite": ("server", setting("features", at(7, np.inf)), "features: '0' holds NaN or infinite"),
-    "shape": ("server", setting("features", lambda v: v[:, :-1]), "expected float32(16, 16, 16)"),
-    "class token": ("server", setting("features", lambda v: np.concatenate([v, v[:, :1]], 1)), "float32(16, 17, 16)"),
-    "dtype": ("server", setting("features", lambda v: v.astype(np.float64)), "features: '0' is float64"),
-    "names": ("server", edit("features", lambda arrays: arrays.update({"5": arrays.pop("0")})), "names differ"),
-    "more batches": ("server", edit("features", lambda arrays: arrays.update({"1": arrays["0"]})), "names differ"),
-    "no features": ("server", without("features"), "the reply has no 'features'"),
-    "no examples": ("server", without("examples"), "the reply has no 'examples'"),
-    "unknown example": ("server", setting("examples", at(3, 48)), "to 48, the client holds 48"),
-    "negative example": ("server", setting("examples", at(3, -1)), "examples: -1 to"),
-    "fewer examples": ("server", setting("examples", lambda v: v[1:]), "expected int64(16,)"),
-    "half examples": ("server", setting("examples", lambda v: v.astype(np.float32)), "examples: '0' is float32"),
-    "count": ("server", counting(-5), "num-examples is -5"),
-    "no targets": ("client", without("targets"), "the reply has no 'targets'"),
-    "classes": ("client", setting("targets", lambda v: v[:, :9]), "expected float32(16, 10)"),
-    "nan targets": ("client", setting("targets", at(0, np.nan)), "targets: '0' holds NaN"),
+# What holds for arrays of any record is tried with "features".
+BROKEN: dict[str, list[tuple[Break, str]]] = {
+    "server": [
+        (raising, "disk full"),
+        (lambda reply: None, "no reply within 300 s"),
+        (setting("features", at(7, np.nan)), "features: '0' holds NaN or infinite"),
+        (setting("features", lambda v: v[:, :-1]), "expected float32(16, 16, 16)"),
+        (setting("features", lambda v: v.astype(np.float64)), "features: '0' is float64"),
+        (edit("features", lambda arrays: arrays.update({"1": arrays["0"]})), "names differ"),
+        (without("features"), "the reply has no 'features'"),
+        (without("examples"), "the reply has no 'examples'"),
+        (setting("examples", at(3, 48)), "to 48, the client holds 48"),
+        (setting("examples", at(3, -1)), "examples: -1 to"),
+        (setting("examples", lambda v: v[1:]), "expected int64(16,)"),
+        (setting("examples", lambda v: v.astype(np.float32)), "examples: '0' is float32"),
+        (metric("num-examples", -5), "num-examples is -5"),
+    ],
+    "client": [
+        (without("targets"), "the reply has no 'targets'"),
+        (setting("targets", lambda v: v[:, :9]), "expected float32(16, 10)"),
+        (setting("targets", at(0, np.nan)), "targets: '0' holds NaN"),
+    ],
 }
+"""Where the labels are -> what may be wrong with a reply of training, and what is said."""
 
 
 def test_each_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path) -> None:
     """All clients but the first spoil their second of three batches, in one way each."""
-    for where in ("server", "client"):
-        spoils = [(spoil, reason) for labels, spoil, reason in BROKEN.values() if labels == where]
+    for where, spoils in BROKEN.items():
         count = len(spoils) + 1
 
         def tamper(at: int, request: Message, reply: Message, spoils: list = spoils) -> Message | None:
-            return spoils[at - 1][0](reply) if at and at_step(request, 1) else reply
+            return spoils[at - 1][0](reply) if at and is_asked(request, "train.step", first=1) else reply
 
         settings = split_experiment(
             tmp_path / where, labels=where, batches_per_message=1, rounds=1, num_clients=count, train_limit=60 * count,
@@ -171,13 +87,10 @@ def test_each_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path) -> None:
 
 
 def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path) -> None:
-    def tamper(partition: int, request: Message, reply: Message) -> Message:
-        return raising() if at_step(request, 2) else reply
-
     for train_edge in (False, True):
-        out = tmp_path / str(train_edge)
+        out, tamper = tmp_path / str(train_edge), on("train.step", raising, partitions=(0, 1), first=2)
         with pytest.raises(TooFewReplies, match=r"round 1, no defence: 0 of 2 train\.step replies are usable"):
-            split_rows(split_experiment(out, train_edge=train_edge, test_limit=4), tamper)
+            rows_of(split_experiment(out, train_edge=train_edge, test_limit=4), tamper)
         failed = [row for row in read_lines(out / "rows.jsonl") if row["status"] == "failed"]
         assert [row["client"] for row in failed] == [0, 1]
         assert all("disk full" in row["message"] for row in failed)
@@ -185,14 +98,14 @@ def test_when_all_clients_fail_the_run_stops_and_says_why(tmp_path: Path) -> Non
     # Both waves of a step are counted.
     settings = split_experiment(tmp_path / "run", min_usable=0.9, test_limit=4)
     with pytest.raises(TooFewReplies, match=r"1 of 2 train\.step replies are usable, min-usable = 0\.9"):
-        split_rows(settings, spoiling(raising, first=0))
+        rows_of(settings, on("train.step", raising, first=0))
 
 
 class Hurried(LocalGrid):
     """Client 1 gets half a second for its second step, and all the time it needs for everything else."""
 
     def answer(self, message: Message) -> Message | None:
-        if message.metadata.dst_node_id == 101 and at_step(message, 1):
+        if message.metadata.dst_node_id == 101 and is_asked(message, "train.step", first=1):
             config: Any = message.content["config"]
             config["timeout"] = 0.5
         return super().answer(message)
@@ -218,24 +131,27 @@ def test_a_client_that_hangs_is_stopped_by_its_watchdog(tmp_path: Path, monkeypa
 # A trained client half ---------------------------------------------------------------------------------------------------
 
 
-def trained(tmp_path: Path, deaf: Callable[[int, Message], bool], monkeypatch: pytest.MonkeyPatch) -> Federation:
+class Deaf(LocalGrid):
+    """Messages of a type, or one step of training, never reach client 1."""
+
+    def __init__(self, clients: int, tamper: Any, message_type: str, **config: int) -> None:
+        super().__init__(clients, tamper)
+        self.deaf_to, self.config = message_type, config
+
+    def answer(self, message: Message) -> Message | None:
+        if message.metadata.dst_node_id == 100 or not is_asked(message, self.deaf_to, **self.config):
+            return super().answer(message)
+        return Message(Error(code=error_code("CLIENT_APP_RAISED_EXCEPTION"), reason="no power"), reply_to=message)
+
+
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message_type: str, **config: int) -> Federation:
     """One round of two clients with a trained half and one batch a message, some of which do not arrive."""
     settings = settings_for(tmp_path, train_edge=True, batches_per_message=1)
-    monkeypatch.setattr("tests.strategies.split.test_split_fed.LocalGrid", lambda n, tamper: Deaf(n, deaf, tamper))
+    grid = "tests.strategies.split.test_split_fed.LocalGrid"
+    monkeypatch.setattr(grid, lambda n, tamper: Deaf(n, tamper, message_type, **config))
     run = federation(settings, 2)
     run.server.train_round(1)
     return run
-
-
-def ignoring(message_type: str, first: int | None = None) -> Callable[[int, Message], bool]:
-    """Client 1 does not get the messages of a type, or one step."""
-
-    def deaf(partition: int, message: Message) -> bool:
-        config: Any = message.content["config"]
-        wanted = message.metadata.message_type == message_type and (first is None or config["first"] == first)
-        return partition == 1 and wanted
-
-    return deaf
 
 
 def local_steps(run: Federation) -> dict[int, int]:
@@ -271,7 +187,8 @@ def test_a_client_that_misses_messages_is_averaged_with_the_steps_that_it_made(
         ("train.collect", None, [(1, "train.collect")], 0, {0: 3}),
         ("train.step", None, [*steps, (1, "train.collect")], 3, {0: 3}),
     ):
-        run = trained(tmp_path / f"{message_type}-{first}", ignoring(message_type, first), monkeypatch)
+        step_of = {} if first is None else {"first": first}
+        run = trained(tmp_path / f"{message_type}-{first}", monkeypatch, message_type, **step_of)
         assert failures(run) == failed
         assert run.rows.of("batches-lost") == [lost]
         assert local_steps(run) == made
@@ -299,7 +216,7 @@ def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path) -> None:
         wanted = partition and request.metadata.message_type == "train.collect"
         return spoils[partition - 1](reply) if wanted else reply
 
-    rows = split_rows(
+    rows = rows_of(
         split_experiment(tmp_path / "run", train_edge=True, rounds=1, test_limit=8, num_clients=4, min_usable=0.2),
         tamper,
     )
@@ -310,55 +227,34 @@ def test_an_update_that_cannot_be_used_is_not_averaged(tmp_path: Path) -> None:
 # Evaluation and audit ----------------------------------------------------------------------------------------------------
 
 
-def on(message_type: str, spoil: Break, **config: Any) -> Callable[[int, Message, Message], Message | None]:
-    """A tamper function: client 1's replies of a type, with such a ``config``."""
-
-    def tamper(partition: int, request: Message, reply: Message) -> Message | None:
-        asked: Any = request.content["config"]
-        wanted = partition == 1 and request.metadata.message_type == message_type
-        return spoil(reply) if wanted and all(asked[key] == value for key, value in config.items()) else reply
-
-    return tamper
-
-
-def metric(name: str, value: Any) -> Break:
-    def spoil(reply: Message) -> Message:
-        numbers: Any = reply.content["metrics"]
-        reply.content["metrics"] = MetricRecord({**numbers, name: value})
-        return reply
-
-    return spoil
-
-
-JUDGED = {
-    "raises": ("evaluate", {}, raising, "disk full"),
-    "silent": ("evaluate", {}, lambda reply: None, "no reply"),
-    "second part": ("evaluate.smash", {"first": 16}, raising, "disk full"),
-    "nan": ("evaluate.smash", {"first": 0}, setting("features", at(0, np.nan)), "NaN"),
-    "fewer": ("evaluate.smash", {"first": 16}, setting("features", lambda v: v[1:]), "expected float32(4, 16, 16)"),
-    "counts": ("evaluate", {}, metric("true-positives", [1.0]), "true-positives is [1.0]"),
-    "loss": ("evaluate", {}, metric("loss", [float("nan")]), "loss is [nan]"),
-    "other examples": ("evaluate", {}, metric("examples", [1000]), "examples is [1000]"),
-    "counts of more": ("evaluate", {}, metric("true-positives", [20] * 10), "are not those of 20 examples"),
-    "negative counts": ("evaluate", {}, metric("false-positives", [-1] * 10), "false-positives is [-1, -1"),
-}
+JUDGED: list[tuple[str, dict[str, int], Break, str]] = [
+    ("evaluate", {}, raising, "disk full"),
+    ("evaluate", {}, lambda reply: None, "no reply"),
+    ("evaluate.smash", {"first": 16}, raising, "disk full"),
+    ("evaluate.smash", {"first": 0}, setting("features", at(0, np.nan)), "NaN"),
+    ("evaluate.smash", {"first": 16}, setting("features", lambda v: v[1:]), "expected float32(4, 16, 16)"),
+    ("evaluate", {}, metric("true-positives", [1.0]), "true-positives is [1.0]"),
+    ("evaluate", {}, metric("loss", [float("nan")]), "loss is [nan]"),
+    ("evaluate", {}, metric("examples", [1000]), "examples is [1000]"),
+    ("evaluate", {}, metric("true-positives", [20] * 10), "are not those of 20 examples"),
+    ("evaluate", {}, metric("false-positives", [-1] * 10), "false-positives is [-1, -1"),
+]
 
 
 def test_each_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Path) -> None:
     """Of the initial and of the trained model. Client 11 sends numbers that were not asked for, which end nothing."""
-    wire, kinds = Wire(), list(JUDGED.values())
+    wire = Wire()
 
     def tamper(partition: int, request: Message, reply: Message) -> Message | None:
         message_type = request.metadata.message_type
         if partition == 11 and message_type in ("evaluate", "train.step"):
             return metric("train-seconds", 5)(metric("mood", 5)(reply))  # type: ignore[arg-type]
-        wanted, config, spoil, _ = kinds[partition - 1] if 1 <= partition <= 10 else ("", {}, raising, "")
-        asked: Any = request.content.get("config", {})
-        if message_type == wanted and all(asked[key] == value for key, value in config.items()):
-            reply = spoil(reply)  # type: ignore[assignment]
+        if 1 <= partition <= 10:
+            wanted, config, spoil, _ = JUDGED[partition - 1]
+            reply = on(wanted, spoil, partitions=(partition,), **config)(partition, request, reply)  # type: ignore[assignment]
         return reply if reply is None else wire(partition, request, reply)
 
-    rows = split_rows(
+    rows = rows_of(
         split_experiment(
             tmp_path / "run", rounds=1, batches_per_message=1, num_clients=12, train_limit=240, test_limit=240, local_steps=1,
             min_usable=0.1,
@@ -366,14 +262,14 @@ def test_each_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Pa
         tamper,
     )  # fmt: skip
     failed = [(row["client"], row["message"]) for row in rows if row["status"] == "failed"]
-    for partition, (name, (message_type, _, _, reason)) in enumerate(JUDGED.items(), 1):
+    for partition, (message_type, _, _, reason) in enumerate(JUDGED, 1):
         mine = [message for client, message in failed if client == partition]
-        assert len(mine) == 2, name
-        assert all(message.startswith(f"{message_type}: ") and reason in message for message in mine), (name, mine)
+        assert len(mine) == 2, reason
+        assert all(message.startswith(f"{message_type}: ") and reason in message for message in mine), (reason, mine)
     assert len(failed) == 2 * 10
     assert {row["n"] for row in rows if row["metric"] in ("test-accuracy", "test-loss")} == {2 * 20}
     # Logits of some of its images are of no use to a client whose other images did not come.
-    cut_off = {at for at, (message_type, *_) in enumerate(kinds, 1) if message_type == "evaluate.smash"}
+    cut_off = {at for at, (message_type, *_) in enumerate(JUDGED, 1) if message_type == "evaluate.smash"}
     assert not cut_off & {partition for partition, _, _ in wire.of("evaluate")}
 
 
@@ -398,7 +294,7 @@ def test_an_audit_goes_on_with_those_who_answered(tmp_path: Path, monkeypatch: p
         settings = split_experiment(
             tmp_path / message_type, rounds=1, attack_rounds="last", train_edge=True, test_limit=4, smashed_attacks="WantsStep()"
         )  # fmt: skip
-        rows = split_rows(settings, on(message_type, raising))
+        rows = rows_of(settings, on(message_type, raising))
         (failed,) = [row for row in rows if row["status"] == "failed"]
         assert (failed["client"], failed["message"]) == (1, f"{message_type}: RuntimeError: disk full")
         (scored,) = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] == "WantsStep()"]

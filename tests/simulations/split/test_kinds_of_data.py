@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,14 @@ from torch.nn import functional as F
 
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from clients.task.scenarios import read_task
-from clients.wire.records import tensors_of, values_of
+from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
 from tests.clients.data.data_files import write_celeba
 from tests.clients.data.table_files import write_census
+from tests.simulations.attribute_scores import assert_scored_by_owners
 from tests.simulations.federated.test_probe_attributes import garments
-from tests.simulations.split.test_run import Wire, split_experiment, split_rows
+from tests.simulations.short_runs import Wire, rows_of
+from tests.simulations.split.test_run import split_experiment
 
 
 def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
@@ -33,7 +34,6 @@ NOISE = "FeatureNoise(std=30.0)"
 STATIC, RETRAINED = (
     f"AttributeInference({training}iterations=80, batch_size=16)" for training in ("training='static', ", "")
 )
-KIND = "smashed-attribute"
 
 
 def attribute_experiment(out: Path, **changes: Any) -> Experiment:
@@ -52,39 +52,22 @@ Result = tuple[Path, list[dict[str, Any]], Wire]
 @pytest.fixture(scope="module")
 def attributes(tmp_path_factory: pytest.TempPathFactory) -> Result:
     out, wire = tmp_path_factory.mktemp("attributes") / "run", Wire()
-    return out, split_rows(attribute_experiment(out), wire), wire
+    return out, rows_of(attribute_experiment(out), wire), wire
 
 
 @pytest.mark.long
 def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(attributes: Result) -> None:
-    """By hand: guesses from the messages, true values from the data set, both in the order of the clients' test images."""
     _, rows, wire = attributes
     assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    mine: dict[int, torch.Tensor] = {
-        at: tensors_of(request, "indices")["test"] for at, request, _ in wire.of("query.setup")
-    }
-    right: Counter[tuple[str, str]] = Counter()
-    asked: Counter[tuple[int, str]] = Counter()
-    for partition, request, _ in wire.of("query.audit"):
-        config, task = values_of(request, "config"), read_task(request.content["config"]["task"])
-        assert (config["observation"], config["kind"], config["guesses"]) == (KIND, "attributes", 1)
-        logits = tensors_of(request, "guesses")["attributes-0"]
-        truth = task.plan.load_data().test.sensitive[mine[partition]]
-        # Always the one value and always the other first, then the chosen attack and the one that learns of the defences.
-        attack = ("0", "1", STATIC, RETRAINED)[asked[partition, task.plan.pipeline]]
-        asked[partition, task.plan.pipeline] += 1
-        right[task.plan.pipeline, attack] += int((logits.argmax(1) == truth).sum())
-        assert task.round == 1, "who attacks the final model attacks the last evaluation, which is the first here"
-    audited = [row for row in rows if row["metric"] == "attribute-accuracy"]
-    assert len(audited) == 2 * 3
-    for row in audited:
-        blind = max(right[row["defense"], value] for value in "01")
-        hits = blind if row["attack"] == "majority" else right[row["defense"], row["attack"]]
-        exact = binomtest(hits, 96).proportion_ci(0.95, "exact")
-        assert (row["value"], row["n"], row["round"]) == (pytest.approx(hits / 96), 96, 1)
-        assert (row["ci_low"], row["ci_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
-        assert row["card"]["observation"] == "attributes of smashed data"
-        assert (row["card"]["attacked"], row["card"]["transmissions"]) == ("test images", 1)
+    mine = {at: tensors_of(request, "indices")["test"] for at, request, _ in wire.of("query.setup")}
+    observed = ("smashed-attribute", "attributes of smashed data")
+    audited = assert_scored_by_owners(
+        rows, wire, observed, (STATIC, RETRAINED), 96,
+        lambda partition, task, _: task.plan.load_data().test.sensitive[mine[partition]],
+    )  # fmt: skip
+    # An attack on the final model attacks the last evaluation, which is the first here.
+    assert [row["round"] for row in audited] == [1] * 2 * 3
+    assert {(row["card"]["attacked"], row["card"]["transmissions"]) for row in audited} == {("test images", 1)}
 
 
 @pytest.mark.long
@@ -135,7 +118,7 @@ def vectors(
 ) -> tuple[list[dict[str, Any]], Wire]:
     wire = Wire()
     out = tmp_path_factory.mktemp(request.param) / "run"
-    return split_rows(vector_experiment(out, faces, labels=request.param), wire), wire
+    return rows_of(vector_experiment(out, faces, labels=request.param), wire), wire
 
 
 @pytest.mark.long
@@ -152,15 +135,12 @@ def test_accuracy_loss_and_correlation_are_those_of_all_labels(vectors: tuple[li
             truth.append(task.plan.load_data().test.vectors[mine[partition]])
     said, true = torch.cat(logits), torch.cat(truth)
     assert said.shape == true.shape == (40, 4)
-    found = {
-        name: one(rows, metric=name, round=1, reference="original")
-        for name in ("test-accuracy", "test-loss", "mcc-micro", "mcc-macro")
-    }
+    names = ("test-accuracy", "test-loss", "mcc-micro", "mcc-macro")
+    found = {name: one(rows, metric=name, round=1, reference="original") for name in names}
     assert {row["n"] for row in found.values()} == {40}
     assert found["test-accuracy"]["value"] == pytest.approx(float(((said > 0) == (true == 1)).float().mean()))
-    assert found["test-loss"]["value"] == pytest.approx(
-        float(F.binary_cross_entropy_with_logits(said, true.float())), rel=1e-5
-    )
+    loss = float(F.binary_cross_entropy_with_logits(said, true.float()))
+    assert found["test-loss"]["value"] == pytest.approx(loss, rel=1e-5)
     counts = [((said > 0) & (true == 1)), ((said > 0) & (true == 0)), ((said <= 0) & (true == 1))]
     tp, fp, fn = (count.sum(0).tolist() for count in counts)
     assert found["mcc-micro"]["value"] == pytest.approx(micro_mcc(tp, fp, fn, 40))
@@ -194,7 +174,7 @@ def table_experiment(out: Path, **changes: Any) -> Experiment:
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Result:
     out, wire = tmp_path_factory.mktemp("tables") / "run", Wire()
-    return out, split_rows(table_experiment(out, defenses=DEFENSES), wire), wire
+    return out, rows_of(table_experiment(out, defenses=DEFENSES), wire), wire
 
 
 @pytest.mark.long
@@ -202,10 +182,8 @@ def test_utility_has_auc_and_log_loss_of_all_clients(tables: Result) -> None:
     """What decides is in one column, which the model finds without a defence; the AUC is recomputed from the wire's logits."""
     _, rows, wire = tables
     assert not [row for row in rows if row["status"] == "failed"]
-    plain = {
-        name: one(rows, defense="", round=3, metric=name, reference="original")
-        for name in ("test-accuracy", "test-auc", "test-loss")
-    }
+    names = ("test-accuracy", "test-auc", "test-loss")
+    plain = {name: one(rows, defense="", round=3, metric=name, reference="original") for name in names}
     assert plain["test-accuracy"]["value"] > 0.8
     assert plain["test-auc"]["value"] > 0.9
     assert plain["test-loss"]["value"] < 0.6
@@ -243,7 +221,7 @@ def test_attacks_are_scored_by_cells_with_a_null_baseline(tables: Result) -> Non
 
 def test_a_trained_client_half_learns_its_embeddings(tmp_path: Path) -> None:
     wire = Wire()
-    rows = split_rows(table_experiment(tmp_path / "run", train_edge=True, rounds=1, attack_rounds="last"), wire)
+    rows = rows_of(table_experiment(tmp_path / "run", train_edge=True, rounds=1, attack_rounds="last"), wire)
     assert not [row for row in rows if row["status"] == "failed"]
     assert not [row for row in rows if row["metric"] == "mse-embedding"], "no client knows the embeddings of the round"
     updates = [tensors_of(reply, "arrays") for _, _, reply in wire.of("train.collect")]

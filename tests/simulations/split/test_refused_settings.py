@@ -13,11 +13,8 @@ from simulations.settings.errors import ConfigError
 from tests.clients.data.table_files import write_census
 
 SPLIT = {"scenario": "split", "model": "vit"}
-GARMENTS = SPLIT | {
-    "dataset": "garment-digit:06-24,0-1",
-    "auxiliary-fraction": 0.4,
-    "attribute-attacks": "AttributeInference()",
-}
+ATTRIBUTES = {"auxiliary-fraction": 0.4, "attribute-attacks": "AttributeInference()"}
+GARMENTS = SPLIT | ATTRIBUTES | {"dataset": "garment-digit:06-24,0-1"}
 TABLE = {"scenario": "split", "model": "difm", "dataset": "census", "smashed-attacks": "FieldReading()"}
 FACES = SPLIT | {"dataset": "celeba:all"}
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -55,14 +52,8 @@ def test_what_cannot_work_is_refused_by_key_and_value(tmp_path: Path) -> None:
 
 
 def test_tokens_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
-    changes = {
-        "dataset": "photo-face",
-        "image-memory": 0.00005,
-        "width": 16,
-        "patch-size": 16,
-        "attribute-attacks": "auto",
-    }
-    settings = Experiment.from_mapping({**SPLIT, "defenses": "", "auxiliary-fraction": 0.4, **changes})
+    changes = {"dataset": "photo-face", "image-memory": 0.00005, "width": 16, "patch-size": 16, "defenses": ""}
+    settings = Experiment.from_mapping({**SPLIT, **ATTRIBUTES, **changes, "attribute-attacks": "auto"})
     kind = next(kind for kind in settings.kinds if kind.of_attributes)
     assert settings.attacks[kind] == settings.attacks_on(settings.pipelines[0], kind) == [], "auto chooses none here"
     tight = Experiment.from_mapping(settings.to_mapping() | {"attribute-attacks": "AttributeInference()"})

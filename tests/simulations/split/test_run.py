@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.server_app import run_experiment
-from tests.lines import read_lines
-from tests.local_grid import LocalGrid, Tamper
+from tests.simulations.short_runs import Wire, rows_of
 
 DECODER = "TokenDecoder(iterations=3, width=16, depth=1, heads=2)"
 SHUFFLES = ("", "PatchShuffle()", "BatchShuffle(k=0.4)")
@@ -41,18 +38,6 @@ def split_experiment(out: Path, **changes: Any) -> Experiment:
     return replace(small, **changes)
 
 
-def split_rows(settings: Experiment, tamper: Tamper | None = None) -> list[dict[str, Any]]:
-    """The rows of a run."""
-    run_experiment(LocalGrid(settings.num_clients, tamper), settings)
-    return read_lines(Path(settings.output_dir) / "rows.jsonl")
-
-
-def untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without what measures time."""
-    kept = [row for row in rows if "second" not in row["metric"]]
-    return [{key: value for key, value in row.items() if key not in ("seconds", "computed_on")} for row in kept]
-
-
 def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) -> list[float]:
     """A metric's values in the order of pipelines and rounds, of protected images where there are both."""
     return [
@@ -60,21 +45,6 @@ def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) 
         for row in rows
         if row["metric"] == metric and row["reference"] != "original" and defense in (None, row["defense"])
     ]
-
-
-@dataclass
-class Wire:
-    """Everything that crossed the wire: (partition, type, request, reply)."""
-
-    messages: list[tuple[int, str, Message, Message]] = field(default_factory=list)
-
-    def __call__(self, partition: int, request: Message, reply: Message) -> Message:
-        self.messages.append((partition, request.metadata.message_type, request, copy.deepcopy(reply)))
-        return reply
-
-    def of(self, message_type: str) -> list[tuple[int, Message, Message]]:
-        """The messages of one type, in the order sent."""
-        return [(at, request, reply) for at, kind, request, reply in self.messages if kind == message_type]
 
 
 def arrays_in(message: Message) -> dict[str, dict[str, Tensor]]:
@@ -101,7 +71,7 @@ def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         share_images=True, train_edge=request.param == "trained",
     )  # fmt: skip
     wire = Wire()
-    return Golden(settings, split_rows(settings, wire), wire)
+    return Golden(settings, rows_of(settings, wire), wire)
 
 
 # Rows --------------------------------------------------------------------------------------------------------------------
@@ -162,7 +132,7 @@ def test_batches_in_a_message_change_no_number_that_a_client_sends(tmp_path: Pat
         settings = split_experiment(
             tmp_path / str(count), batches_per_message=count, defenses="BatchShuffle(k=0.4)", test_limit=80, rounds=1
         )
-        found.append(split_rows(settings, wire))
+        found.append(rows_of(settings, wire))
         features = defaultdict(list)
         for partition, request, reply in wire.of("train.step"):
             pipeline = json.loads(request.content["config"]["task"])["plan"]["pipeline"]
@@ -236,7 +206,7 @@ def test_a_training_step_carries_tokens_and_who_they_are_for(golden: Golden, tmp
     assert_steps(golden.wire, "server", train_edge=golden.settings.train_edge)
     wire, trained = Wire(), golden.settings.train_edge
     changes: dict[str, Any] = {"labels": "client", "rounds": 1, "train_edge": trained, "test_limit": 4}
-    split_rows(split_experiment(tmp_path / "run", **changes), wire)
+    rows_of(split_experiment(tmp_path / "run", **changes), wire)
     assert len(wire.of("train.step")) == 4
     assert_steps(wire, "client", train_edge=trained)
 
@@ -265,22 +235,20 @@ def test_no_message_holds_an_order_and_none_sent_down_holds_images_or_labels(gol
 @pytest.mark.long
 def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ATTACKS._own, "ToldOrder", ToldOrder)
-    told_order = "ToldOrder()"
-    wire = Wire()
-    settings = split_experiment(
-        tmp_path / "run", defenses="BatchShuffle(k=0.4)", edge_blocks=0, rounds=1, attack_rounds="last",
-        smashed_attacks=f"ServerPrediction(); {told_order}",
-    )  # fmt: skip
-    rows = split_rows(settings, wire)
+    wire, attacks = Wire(), "ServerPrediction(); ToldOrder()"
+    changes: dict[str, Any] = {
+        "defenses": "BatchShuffle(k=0.4)",
+        "edge_blocks": 0,
+        "rounds": 1,
+        "attack_rounds": "last",
+    }
+    rows = rows_of(split_experiment(tmp_path / "run", smashed_attacks=attacks, **changes), wire)
     assert not [row for row in rows if row["status"] == "failed"]
-    holding = {kind for _, kind, _, reply in wire.messages if "orders" in reply.content}
-    assert holding == {"train.smash"}
-    settings_of = {row["attack"]: row["card"] for row in rows if row["metric"] == "label-accuracy"}
-    assert settings_of[told_order]["upper_bound"] == "knows the order"
-    roles = {(row["attack"], row["role"]) for row in rows if row["attack"] in settings_of}
-    assert {role for attack, role in roles if attack == told_order} == {"upper bound"}
-    assert ("ServerPrediction()", "attack") in roles
-    assert "upper_bound" not in settings_of["ServerPrediction()"]
+    assert {kind for _, kind, _, reply in wire.messages if "orders" in reply.content} == {"train.smash"}
+    audited = [row for row in rows if row["metric"] == "label-accuracy" and row["attack"] in attacks.split("; ")]
+    assert {(row["attack"], row["role"], row["card"].get("upper_bound")) for row in audited} == {
+        ("ServerPrediction()", "attack", None), ("ToldOrder()", "upper bound", "knows the order")
+    }  # fmt: skip
     # What is told leads from the tokens of the undefended run, which was sent the same images, to those of the shuffled one.
     plain, mixed = (
         [
@@ -318,43 +286,35 @@ def attacked_tokens(wire: Wire, settings: Experiment, part: str) -> list[bool]:
 
 @pytest.mark.long
 def test_where_the_servers_examples_come_from(tmp_path: Path) -> None:
-    for auxiliary, attacked in (("held-out", "train"), ("private", "test"), ("photos", "train")):
-        assert_source(tmp_path / auxiliary, auxiliary, attacked)
-
-
-def assert_source(folder: Path, auxiliary: str, attacked: str) -> None:
-    wire = Wire()
-    settings = split_experiment(
-        folder / "run", rounds=1, attack_rounds="last", auxiliary_data=auxiliary, share_images=True
-    )
-    rows = split_rows(settings, wire)
-    assert not [row for row in rows if row["status"] == "failed"]
-    assert all(attacked_tokens(wire, settings, attacked))
-    assert not any(attacked_tokens(wire, settings, {"train": "test", "test": "train"}[attacked]))
-    plan, shares = settings.plan(), [request for _, request, _ in wire.of("query.setup")]
-    clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
-    assert len(clients.unique()) == len(clients) == {"held-out": 96, "private": 120, "photos": 120}[auxiliary]
-    ours = Auxiliary(plan).examples()
-    assert ours.images.shape[1:] == (1, 28, 28)
-    own = set(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()).tolist()) & set(clients.tolist())
-    # Indices of another data set are no examples of this one.
-    assert (auxiliary == "photos") or len(own) == {"held-out": 0, "private": 120}[auxiliary]
-    cards = [row["card"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]
-    said = {
-        "held-out": ("training images", "known", "disjoint from all clients"),
-        "private": ("test images", "unknown", "the clients' training images (worst case); attacked are test images"),
-        "photos": ("training images", "known", "data set photos"),
-    }[auxiliary]
-    assert cards
-    assert all((card["attacked"], card["labels"], card["auxiliary_data"]) == said for card in cards)
-    # An oracle of other classes recognises nothing.
-    judged = {row["metric"] for row in rows} & {"recognition", "oracle-accuracy", "identification"}
-    assert judged == (set() if auxiliary == "photos" else {"recognition", "oracle-accuracy", "identification"})
+    of_oracle = {"recognition", "oracle-accuracy", "identification"}
+    for auxiliary, attacked, num_train, judged, said in (
+        ("held-out", "train", 96, of_oracle, ("training images", "known", "disjoint from all clients")),
+        ("private", "test", 120, of_oracle,
+         ("test images", "unknown", "the clients' training images (worst case); attacked are test images")),
+        # An oracle of other classes recognises nothing.
+        ("photos", "train", 120, set[str](), ("training images", "known", "data set photos")),
+    ):  # fmt: skip
+        wire, out = Wire(), tmp_path / auxiliary
+        settings = split_experiment(out, rounds=1, attack_rounds="last", auxiliary_data=auxiliary, share_images=True)
+        rows = rows_of(settings, wire)
+        assert not [row for row in rows if row["status"] == "failed"]
+        assert all(attacked_tokens(wire, settings, attacked))
+        assert not any(attacked_tokens(wire, settings, {"train": "test", "test": "train"}[attacked]))
+        plan, shares = settings.plan(), [request for _, request, _ in wire.of("query.setup")]
+        clients = torch.cat([tensors_of(request, "indices")["train"] for request in shares])
+        assert len(clients.unique()) == len(clients) == num_train
+        assert Auxiliary(plan).examples().images.shape[1:] == (1, 28, 28)
+        if auxiliary != "photos":  # indices of another data set are no examples of this one
+            own = set(Auxiliary(plan).indices(plan.load_data().train.labels.numpy()).tolist())
+            assert len(own & set(clients.tolist())) == {"held-out": 0, "private": 120}[auxiliary]
+        cards = [row["card"] for row in rows if row["attack"] == DECODER and row["metric"] == "psnr"]
+        assert {(card["attacked"], card["labels"], card["auxiliary_data"]) for card in cards} == {said}
+        assert {row["metric"] for row in rows} & of_oracle == judged
 
 
 def test_without_examples_an_attack_that_learns_says_so(tmp_path: Path) -> None:
     settings = split_experiment(tmp_path / "run", rounds=1, attack_rounds="last", auxiliary_fraction=0.0)
-    (row,) = [row for row in split_rows(settings) if row["attack"] == DECODER]
+    (row,) = [row for row in rows_of(settings) if row["attack"] == DECODER]
     assert row["status"] == "failed"
     assert "auxiliary-fraction is 0" in row["message"]
     assert row["failures"] == row["n"] == 2
@@ -365,7 +325,7 @@ def test_rounds_of_a_few_steps_go_on_where_the_pass_stood(tmp_path: Path) -> Non
     settings = split_experiment(
         tmp_path / "run", rounds=3, local_steps=2, train_limit=92, attack_rounds="", defenses=""
     )
-    rows = split_rows(settings)
+    rows = rows_of(settings)
     assert not [row for row in rows if row["status"] != "ok"]
     # 37 examples of each client: batches of 16, 16 and 5, two of them in each round.
     assert [row["n"] for row in rows if row["metric"] == "train-loss"] == [2 * (16 + 16), 2 * (5 + 16), 2 * (16 + 5)]
