@@ -24,7 +24,8 @@ from tests.simulations.federated.test_federation import experiment
 from tests.simulations.inference.test_run import inference_experiment
 from tests.simulations.outsourced.test_run import outsourced_experiment
 from tests.simulations.run_folder.kills import Killed, killed_at, killed_with_open_attacks
-from tests.simulations.split.test_run import split_experiment, untimed
+from tests.simulations.short_runs import untimed
+from tests.simulations.split.test_run import split_experiment
 
 Kills = tuple[tuple[str, int, int], ...]
 SPLIT = {
