@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.launch import BESIDE, ENDING, PACKAGES, ROOT, LocalRuntime, Resources, free_port
+from simulations.runtime.launch import ENDING, LocalRuntime, Resources, free_port
 from simulations.runtime.local_run import STARTS, engine_failure
 
 BINARIES = Path(sys.executable).parent
@@ -39,6 +39,11 @@ def config(out: Path, **changes: Any) -> dict[str, Any]:
 
 def pairs(values: dict[str, Any]) -> list[str]:
     return [part for key, value in values.items() for part in ("-s", f"{key}={value}")]
+
+
+def overrides(values: Mapping[str, Any]) -> str:
+    """Settings as ``flwr run --run-config`` takes them."""
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
 
 
 @pytest.fixture
@@ -103,19 +108,6 @@ def leftovers(tmp_path: Path) -> list[list[str]]:
     return mine
 
 
-def broken_app(tmp_path: Path, module: str, marker: str, line: str) -> Path:
-    """A copy of the app with a line added before the only place of a module that holds the marker."""
-    app = tmp_path / "fedveil"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, app / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", *BESIDE):
-        shutil.copy(ROOT / name, app / name)
-    text = (app / module).read_text()
-    assert text.count(marker) == 1
-    (app / module).write_text(text.replace(marker, line + marker))
-    return app
-
-
 def wait_until(condition: Callable[[], bool], why: str = "nothing happened") -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -151,14 +143,17 @@ def listening(process: psutil.Process) -> list[str]:
         return []
 
 
+def flower_env() -> dict[str, str]:
+    """An environment for Flower's commands, which reports nothing and asks for no newer version."""
+    path = f"{BINARIES}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "PATH": path}
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """A SuperLink and two SuperNodes on loopback; yields a folder with Flower's configuration, and the environment."""
     link, nodes = free_port(), [free_port(), free_port()]
-    env = {
-        **os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}",
-    }  # fmt: skip
+    env = flower_env()
     commands = [["flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--host", "127.0.0.1",
                  "--port", str(link)]]  # fmt: skip
     commands += [

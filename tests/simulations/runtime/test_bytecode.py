@@ -17,8 +17,6 @@ import pytest
 from simulations.runtime.bytecode import LARGE, PREFIX, VARIABLE
 from simulations.runtime.launch import ROOT
 from simulations.runtime.user_cache import private_folder
-from tests.ray_paths import needs_ray_workers
-from tests.simulations.runtime.runtimes import BINARIES, SMALL, pairs
 
 NOBODY = 65534
 BYTECODE = f"__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
@@ -113,20 +111,3 @@ def test_a_folder_that_another_user_can_change_is_not_used(tmp_path: Path, monke
             assert private_folder("bytecode") == temporary, unsafe
             temporary.chmod(0o777)
             assert private_folder("bytecode") is None, unsafe
-
-
-@needs_ray_workers
-@pytest.mark.slow
-def test_flowers_processes_keep_theirs_in_the_cache_and_nothing_of_the_run_stays(tmp_path: Path) -> None:
-    settings = SMALL | {"rounds": 1, "defenses": "", "attack-rounds": "final"}
-    none, cache = tmp_path / "none", tmp_path / "cache"
-    env = {**os.environ, VARIABLE: "1", PREFIX: str(none), "XDG_CACHE_HOME": str(cache)}
-    command = [str(BINARIES / "fedveil"), "run", "--clients", "2", "--out", str(tmp_path / "out"), *pairs(settings)]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    kept = [str(path) for path in cache.rglob("*.pyc")]
-    # Of torch, and of what only Flower's simulation and Ray's workers import: they, and not the command, wrote it.
-    for source in ("torch/nn/modules/linear.", "flwr/simulation/app.", "flwr/simulation/ray_transport/ray_actor."):
-        assert [path for path in kept if source in path], source
-    assert not [path for path in kept if "fedveil-flwr-" in path]
-    assert not none.exists()

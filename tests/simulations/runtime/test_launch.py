@@ -13,11 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from flwr.app import Message
 from ray._common.usage.usage_lib import usage_stats_enabled
 
+from clients.wire.records import values_of
 from simulations.experiment.experiment import Experiment
+from simulations.runtime import nodes
 from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import PACKAGES, ROOT, LocalRuntime, app_folder
+from strategies.exchange.exchange import Exchange
+from tests.local_grid import LocalGrid
+from tests.simulations.federated.test_federation import experiment
 from tests.simulations.runtime.runtimes import leftovers, marked, wait_until
 
 
@@ -118,3 +124,19 @@ def test_help_needs_no_torch() -> None:
         "    assert not {'torch', 'flwr', 'ray'} & set(sys.modules), command"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_workers_of_a_simulation_are_told_the_very_folder_that_the_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent would not do: another checkout may lie in it. A deployed node has a copy of its own."""
+    told = []
+
+    def listen(partition: int, request: Message, reply: Message) -> Message:
+        told.append(values_of(request, "config")["app-dir"])
+        return reply
+
+    for in_simulation in (True, False):
+        monkeypatch.setattr(nodes, "_in_simulation", lambda simulated=in_simulation: simulated)
+        nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), experiment(tmp_path / "run"))
+    assert told == [str(ROOT)] * 2 + [""] * 2

@@ -43,15 +43,12 @@ def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flow
 
 
 def test_the_text_of_the_last_box_is_told_in_one_line() -> None:
-    for border in (
-        "╭─ Error ────╮\n│ {} │\n│ {} │\n╰────────────╯\n", "+- Error ----+\n| {} |\n| {} |\n+------------+\n"
-    ):  # fmt: skip
-        late = border.format(
-            "Failed to start local SuperLink within 15s. See logs at ", "/tmp/x/superlink.log.        "
+    for top, side, bottom in (("╭─ Error ────╮", "│", "╰────────────╯"), ("+- Error ----+", "|", "+------------+")):
+        first, last = (
+            f"{top}\n{side} {one} {side}\n{side} {two} {side}\n{bottom}\n"
+            for one, two in (("an", "other"), ("no SuperLink", "within 15s. See logs at /tmp/x.log."))
         )
-        assert (
-            box_text(border.format("an", "other") + "words\n" + late) == "Failed to start local SuperLink within 15s."
-        )
+        assert box_text(f"{first}words\n{last}") == "no SuperLink within 15s.", top
     assert box_text("ValueError: no box\n") == ""
 
 

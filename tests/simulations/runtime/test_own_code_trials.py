@@ -18,7 +18,7 @@ from simulations.cli import app
 from simulations.forecast.preflight import preflight
 from simulations.run.requested import requested
 from simulations.runtime import own_code_trials
-from simulations.runtime.own_code_trials import try_dataset, try_model
+from simulations.runtime.own_code_trials import try_model
 from simulations.settings.errors import ConfigError
 from tests.simulations.runtime.runtimes import BINARIES, wait_until
 
@@ -62,10 +62,6 @@ class Normed(nn.Sequential):
     def __init__(self, num_classes, input_shape):
         super().__init__(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, num_classes))
 
-def endless():
-    while True:
-        pass
-
 def data():
     drawn = {n: torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (120, 40)}
     return [TensorDataset(images, torch.arange(n) % 4) for n, images in drawn.items()]
@@ -102,56 +98,66 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def dry_run(tmp_path: Path, **changes: object) -> Result:
-    words = [word for key, value in (SMALL | changes).items() for word in ("-s", f"{key.replace('_', '-')}={value}")]
-    return CliRunner().invoke(app, ["run", "--dry-run", "--out", str(tmp_path / "out"), *words])
+def dry_run_of(tmp_path: Path, changes: dict[str, str]) -> list[str]:
+    """The words of a command."""
+    words = [word for key, value in (SMALL | changes).items() for word in ("-s", f"{key}={value}")]
+    return ["run", "--dry-run", "--out", str(tmp_path / "out"), *words]
+
+
+def dry_run(tmp_path: Path, **changes: str) -> Result:
+    return CliRunner().invoke(app, dry_run_of(tmp_path, changes))
 
 
 def told(result: Result) -> str:
     return " ".join(result.output.split())
 
 
-def test_code_that_ends_its_process_or_fails_late_is_refused_by_setting_and_reason(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        try_dataset("dataset", f"{file}:exits")
-    assert f"dataset: {file}:exits ends its process with exit code 0, as os._exit(0) does" in str(refusal.value)
+def test_a_model_that_fails_late_is_refused_by_setting_and_reason(file: Path) -> None:
     with pytest.raises(ConfigError, match="fails in train mode on a batch of 16 images: RuntimeError: too many "):
         try_model("model", f"{file}:FailsLate", 4, (1, 8, 8), batch_size=16)
 
 
+OWN = {"dataset": "{file}:data", "model": "mlp"}
+INTERRUPTS, PAINTS = "raise KeyboardInterrupt", "raise SystemExit('\\x1b[2J\\x1b]0;x\\x07\\u202e')"
+ATTACK = [
+    "attack",
+    "{dir}/update.safetensors",
+    "--num-classes",
+    "4",
+    "--input-shape",
+    "1,8,8",
+    "--learning-rate",
+    "0.1",
+]
+
+
 @pytest.mark.long
 def test_commands_say_which_setting_and_code_failed_and_how_and_write_nothing(file: Path, tmp_path: Path) -> None:
-    ends = "ends its process with exit code 0, as os._exit(0) does"
-    for changes, error in (
-        ({"model": "{file}:Exits"}, f"model: {{file}}:Exits {ends}"),
+    save_file({"last.weight": torch.ones(4, 64), "last.bias": torch.ones(4)}, tmp_path / "update.safetensors")
+    for name, code in (("interrupts", INTERRUPTS), ("paints", PAINTS)):
+        (tmp_path / f"{name}.py").write_text(code)
+    for command, error in (
+        (OWN | {"model": "{file}:Exits"}, "model: {file}:Exits ends its process with exit code 0, as os._exit(0) does"),
         # The first image is the same each time.
-        ({"dataset": "{file}:flips"}, "is another image at every reading; leave augmentations to crop-padding and"),
+        (OWN | {"dataset": "{file}:flips"}, "is another image at every reading; leave augmentations to crop-padding and"),
         # The bound is for each example, whose gradient this model mixes with those of others.
-        ({"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "its guarantee would not hold"),
+        (OWN | {"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "its guarantee would not hold"),
+        (OWN | {"model": "{dir}/interrupts.py:Net"}, "Net raises KeyboardInterrupt; it was tried in a child process"),
+        # Without what a terminal obeys.
+        (OWN | {"model": "{dir}/paints.py:Net"}, r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),
+        ([*ATTACK, "--model", "{file}:Exits"], "--model: {file}:Exits ends its process"),
+        ([*ATTACK, "--model", "{file}:Plain", "--auxiliary", "{file}:exits"], "--auxiliary: {file}:exits ends its process"),
+        (["protect", "{file}:exits", "{dir}/p", "--defense", "VisualMixer()"], "IN: {file}:exits ends its process"),
+        (["search", "-s", "dataset={file}:exits", "--out", "{dir}/s"], "dataset: {file}:exits ends its process"),
     ):  # fmt: skip
-        values = {key: value.format(file=file) for key, value in changes.items()}
-        result = dry_run(tmp_path, **{"dataset": f"{file}:data", "model": "mlp"} | values)
+        words = command if isinstance(command, list) else dry_run_of(tmp_path, command)
+        result = CliRunner().invoke(app, [word.format(file=file, dir=tmp_path) for word in words])
         assert result.exit_code == 2, result.output
-        assert error.format(file=file) in told(result)
-        assert not (tmp_path / "out").exists()
+        assert error.replace("{file}", str(file)) in told(result)
+        assert "\x1b" not in result.output
+        assert not [name for name in ("out", "a", "p", "s") if (tmp_path / name).exists()]
     with pytest.raises(ConfigError, match=r"^auxiliary-data: .*mine\.py:exits ends its process with exit code 0"):
         preflight(requested(None, SPLIT | {"auxiliary-data": f"{file}:exits"}, tmp_path / "out"), print)
-
-
-@pytest.mark.long
-def test_a_file_that_interrupts_or_ends_its_import_is_told_without_what_a_terminal_obeys(
-    file: Path, tmp_path: Path
-) -> None:
-    for code, error in (
-        ("raise KeyboardInterrupt", "{file}:Net raises KeyboardInterrupt; it was tried in a child process"),
-        ("raise SystemExit('\\x1b[2J\\x1b]0;x\\x07\\u202e')", r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),
-    ):
-        path = tmp_path / f"{len(code)}.py"
-        path.write_text(code)
-        result = dry_run(tmp_path, dataset="mnist-5k", model=f"{path}:Net")
-        assert result.exit_code == 2
-        assert error.format(file=path) in told(result)
-        assert "\x1b" not in result.output
 
 
 @pytest.mark.long
@@ -208,19 +214,3 @@ def test_models_and_data_of_ours_start_no_process_and_a_relative_file_is_made_ab
     assert (
         requested(None, SPLIT | {"auxiliary-data": "mine.py:data"}, tmp_path / "out").auxiliary_data == f"{file}:data"
     )
-
-
-@pytest.mark.long
-def test_the_other_commands_try_it_first_as_well(file: Path, tmp_path: Path) -> None:
-    save_file({"last.weight": torch.ones(4, 64), "last.bias": torch.ones(4)}, tmp_path / "update.safetensors")
-    options = ["--num-classes", "4", "--input-shape", "1,8,8", "--learning-rate", "0.1", "--out", str(tmp_path / "a")]
-    for words, error in (
-        (["attack", "{dir}/update.safetensors", "--model", "{file}:Exits", *options], "--model: {file}:Exits ends its process"),
-        (["attack", "{dir}/update.safetensors", "--model", "{file}:Plain", *options, "--auxiliary", "{file}:exits"],
-         "--auxiliary: {file}:exits ends its process"),
-        (["protect", "{file}:exits", "{dir}/p", "--defense", "VisualMixer()"], "IN: {file}:exits ends its process"),
-        (["search", "-s", "dataset={file}:exits", "--out", "{dir}/s"], "dataset: {file}:exits ends its process"),
-    ):  # fmt: skip
-        result = CliRunner().invoke(app, [word.format(dir=tmp_path, file=file) for word in words])
-        assert result.exit_code == 2, result.output
-        assert error.format(file=file) in told(result)
