@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -239,40 +239,32 @@ def test_every_defence_is_tried() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_in_a_simulation_the_server_rebuilds_all_that_a_client_draws_and_sends(
+def test_the_server_rebuilds_all_draws_of_a_simulated_client_and_none_of_a_deployed_one(
     tmp_path: Path, streams: Streams, scenario: str
 ) -> None:
-    """So that the same procedure, below, can find something where there is something."""
-    grid = run(scenario, tmp_path, streams, "seed")
-    begun, same = rebuilt(grid, streams)
-    for name, pipeline in texts(scenario).items():
-        assert bool(grid.drawn[pipeline]) == draws(tried()[scenario][name]), name
-        assert begun[pipeline] == grid.begun[pipeline] != set(), name
-        assert len(same[pipeline]) >= 2, name
-        assert all(same[pipeline]), name
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
-    tmp_path: Path, streams: Streams, scenario: str
-) -> None:
-    grid = run(scenario, tmp_path, streams, "secret")
-    begun, same = rebuilt(grid, streams)
-    known = functools.reduce(set.union, begun.values())
-    for name, pipeline in texts(scenario).items():
-        assert bool(grid.drawn[pipeline]) == draws(tried()[scenario][name]), name
-        assert grid.begun[pipeline], name
-        assert not grid.begun[pipeline] & known, name
-        if draws(tried()[scenario][name]):
-            assert not all(same[pipeline]), name
-    # Two pipelines never draw from one stream: else the one would undo the other.
+    """In a simulation the procedure finds something, so that it says something where it finds nothing."""
+    for randomness in ("seed", "secret"):
+        grid = run(scenario, tmp_path / randomness, streams, randomness)
+        begun, same = rebuilt(grid, streams)
+        known = functools.reduce(set.union, begun.values())
+        for name, pipeline in texts(scenario).items():
+            drawing = draws(tried()[scenario][name])
+            assert bool(grid.drawn[pipeline]) == drawing, name
+            assert grid.begun[pipeline], name
+            if randomness == "seed":
+                assert begun[pipeline] == grid.begun[pipeline], name
+                assert len(same[pipeline]) >= 2, name
+                assert all(same[pipeline]), name
+            else:
+                assert not grid.begun[pipeline] & known, name
+                assert not drawing or not all(same[pipeline]), name
+    # Two pipelines of the deployed client never draw from one stream: else the one would undo the other.
     everything = [stream for pipeline in texts(scenario).values() for stream in grid.drawn[pipeline]]
     assert len(everything) == len(set(everything))
 
     # Neither the secret nor a nonce ever crossed the wire.
     wire = b"".join(sent + to_wire(reply).SerializeToString() for sent, reply in grid.log)
-    (file,) = (tmp_path / "secrets").iterdir()
+    (file,) = (tmp_path / "secret" / "secrets").iterdir()
     digits = file.read_text().strip()
     notes = json.loads(str(grid.contexts[100].state["nonces"]["text"]))  # type: ignore[call-overload, index]
     assert len(notes) > len(texts(scenario))
@@ -284,49 +276,45 @@ def test_in_a_deployment_the_server_rebuilds_no_draw_of_any_defence(
         assert bytes.fromhex(hidden) not in wire
 
 
-Refused = tuple[str, dict[str, Any], dict[str, str]]
-"""A scenario, what nodes answer, and for each message that they refuse the setting by which they would not."""
-REFUSING: list[Refused] = [
-    ("federated", {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}),
-    ("outsourced", {"audits": True}, {"query.audit": "share-images"}),
-    ("split", {"transmissions": -1, "audits": True}, {"train.smash": "reveal-orders", "query.audit": "share-images"}),
-]
+COMMON: dict[str, Any] = {
+    "defenses": "", "num_clients": 2, "rounds": 1, "attack_rounds": "first", "train_limit": 80, "share_images": True,
+}  # fmt: skip
+ORDERS = "ServerPrediction(); FeatureInversion(permutation='oracle', iterations=1)"
+REFUSING: list[tuple[Callable[..., Experiment], dict[str, Any], dict[str, Any], dict[str, str], str, set[str]]] = [
+    (
+        experiment, {"probe_attacks": "LabelInference()", "update_attacks": "", "labels": "known"},
+        {"probes": True}, {"train.probe": "publish-labels", "query.audit": "audits"}, "", set(),
+    ),
+    (   # No picture of what a node holds: an attack on uploads makes some of what the server has itself.
+        outsourced_experiment, {"model_attacks": ""},
+        {"audits": True}, {"query.audit": "share-images"}, "AsUploaded()", {"reconstruction"},
+    ),
+    (
+        split_experiment, {"smashed_attacks": ORDERS}, {"transmissions": -1, "audits": True},
+        {"train.smash": "reveal-orders", "query.audit": "share-images"}, "ServerPrediction()", set(),
+    ),
+]  # fmt: skip
+"""Settings, what nodes answer, for each message that they refuse the setting by which they would not; what is scored, and shown."""
 
 
 def test_a_run_goes_on_where_nodes_refuse(tmp_path: Path) -> None:
-    for at, case in enumerate(REFUSING):
-        run_refused(tmp_path / str(at), *case)
-
-
-def run_refused(folder: Path, scenario: str, answers: dict[str, Any], refused: dict[str, str]) -> None:
-    common: dict[str, Any] = {
-        "defenses": "", "num_clients": 2, "rounds": 1, "attack_rounds": "first", "train_limit": 80, "share_images": True,
-    }  # fmt: skip
-    if scenario == "federated":
-        attacks = {"probe_attacks": "LabelInference()", "update_attacks": "", "labels": "known"}
-        settings = experiment(folder / "run", **attacks, **common)
-    elif scenario == "outsourced":
-        settings = outsourced_experiment(folder / "run", model_attacks="", **common)
-    else:
-        told = "ServerPrediction(); FeatureInversion(permutation='oracle', iterations=1)"
-        settings = split_experiment(folder / "run", smashed_attacks=told, **common)
-    config = {at: {**answers, "secret-dir": str(folder / "secrets")} for at in range(2)}
-    report = run_experiment(LocalGrid(2, randomness="secret", node_config=config), settings)
-    rows = read_lines(folder / "run" / "rows.jsonl")
-    assert not [row for row in rows if row["status"] == "failed"]
-    found = {
-        (row["client"], row["message"].split(":")[0]): row["message"] for row in rows if row["status"] == "refused"
-    }
-    assert found.keys() == {(client, what) for client in range(2) for what in refused}
-    for (_, what), message in found.items():
-        assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
-        assert message in report.read_text(encoding="utf-8").replace("&#39;", "'")
-    assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
-    scored = {row["attack"] for row in rows if row["role"] in ("attack", "upper bound")}
-    answered = answers.get("audits", False)
-    looks = {"federated": "LabelInference()", "outsourced": "AsUploaded()", "split": "ServerPrediction()"}
-    assert scored == ({looks[scenario]} if answered else set())
-    assert {row["card"]["labels"] for row in rows if row["attack"]} <= {"unknown", "known", "uploaded with the images"}
-    # No picture of what a node holds: an attack on uploads makes some of what the server has itself.
-    shown = {one["kind"] for one in read_lines(folder / "run" / "pictures" / "index.jsonl")}
-    assert shown == ({"reconstruction"} if answered and scenario == "outsourced" else set())
+    for make, changes, answers, refused, scored, pictures in REFUSING:
+        folder = tmp_path / make.__name__
+        settings = make(folder / "run", **changes, **COMMON)
+        config = {at: {**answers, "secret-dir": str(folder / "secrets")} for at in range(2)}
+        report = run_experiment(LocalGrid(2, randomness="secret", node_config=config), settings)
+        rows = read_lines(folder / "run" / "rows.jsonl")
+        assert not [row for row in rows if row["status"] == "failed"]
+        told = [row for row in rows if row["status"] == "refused"]
+        found = {(row["client"], row["message"].split(":")[0]): row["message"] for row in told}
+        assert found.keys() == {(client, what) for client in range(2) for what in refused}
+        for (_, what), message in found.items():
+            assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
+            assert message in report.read_text(encoding="utf-8").replace("&#39;", "'")
+        assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
+        assert {row["attack"] for row in rows if row["role"] in ("attack", "upper bound")} == set(
+            filter(None, [scored])
+        )
+        assert {r["card"]["labels"] for r in rows if r["attack"]} <= {"unknown", "known", "uploaded with the images"}
+        shown = {one["kind"] for one in read_lines(folder / "run" / "pictures" / "index.jsonl")}
+        assert shown == pictures

@@ -1,20 +1,24 @@
-"""What ``flwr build`` makes of a clean checkout, and whether Flower Hub would take it."""
+"""fedveil as a package: Flower's bundle, whether Flower Hub would take it, the wheel, and folders that shadow ours."""
 
 from __future__ import annotations
 
+import email
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulations.runtime.launch import PACKAGES, ROOT, Resources, app_folder
+from simulations.runtime.launch import BESIDE, PACKAGES, ROOT, Resources, app_folder
 from tests.flower_private import (
     _collect_file_paths,
     _validate_app_name,
@@ -23,6 +27,7 @@ from tests.flower_private import (
     build_fab_from_disk,
     get_fab_metadata,
 )
+from tests.simulations.runtime.runtimes import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
@@ -108,3 +113,78 @@ def test_resources_are_named_as_flower_names_them() -> None:
     assert config.init_args_logging_level == "ERROR"
     with pytest.raises(Exception, match="num_cpu"):
         read(given + " client-resources-num-cpu=1")
+
+
+# The wheel, with no checkout in sight
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """A command's output; it knows nothing of this checkout or of this environment."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run("uv", "build", "--wheel", "--quiet", "--out-dir", folder, checkout, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment that holds the wheel and Flower; what they import is taken from this one.
+
+    Of this environment only the folder of packages is added, without its ``.pth`` files: those that name the checkout.
+    """
+    home = tmp_path_factory.mktemp("installed") / "venv"
+    run("uv", "venv", "--quiet", "--python", sys.executable, home, cwd=home.parent)
+    python = home / "bin" / "python"
+    run("uv", "pip", "install", "--quiet", "--no-deps", "--python", python, wheel, f"flwr=={version('flwr')}", cwd=home)
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip()
+    (Path(packages) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home / "bin"
+
+
+@pytest.mark.long
+def test_it_holds_the_packages_typed_with_configurations_and_the_app(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        about = email.message_from_bytes(archive.read(metadata))
+        for name in ("pyproject.toml", *BESIDE):
+            assert archive.read(f"simulations/app_{name}") == (ROOT / name).read_bytes()
+    assert {name.split("/")[0] for name in names} == {*PACKAGES, metadata.split("/")[0]}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assert "simulations/configs/quick.toml" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert about["Name"] == "fedveil"
+    assert about["Description-Content-Type"] == "text/markdown"
+
+
+@pytest.mark.long
+def test_it_says_its_version_and_knows_the_presets(installed: Path, tmp_path: Path) -> None:
+    assert run(installed / "fedveil", "--version", cwd=tmp_path) == f"fedveil {version('fedveil')}\n"
+    where = run(installed / "python", "-c", "import simulations; print(simulations.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(installed.parent)
+    run(installed / "fedveil", "run", "--preset", "quick", "--dry-run", "--out", tmp_path / "run", cwd=tmp_path)
+
+
+def test_a_folder_that_shadows_a_package_is_named(tmp_path: Path) -> None:
+    for at, (name, asked) in enumerate((
+        ("clients", "import simulations"), ("attacks", "from clients import answer_audits"),
+        ("defenses", "from clients import protect_mod"),
+    )):  # fmt: skip
+        place = tmp_path / str(at) / name
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text("")
+        done = subprocess.run(
+            [sys.executable, "-c", asked], cwd=place.parent, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(place.parent), str(ROOT)])},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert f"fedveil's package {name!r} is at {ROOT / name}" in done.stderr
+        assert str(place) in done.stderr
