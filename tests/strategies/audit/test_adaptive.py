@@ -16,40 +16,32 @@ from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.inference.observations import ATTRIBUTE, QUERY
 from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE
 
-CHOSEN = parse_attacks("DLG(); InvertingGradients(); LabelInference()")
+CHOSEN = "DLG(); InvertingGradients(); LabelInference()"
 
 
 def texts(*arguments: Any) -> list[str]:
     return [repr(attack) for attack in adaptive_attacks(*arguments)]
 
 
-def test_refinements_stand_behind_the_first_inversion_and_controls_alone() -> None:
-    plain, shuffled, noisy = parse_pipelines("VisualMixer(); GaussianNoise(std=0.1)")
-    everything = [plain, shuffled, noisy]
-    found = texts(shuffled, everything, CHOSEN, PROBE)
-    assert "DLG() | LearnedRestorer()" in found
-    assert all(text.startswith("DLG() | ") for text in found)
-    assert texts(noisy, everything, CHOSEN, PROBE) == ["NoiseModelInversion()"]
-    assert texts(plain, everything, CHOSEN, PROBE) == ["NoiseModelInversion()"], "its positive control"
-
-
-def test_attacks_on_training_updates_do_not_run_on_probes() -> None:
-    _, private = parse_pipelines("DPSGD(target_epsilon=1.0)")
-    assert texts(private, [private], CHOSEN, PROBE) == []
-    assert texts(private, [private], CHOSEN, UPDATE) == ["LossThreshold()", "ShadowModels()"]
-
-
-def test_an_attack_with_settings_of_its_own_is_not_added_again() -> None:
-    _, mixed = parse_pipelines("PatchShuffle()")
-    chosen = parse_attacks("TokenJigsaw(iterations=3)")
-    assert texts(mixed, [mixed], chosen, SMASHED) == ["AdaptiveDecoder()"]
-
-
-def test_a_static_adversary_does_not_stand_for_the_adaptive_one() -> None:
-    _, learned = parse_pipelines("FeaturePCA(components=2)")
-    static, retrained = (parse_attacks(f"AttributeInference(training='{how}')") for how in ("static", "retrained"))
-    assert texts(learned, [learned], static, ATTRIBUTE) == ["AttributeInference()"]
-    assert texts(learned, [learned], retrained, ATTRIBUTE) == []
+def test_attacks_that_a_defence_names_are_added_where_they_fit() -> None:
+    private, mixed, learned = "DPSGD(target_epsilon=1.0)", "PatchShuffle()", "FeaturePCA(components=2)"
+    for defense, chosen, kind, added in (
+        # Attacks on training updates do not run on probes.
+        (private, CHOSEN, PROBE, []), (private, CHOSEN, UPDATE, ["LossThreshold()", "ShadowModels()"]),
+        # One with settings of its own is not added again.
+        (mixed, "TokenJigsaw(iterations=3)", SMASHED, ["AdaptiveDecoder()"]),
+        # A static adversary does not stand for the adaptive one.
+        (learned, "AttributeInference(training='static')", ATTRIBUTE, ["AttributeInference()"]),
+        (learned, "AttributeInference(training='retrained')", ATTRIBUTE, []),
+    ):  # fmt: skip
+        pipeline = parse_pipelines(defense)[-1]
+        assert texts(pipeline, [pipeline], parse_attacks(chosen), kind) == added, (defense, chosen)
+    plain, shuffled, noisy = everything = parse_pipelines("VisualMixer(); GaussianNoise(std=0.1)")
+    refined = texts(shuffled, everything, parse_attacks(CHOSEN), PROBE)
+    assert "DLG() | LearnedRestorer()" in refined
+    assert all(text.startswith("DLG() | ") for text in refined), "behind the first inversion alone"
+    for pipeline in (noisy, plain):  # plain is its positive control
+        assert texts(pipeline, everything, parse_attacks(CHOSEN), PROBE) == ["NoiseModelInversion()"]
 
 
 def test_what_is_kept_from_knowing_the_defences_says_so_and_what_it_learns_is_one_for_all() -> None:

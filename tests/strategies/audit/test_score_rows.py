@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -19,27 +20,21 @@ from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership
 from strategies.audit.threat_card import ThreatCard
 
 
-def test_a_share_has_the_exact_interval_in_rows_and_report(subtests: pytest.Subtests) -> None:
+def test_a_share_has_the_exact_interval_in_rows_and_report() -> None:
     """Student's t of one success in 50 begins below 0, and of none has no width."""
-    for hits in [0, 1, 25, 50]:
-        for metric in ["ms-ssim-success", "attribute-accuracy"]:
-            with subtests.test(hits=hits, metric=metric):
-                values = [1.0] * hits + [0.0] * (50 - hits)
-                exact = stats.binomtest(hits, 50).proportion_ci(0.95, "exact")
-                (columns,) = score_rows({ScoreName(metric): values}, ThreatCard())
-                assert (columns["value"], columns["n"]) == (hits / 50, 50)
-                assert (columns["ci_low"], columns["ci_high"]) == pytest.approx((exact.low, exact.high))
-                score = merge([Row(**columns)])
-                assert (score.mean, score.low, score.high) == (
-                    hits / 50,
-                    pytest.approx(exact.low),
-                    pytest.approx(exact.high),
-                )
-                # Whatever interval the rows carry, two seeds are one sample of 100 images.
-                old = replace(Row(**columns), **mean_and_interval(values))
-                both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
-                pooled = merge([old, replace(old, seed=1)])
-                assert (pooled.low, pooled.high, pooled.n) == (pytest.approx(both.low), pytest.approx(both.high), 100)
+    for hits, metric in itertools.product((0, 1, 25, 50), ("ms-ssim-success", "attribute-accuracy")):
+        values = [1.0] * hits + [0.0] * (50 - hits)
+        exact = stats.binomtest(hits, 50).proportion_ci(0.95, "exact")
+        (columns,) = score_rows({ScoreName(metric): values}, ThreatCard())
+        assert (columns["value"], columns["n"]) == (hits / 50, 50)
+        score = merge([Row(**columns)])
+        for found in ((columns["value"], columns["ci_low"], columns["ci_high"]), (score.mean, score.low, score.high)):
+            assert found == pytest.approx((hits / 50, exact.low, exact.high)), (hits, metric)
+        # Whatever interval the rows carry, two seeds are one sample of 100 images.
+        old = replace(Row(**columns), **mean_and_interval(values))
+        both = stats.binomtest(2 * hits, 100).proportion_ci(0.95, "exact")
+        pooled = merge([old, replace(old, seed=1)])
+        assert (pooled.low, pooled.high, pooled.n) == pytest.approx((both.low, both.high, 100)), (hits, metric)
 
 
 def test_accuracies_of_labels_stay_within_0_and_1() -> None:
@@ -127,18 +122,14 @@ def test_a_membership_score_that_is_nan_is_the_lowest_for_members_and_others_ali
         assert (row["card"].members, row["card"].others) == (4, 4)
 
 
-def test_a_rate_at_one_per_mille_needs_a_thousand_non_members(subtests: pytest.Subtests) -> None:
+def test_a_rate_at_one_per_mille_needs_a_thousand_non_members() -> None:
     """Of 1,000 non-members one may lie above the threshold: of 50 members the 41 above the second highest non-member count."""
-    for others, shown in [(999, False), (1000, True)]:
-        with subtests.test(others=others, shown=shown):
-            found = areas(
-                [*map(float, range(others - 10, others + 40))], [*map(float, range(others - 1)), others + 19.5]
-            )
-            rows = {row["metric"]: row for row in found}
-            assert ("membership-low-tpr" in rows) == shown
-            if shown:
-                low = rows["membership-low-tpr"]
-                assert low["value"] == 41 / 50
-                # Between none and four of 1,000 lie above the true threshold, which 44 members at most exceed.
-                assert (low["ci_low"], low["ci_high"]) == pytest.approx((0.0, stats.beta.ppf(1 - 0.0125, 45, 6)))
-                assert (low["card"].members, low["card"].others, low["n"]) == (50, others, 50 + others)
+    for others in (999, 1000):
+        members = [*map(float, range(others - 10, others + 40))]
+        found = {row["metric"]: row for row in areas(members, [*map(float, range(others - 1)), others + 19.5])}
+        assert ("membership-low-tpr" in found) == (others == 1000)
+    low = found["membership-low-tpr"]
+    assert low["value"] == 41 / 50
+    # Between none and four of 1,000 lie above the true threshold, which 44 members at most exceed.
+    assert (low["ci_low"], low["ci_high"]) == pytest.approx((0.0, stats.beta.ppf(1 - 0.0125, 45, 6)))
+    assert (low["card"].members, low["card"].others, low["n"]) == (50, 1000, 1050)

@@ -9,18 +9,17 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
-from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, GuardedExchange, oversized
+from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, oversized
 from strategies.federated.replies import MOST_REPORTED, alike, reported_by_most
-from tests.strategies.exchange.test_hostile_replies import NUMBERS, PLANNED, Rows, reply_of, valid
+from tests.strategies.exchange.test_hostile_replies import NUMBERS, checked, valid
+from tests.strategies.stub_grid import Rows, reply_of
 
 BREAKS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\n\x1b\u202e"
 
 
 def rows_of(content: RecordDict) -> list[dict[str, Any]]:
     rows = Rows()
-    guarded = GuardedExchange(Exchange(None, {0: 50}, 5.0), rows)  # type: ignore[arg-type]
-    guarded.check(PLANNED, "train.probe", [0], {0: reply_of(content, 50)})
+    checked(rows, "train.probe", None, content)
     return rows.found
 
 

@@ -12,13 +12,12 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
 from clients.data.card import DataCard
-from clients.flower_private import act_as_task, set_message_id
 from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
 from clients.wire.texts import RecordError
@@ -35,6 +34,7 @@ from strategies.federated.replies import fault_in_probe
 from strategies.training.evaluation import fault_in_report, record_reports
 from tests import hostile
 from tests.clients.federated.test_client import TASK
+from tests.strategies.stub_grid import Rows, reply_of
 
 few = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 REFERENCE = {"weight": torch.arange(4.0).view(2, 2), "bias": torch.ones(2)}
@@ -43,36 +43,24 @@ CARD = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
 PLANNED = TASK.but(card=CARD)
 
 
-class Rows:
-    """Rows as they come."""
-
-    def __init__(self) -> None:
-        self.found: list[dict[str, Any]] = []
-
-    def row(self, task: Any, *, metric: str, value: float | None, **fields: Any) -> None:
-        self.found.append({"metric": metric, "value": value, **fields})
-
-
-def reply_of(content: RecordDict, node: int) -> Message:
-    """As it comes off the wire from a node."""
-    act_as_task()
-    asked = Message(RecordDict(), dst_node_id=node, message_type="train")
-    set_message_id(asked, f"to-{node}")
-    return Message(content, reply_to=asked)
-
-
 def valid() -> dict[str, Any]:
     return {"arrays": to_record(REFERENCE), "metrics": metrics(NUMBERS)}
 
 
+def checked(rows: Any, kind: str, fault_in: Any, *contents: RecordDict) -> Any:
+    """What is left of these answers: of client 0 on node 50, client 1 on node 49."""
+    nodes = dict(enumerate(range(50, 50 - len(contents), -1)))
+    guarded = GuardedExchange(Exchange(None, nodes, 5.0), rows)  # type: ignore[arg-type]
+    replies = {at: reply_of(content, nodes[at]) for at, content in enumerate(contents)}
+    return guarded.check(PLANNED, kind, [*nodes], replies, fault_in)
+
+
 @cache
-def server(min_usable: float = 0.1) -> tuple[CuriousFedAvg, Rows]:
+def server() -> tuple[CuriousFedAvg, Rows]:
     """One whose model is ``REFERENCE`` and whose clients are on nodes 50 and 49, in a round that nobody attacks."""
     rows: Any = Rows()
     auditor: Any = SimpleNamespace(exchange=Exchange(None, {0: 50, 1: 49}, 5.0), recorder=rows)  # type: ignore[arg-type]
-    strategy = CuriousFedAvg(
-        plan=PLANNED.plan, auditor=auditor, attack_rounds=(), min_usable=min_usable, sizes={0: 20, 1: 20}
-    )
+    strategy = CuriousFedAvg(plan=PLANNED.plan, auditor=auditor, attack_rounds=(), min_usable=0.1, sizes={0: 20, 1: 20})
     strategy._weights = dict(REFERENCE)
     return strategy, rows
 
@@ -130,10 +118,8 @@ def probe() -> dict[str, Any]:
 @example(RecordDict({**probe(), "metrics": metrics({"num-examples": 10**9, "local-steps": 1})}))
 def test_a_probe_is_refused_or_an_observation(content: RecordDict) -> None:
     """Of as many images as were asked for: an attack takes memory for each."""
-    reply, rows = reply_of(content, 50), Rows()
-    guarded = GuardedExchange(Exchange(None, {0: 50}, 5.0), rows)  # type: ignore[arg-type]
-    reference = {name: tensor.numpy() for name, tensor in REFERENCE.items()}
-    good = guarded.check(PLANNED, "train.probe", [0], {0: reply}, lambda _, r: fault_in_probe(r, reference, PLANNED))
+    rows, reference = Rows(), {name: tensor.numpy() for name, tensor in REFERENCE.items()}
+    good = checked(rows, "train.probe", lambda _, reply: fault_in_probe(reply, reference, PLANNED), content)
     assert good or rows.found[-1]["status"] == "failed"
     for one in seen_updates(PLANNED, PROBE, good, ["target-0", "target-1"]):
         assert 1 <= one.num_examples <= TASK.plan.probe_images
@@ -178,12 +164,8 @@ def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, An
     record = content.get("metrics")
     if isinstance(record, MetricRecord) or not content:
         content["metrics"] = MetricRecord({**(record or {}), **more})  # type: ignore[dict-item]
-    reply, rows = reply_of(content, 50), Rows()
-    guarded = GuardedExchange(Exchange(None, {0: 50}, 5.0), rows)  # type: ignore[arg-type]
     for guessed in ("images", BASELINES):
-        good = guarded.check(
-            PLANNED, "query.audit", [0], {0: reply}, lambda _, r, of=guessed: fault_in_scores(r, of, PLANNED)
-        )
+        good = checked(Rows(), "query.audit", lambda _, r, of=guessed: fault_in_scores(r, of, PLANNED), content)
         found = _gather(good.values())
         assert guessed == BASELINES or found.keys() <= {ALONE}
         with np.errstate(all="ignore"):
@@ -209,9 +191,7 @@ REPORT = {
 @example(RecordDict({"metrics": metrics({**REPORT, "test-accuracy-original": [0.5]})}))
 def test_evaluations_are_refused_or_averaged(content: RecordDict) -> None:
     rows = Rows()
-    guarded = GuardedExchange(Exchange(None, {0: 50, 1: 49}, 5.0), rows)  # type: ignore[arg-type]
-    replies = {0: reply_of(content, 50), 1: reply_of(RecordDict({"metrics": metrics(REPORT)}), 49)}
-    good = guarded.check(PLANNED, "evaluate", [0, 1], replies, fault_in_report)
+    good = checked(rows, "evaluate", fault_in_report, content, RecordDict({"metrics": metrics(REPORT)}))
     assert 1 in good
     assert 0 <= record_reports(PLANNED, good, rows)["test-accuracy-original"] <= 1
 

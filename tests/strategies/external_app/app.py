@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,22 +33,22 @@ class Net(nn.Module):
         return logits
 
 
-def digits(context: Context) -> TensorDataset:
+def digits(context: Context, count: int = EXAMPLES) -> TensorDataset:
     """Smooth images, others at each node."""
     generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
-    small = torch.rand(EXAMPLES, 1, 4, 4, generator=generator)
+    small = torch.rand(count, 1, 4, 4, generator=generator)
     images = F.interpolate(small, size=8, mode="bilinear").clamp(0, 1)
-    return TensorDataset(images, torch.randint(10, (EXAMPLES,), generator=generator))
+    return TensorDataset(images, torch.randint(10, (count,), generator=generator))
 
 
-def an_app(
-    mods: Sequence[Mod] = (),
-    audited: bool = True,
-    everywhere: Sequence[Mod] = (),
-    named: Sequence[Mod] | None = None,
-    **told: Any,
-) -> ClientApp:
-    """Trains by SGD on ``digits``, two examples a step, one epoch.
+State = dict[str, Tensor]
+
+
+def app_that(
+    trains: Callable[[State, Message, Context], State], mods: Sequence[Mod] = (), audited: bool = True,
+    everywhere: Sequence[Mod] = (), named: Sequence[Mod] | None = None, **told: Any,
+) -> ClientApp:  # fmt: skip
+    """Sends what ``trains`` makes of the weights, and answers audits of ``Net`` and ``digits``, or of what it is ``told``.
 
     ``mods`` are those of its training, ``everywhere`` those of the app, ``named`` what it tells ``answer_audits`` of them.
     """
@@ -55,20 +56,30 @@ def an_app(
 
     @app.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
-        model = Net()
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-        images, labels = digits(context).tensors
-        optimizer = torch.optim.SGD(model.parameters(), lr=float(message.content["config"]["lr"]))  # type: ignore
-        for at in range(0, EXAMPLES, 2):
-            optimizer.zero_grad()
-            F.cross_entropy(model((images[at : at + 2] - MEAN) / STD), labels[at : at + 2]).backward()
-            optimizer.step()
-        records = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": EXAMPLES})}
-        return Message(RecordDict({**records}), reply_to=message)
+        sent = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
+        arrays = ArrayRecord(trains(sent, message, context))
+        records = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": EXAMPLES})})
+        return Message(records, reply_to=message)
 
     if audited:
         answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, "mods": named, **told})
     return app
+
+
+def an_epoch(sent: State, message: Message, context: Context) -> State:
+    """By SGD on ``digits``, two examples a step."""
+    model = Net()
+    model.load_state_dict(sent)
+    images, labels = digits(context).tensors
+    optimizer = torch.optim.SGD(model.parameters(), lr=float(message.content["config"]["lr"]))  # type: ignore
+    for at in range(0, EXAMPLES, 2):
+        optimizer.zero_grad()
+        F.cross_entropy(model((images[at : at + 2] - MEAN) / STD), labels[at : at + 2]).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+an_app = partial(app_that, an_epoch)
 
 
 class AppGrid(LocalGrid):

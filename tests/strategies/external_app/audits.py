@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from torch import nn
 
 from simulations.audited import audited
 from tests.lines import read_lines
@@ -17,23 +19,32 @@ EXACT = "Spear()"
 LABELS = "LabelInference()"
 
 
-def run(out: Path, app: Any, strategy: FedAvg | None = None, rounds: int = 1, **told: Any) -> list[dict[str, Any]]:
-    config = told.pop("train_config", {"lr": 0.1})
-    settings = {
-        "workers": 0,
-        "settings": {"batch-size": 2, "local-epochs": 1},
-        "probe_attacks": LABELS,
-        "update_attacks": LABELS,
-        "probe_targets": 2,
-        "rounds": range(1, rounds + 1),
-        **told,
-    }
-    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **settings)
+def start(model: Callable[[], nn.Module] = Net) -> ArrayRecord:
+    """The first global weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        start = ArrayRecord(Net().state_dict())
-    grid = app if isinstance(app, AppGrid) else AppGrid(app)
-    watched.start(grid, start, num_rounds=rounds, train_config=ConfigRecord(config))
+        return ArrayRecord(model().state_dict())
+
+
+def started(
+    out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1, model: Callable[[], nn.Module] = Net, **told: Any
+) -> Result:  # fmt: skip
+    """Result of an audited strategy that begins with weights of ``Net`` or of ``begins``; ``told`` goes to ``audited``."""
+    config, begins = told.pop("train_config", {"lr": 0.1}), told.pop("begins", Net)
+    settings: dict[str, Any] = {
+        "workers": 0, "settings": {"batch-size": 2, "local-epochs": 1}, "probe_attacks": LABELS, "update_attacks": LABELS,
+        "probe_targets": 2, "rounds": range(1, rounds + 1), **told,
+    }  # fmt: skip
+    # Flower's default waits for two nodes.
+    plain = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    watched = audited(strategy or plain, out, model, **settings)
+    grid: Any = app if isinstance(app, AppGrid) else AppGrid(app)
+    return watched.start(grid, start(begins), num_rounds=rounds, train_config=ConfigRecord(config))
+
+
+def run(out: Path, app: Any, *given: Any, **told: Any) -> list[dict[str, Any]]:
+    """Rows of what ``started`` runs."""
+    started(out, app, *given, **told)
     return list(read_lines(out / "rows.jsonl"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +17,19 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from clients import protect_mod
 from simulations.audited import audited
-from tests.lines import read_lines
+from tests.strategies.external_app import audits
 from tests.strategies.external_app.app import AppGrid, Net, an_app
+from tests.strategies.external_app.audits import EXACT, LABELS, page_of, start
 
-EXACT = "Spear()"
 PROTECTED = "Clip(max_norm=1.0, per='update') | GaussianNoise(std=0.05, per='update')"
 
 
-def run(
-    out: Path, grid: AppGrid, strategy: Strategy | None = None, rounds: int = 1, **told: Any
-) -> list[dict[str, Any]]:
-    known: dict[str, Any] = {
-        "settings": {"batch-size": 2, "local-epochs": 1},
-        "probe_attacks": EXACT,
-        "probe_targets": 4,
-    }
-    settings = {"workers": 0, **known, **told}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        start = ArrayRecord(Net().state_dict())
-    watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **settings)
-    result = watched.start(grid, start, num_rounds=rounds, train_config=ConfigRecord({"lr": 0.1}))
-    assert list(result.arrays) == list(start)
-    return read_lines(out / "rows.jsonl")
+run = partial(audits.run, probe_attacks=EXACT, probe_targets=4)
 
 
 def value(rows: list[dict[str, Any]], attack: str, metric: str, reference: str = "original") -> dict[str, Any]:
-    (found,) = [
-        row
-        for row in rows
-        if row["attack"].startswith(attack) and (row["metric"], row["reference"]) == (metric, reference)
-    ]
+    of = [row for row in rows if row["attack"].startswith(attack)]
+    (found,) = [row for row in of if (row["metric"], row["reference"]) == (metric, reference)]
     return found
 
 
@@ -59,7 +42,7 @@ def test_probes_of_a_relu_network_are_solved_and_scored_by_the_client(tmp_path: 
     labels = value(rows, "LabelInference", "label-accuracy", "")
     assert labels["card"]["observation"] == "training update"
     assert (labels["card"]["local_steps"], labels["card"]["images"], labels["n"]) == (12, 24, 2)
-    page = " ".join((tmp_path / "out" / "report.html").read_text().split())
+    page = page_of(tmp_path / "out")
     # A count stands beside no sentence that denies it: eight images are recovered, and too few for a verdict.
     assert "Where no mod is known: unknown (8 of 8 recovered): too few images were attacked for a verdict" in page
     assert "no attack is shown to" not in page
@@ -77,9 +60,8 @@ class Noisy:
         reply = call_next(message, context)
         if message.metadata.message_type not in ("train", "train.probe") or reply.has_error():
             return reply
-        drawn = {"torch": lambda: float(torch.randn(())), "numpy": np.random.normal, "python": random.random}[
-            self.stream
-        ]()
+        draw = {"torch": lambda: float(torch.randn(())), "numpy": np.random.normal, "python": random.random}
+        drawn = draw[self.stream]()
         self.drawn.append((message.metadata.message_type, drawn))
         ((name, record),) = reply.content.array_records.items()
         moved = {key: value + 0.01 * drawn for key, value in record.to_torch_state_dict().items()}
@@ -101,11 +83,10 @@ def test_a_mod_draws_in_training_what_it_would_draw_if_nobody_had_looked(
             strategy = audited(strategy, tmp_path / "out", Net, workers=0, settings={"batch-size": 2, "local-epochs": 1},
                                probe_attacks="LabelInference()", update_attacks="", probe_targets=3)  # fmt: skip
         torch.manual_seed(0)
-        start = ArrayRecord(Net().state_dict())
         np.random.seed(7)
         random.seed(7)
         grid = AppGrid(an_app(audited=watched, **mods))
-        found = strategy.start(grid, start, num_rounds=2, train_config=ConfigRecord({"lr": 0.1})).arrays
+        found = strategy.start(grid, start(), num_rounds=2, train_config=ConfigRecord({"lr": 0.1})).arrays
         return found.to_torch_state_dict(), noisy.drawn
 
     plain, unwatched = final(False)
@@ -129,19 +110,15 @@ class Counting:
         return call_next(message, context)
 
 
-def test_probes_pass_every_mod_that_rows_name_once_however_mods_are_given(
-    subtests: pytest.Subtests, tmp_path: Path
-) -> None:
+def test_probes_pass_every_mod_that_rows_name_once_however_mods_are_given(tmp_path: Path) -> None:
     """Mods of the app's own act on every message; naming those of training by hand must not lose one."""
-    for given in ["not at all", "all"]:
-        with subtests.test(given=given):
-            outer, inner = Counting("outer"), Counting("inner")
-            named = {"not at all": None, "of training": [inner], "all": [outer, inner]}[given]
-            rows = run(tmp_path / given, AppGrid(an_app(mods=[inner], everywhere=[outer], named=named)))
-            assert all(row["defense"].startswith("inner(") and " | outer(" in row["defense"] for row in rows)
-            for mod in (outer, inner):
-                assert mod.passed.count("train.probe") == 8
-                assert mod.passed.count("train") == 2
+    for by_hand in (False, True):
+        outer, inner = Counting("outer"), Counting("inner")
+        named = [outer, inner] if by_hand else None
+        rows = run(tmp_path / str(by_hand), an_app(mods=[inner], everywhere=[outer], named=named), probe_attacks=LABELS)
+        assert all(row["defense"].startswith("inner(") and " | outer(" in row["defense"] for row in rows)
+        for mod in (outer, inner):
+            assert (mod.passed.count("train.probe"), mod.passed.count("train")) == (8, 2), (by_hand, mod)
 
 
 def test_a_deployed_node_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> None:

@@ -9,45 +9,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-)
+from flwr.app import Error, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flower
 
 from clients.external_app.mods import Budget
-from clients.flower_private import act_as_task, set_message_id
 from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_in, wrappers_named
 from strategies.recording.strategy import RecordingStrategy
+from tests.strategies.stub_grid import reply_of
 
-PLAIN = FedAvg(fraction_evaluate=0.0)
+PLAIN = flower.FedAvg(fraction_evaluate=0.0)
 WRAPPED = (
-    DifferentialPrivacyServerSideFixedClipping(PLAIN, 1.5, 0.5, 2),
-    DifferentialPrivacyClientSideFixedClipping(PLAIN, 1.5, 0.5, 2),
-    DifferentialPrivacyServerSideAdaptiveClipping(PLAIN, 1.5, 2, 0.5, clipped_count_stddev=10.0),
-    DifferentialPrivacyClientSideAdaptiveClipping(PLAIN, 1.5, 2, 0.5, clipped_count_stddev=10.0),
+    flower.DifferentialPrivacyServerSideFixedClipping(PLAIN, 1.5, 0.5, 2),
+    flower.DifferentialPrivacyClientSideFixedClipping(PLAIN, 1.5, 0.5, 2),
+    flower.DifferentialPrivacyServerSideAdaptiveClipping(PLAIN, 1.5, 2, 0.5, clipped_count_stddev=10.0),
+    flower.DifferentialPrivacyClientSideAdaptiveClipping(PLAIN, 1.5, 2, 0.5, clipped_count_stddev=10.0),
 )
-
-
-def asked(node: int) -> Message:
-    act_as_task()
-    message = Message(RecordDict({}), dst_node_id=node, message_type="train")
-    set_message_id(message, "m")
-    return message
-
-
-def reply(node: int, metrics: Mapping[str, Any]) -> Message:
-    return Message(RecordDict({"metrics": MetricRecord(dict(metrics))}), reply_to=asked(node))
 
 
 def metrics_claim(*rounds: Mapping[int, Mapping[str, Any]]) -> Claim | None:
     claims = PrivacyClaims()
     for number, nodes in enumerate(rounds, 1):
-        claims.observe(number, [reply(node, metrics) for node, metrics in nodes.items()])
+        claims.observe(
+            number, [reply_of(RecordDict({"metrics": MetricRecord(dict(one))}), node) for node, one in nodes.items()]
+        )
     found = claims.found()
     assert len(found) <= 1
     return found[0] if found else None
@@ -66,7 +51,7 @@ class Accountant:
 
 
 def accounted(accountant: Accountant) -> Claim:
-    wrapper = DifferentialPrivacyServerSideFixedClipping(PLAIN, 1.0, 0.5, 2)
+    wrapper = flower.DifferentialPrivacyServerSideFixedClipping(PLAIN, 1.0, 0.5, 2)
     wrapper.accountant = accountant  # type: ignore[assignment]
     (found,) = PrivacyClaims(wrappers_in(wrapper)).found()
     return found
@@ -97,7 +82,7 @@ def test_metrics_of_flowers_opacus_example_are_a_claim() -> None:
     ):  # fmt: skip
         assert (metrics_claim({1: metrics}) is not None) is claims, metrics
     failed = PrivacyClaims()
-    failed.observe(1, [Message(Error(code=1, reason="out of memory"), reply_to=asked(1))])
+    failed.observe(1, [reply_of(Error(code=1, reason="out of memory"), 1)])
     assert failed.found() == []
 
 
@@ -105,19 +90,8 @@ def test_a_value_that_is_no_number_from_0_on_is_named_and_left_out() -> None:
     """JSON has neither NaN nor infinity: a recording holds their names; a truth value is no number either."""
     odd: Any
     for odd in (
-        math.nan,
-        math.inf,
-        -math.inf,
-        -1.0,
-        1e200,
-        10**17 * 10**90,
-        [1.0, 2.0],
-        "nan",
-        "inf",
-        None,
-        True,
-        {"a": 1},
-    ):
+        math.nan, math.inf, -math.inf, -1.0, 1e200, 10**17 * 10**90, [1.0, 2.0], "nan", "inf", None, True, {"a": 1},
+    ):  # fmt: skip
         claims = PrivacyClaims()
         claims.read(1, 5, [{"epsilon": odd, "delta": 1e-5}])
         (alone,) = claims.found()
@@ -142,8 +116,10 @@ def test_flowers_wrappers_are_found_inside_others_with_their_settings(tmp_path: 
         assert "So the noise does not protect the clients against this server." in found.text
     assert wrappers_in(PLAIN) == wrappers_in(None) == []
     assert wrappers_named(["RecordingStrategy", "FedAvg", "DifferentialPrivacyMine"]) == []
-    silent = DifferentialPrivacyServerSideFixedClipping(PLAIN, 0.0, 0.5, 2)
-    broken = DifferentialPrivacyServerSideFixedClipping(PLAIN, math.nan, 0.5, 2)  # Flower refuses negative numbers only
+    silent = flower.DifferentialPrivacyServerSideFixedClipping(PLAIN, 0.0, 0.5, 2)
+    broken = flower.DifferentialPrivacyServerSideFixedClipping(
+        PLAIN, math.nan, 0.5, 2
+    )  # Flower refuses negative numbers only
     first, second = PrivacyClaims([silent, broken]).found()
     assert "With this multiplier it adds no noise." in first.text
     assert "noise multiplier unknown (no finite number from 0 on)" in second.text

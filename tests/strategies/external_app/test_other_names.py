@@ -3,56 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
-from simulations.audited import audited
-from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
+from tests.strategies.external_app.app import Net, an_app
+from tests.strategies.external_app.audits import run
 
 
 class Other(nn.Linear):
-    """Not what the app trains."""
-
     def __init__(self) -> None:
         super().__init__(64, 10)
 
 
 class Wide(Net):
-    """Of the app's names, and another shape."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body[3] = nn.Linear(32, 12)
 
 
-def run(app: ClientApp, start: ArrayRecord, out: Path, model: Any = Net) -> None:
-    settings = {"batch-size": EXAMPLES, "local-epochs": 1}
-    more: dict[str, Any] = {"workers": 0, "probe_attacks": "Spear()", "settings": settings, "go_on": True}
-    watched = audited(FedAvg(fraction_evaluate=0.0), out, model, **more)
-    watched.start(AppGrid(app), start, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
-
-
-def test_a_model_that_is_not_the_apps_is_told(
-    subtests: pytest.Subtests, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for model, why in [
+def test_a_model_that_is_not_the_apps_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for model, why in (
         (Other, "no 'weight': they begin 'body.1.weight', 'body.1.bias', 'body.3.weight'"),
         (Wide, "'body.3.weight' of shape (10, 32), and the model (12, 32)"),
-    ]:
-        with subtests.test(model=model, why=why):
-            with caplog.at_level("WARNING", logger="flwr"):
-                run(an_app(), ArrayRecord(Net().state_dict()), tmp_path / model.__name__, model)
-            assert (
-                f"the strategy sends other weights than those of the audit's model: they have {why}. Name the class"
-                in caplog.text
-            )
+    ):
+        with caplog.at_level("WARNING", logger="flwr"):
+            run(tmp_path / model.__name__, an_app(), model=model, go_on=True)
+        said = f"the strategy sends other weights than those of the audit's model: they have {why}. Name the class"
+        assert said in caplog.text
 
 
 def test_names_and_shapes_decide() -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import ConfigRecord, Message, RecordDict
 
-from simulations.audited import audited
 from simulations.report.studies.control import LEAST_IMAGES
 from strategies.external_app.preflight import AuditError
 from strategies.external_app.requests import common_config
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
+from tests.strategies.external_app.audits import attacked, page_of, started
 
 
 class Counted(AppGrid):
@@ -28,39 +27,21 @@ class Counted(AppGrid):
         return super().answer(message)
 
 
-def run(out: Path, grid: AppGrid, config: dict[str, Any] | None = None, rounds: int = 1, **told: Any) -> Any:
-    settings = {"workers": 0, "probe_attacks": "LabelInference()", **told}
-    # Flower's default waits for two nodes.
-    strategy = settings.pop("strategy", None) or FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-    watched = audited(strategy, out, Net, **settings)
-    given = ConfigRecord({"lr": 0.1} if config is None else config)
-    return watched.start(grid, ArrayRecord(Net().state_dict()), num_rounds=rounds, train_config=given)
-
-
-def page(out: Path) -> str:
-    return " ".join((out / "report.html").read_text(encoding="utf-8").split())
+run = partial(started, settings={}, probe_targets=0)
 
 
 def test_all_that_is_missing_is_named_before_any_client_trains(tmp_path: Path) -> None:
     grid = Counted(an_app(audited=False))
     with pytest.raises(AuditError) as found:
-        run(tmp_path / "out", grid, {"round-size": 3})
+        run(tmp_path / "out", grid, train_config={"round-size": 3})
     rate, clients = found.value.reasons
     assert "give audited(..., learning_rate=...)" in rate
     assert "round 1 hold round-size, server-round" in rate
     assert "does the ClientApp call answer_audits?" in clients
     assert grid.trained == 0
     assert all(reason in str(found.value) for reason in found.value.reasons)
-    assert "No attack has a score." in page(tmp_path / "out")
+    assert "No attack has a score." in page_of(tmp_path / "out")
     assert {row["message"] for row in read_lines(tmp_path / "out" / "rows.jsonl")} == set(found.value.reasons)
-
-
-def test_with_go_on_the_run_goes_on_and_the_page_says_why_nothing_was_attacked(tmp_path: Path) -> None:
-    grid = Counted(an_app(audited=False))
-    result = run(tmp_path / "out", grid, go_on=True)
-    assert list(result.arrays) == list(Net().state_dict())
-    assert grid.trained == 2
-    assert "no node answers audits" in page(tmp_path / "out")
 
 
 def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the_model(tmp_path: Path) -> None:
@@ -72,13 +53,13 @@ def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the
     assert found.value.result is not None
     assert list(found.value.result.arrays) == list(Net().state_dict())
     assert "its operator may allow it by probes" in found.value.reasons[0]
-    assert "No attack has a score." in page(tmp_path / "out")
+    assert "No attack has a score." in page_of(tmp_path / "out")
 
 
 def test_arguments_replace_what_messages_and_settings_say(tmp_path: Path) -> None:
     """The client trains at a rate of its own, which no message tells."""
     told = {"learning_rate": 0.05, "local_epochs": 1, "batch_size": 2, "settings": {"lr": 0.5, "batch-size": 8}}
-    run(tmp_path / "out", AppGrid(an_app()), {"lr": 0.1}, **told)
+    run(tmp_path / "out", AppGrid(an_app()), **told)
     cards = [row["card"] for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "label-accuracy"]
     assert {card["learning_rate"] for card in cards} == {"as given to the audit, the same in every round"}
     update = next(card for card in cards if card["observation"] == "training update")
@@ -96,25 +77,16 @@ def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
     assert AuditSettings(Net, probe_targets=3).targets([100]) == 3
     with caplog.at_level("INFO", logger="flwr"):
         run(tmp_path / "one", AppGrid(an_app(), clients=1), rounds=1)
-    assert (
-        "one-step probes of up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)"
-        in caplog.text
-    )
-    probes = [
-        row
-        for row in read_lines(tmp_path / "one" / "rows.jsonl")
-        if row["metric"] == "label-accuracy" and row["card"]["observation"] == "one-step probe"
-    ]
-    assert {row["role"]: row["n"] for row in probes} == {"attack": ENOUGH, "null baseline": ENOUGH}
+    told = "one-step probes of up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)"
+    assert told in caplog.text
+    probes = attacked(read_lines(tmp_path / "one" / "rows.jsonl"), "one-step probe")
+    counts = {row["role"]: row["n"] for row in probes if row["metric"] == "label-accuracy"}
+    assert counts == {"attack": ENOUGH, "null baseline": ENOUGH}
 
 
 def test_what_one_node_alone_was_sent_goes_to_no_other() -> None:
     AppGrid(an_app())  # Flower makes messages only within a run, which a grid begins
-    sent = [
-        Message(
-            RecordDict({"config": ConfigRecord({"lr": 0.1, "token": node})}), dst_node_id=node, message_type="train"
-        )
-        for node in (11, 22)
-    ]
+    records = {node: RecordDict({"config": ConfigRecord({"lr": 0.1, "token": node})}) for node in (11, 22)}
+    sent = [Message(record, dst_node_id=node, message_type="train") for node, record in records.items()]
     assert {name: dict(one) for name, one in common_config(sent).items()} == {"config": {"lr": 0.1}}
     assert {name: dict(one) for name, one in common_config(sent[:1]).items()} == {"config": {"lr": 0.1, "token": 11}}

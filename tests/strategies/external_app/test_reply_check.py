@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from clients import answer_audits
-from simulations.audited import audited
 from strategies.external_app.assumptions import DIFFERENCE
 from strategies.external_app.settings import AuditSettings
-from tests.lines import read_lines
-from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, digits
-from tests.strategies.external_app.audits import node_of
+from tests.strategies.external_app import audits
+from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, app_that, digits
+from tests.strategies.external_app.audits import LABELS, node_of, start
 
 RATE = 0.1
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=RATE)
-
-
-def adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=RATE)
-
-
-def as_they_are(images: Tensor) -> Tensor:
-    return images
-
-
-def mirrored(images: Tensor) -> Tensor:
-    return images.flip(-1)
-
-
-def state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
+sgd, adam = partial(torch.optim.SGD, lr=RATE), partial(torch.optim.Adam, lr=RATE)
 
 
 def stepped(
@@ -59,41 +40,16 @@ def stepped(
     if clip:
         nn.utils.clip_grad_norm_(model.parameters(), clip)
     acting.step()
-    return state(model)
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def one_step_app(
-    optimizer: Optimizer = sgd,
-    view: Callable[[Tensor], Tensor] = as_they_are,
-    clip: float = 0.0,
-    mods: Any = (),
-    **told: Any,
+    optimizer: Optimizer = sgd, view: Callable[[Tensor], Tensor] = Tensor.clone, clip: float = 0.0, **told: Any
 ) -> ClientApp:
-    app = ClientApp()
-
-    @app.train(mods=list(mods))
-    def train(message: Message, context: Context) -> Message:
-        sent = message.content["arrays"].to_torch_state_dict()  # type: ignore[union-attr]
-        arrays = ArrayRecord(stepped(sent, context, optimizer, view, clip))
-        records = {"arrays": arrays, "metrics": MetricRecord({"num-examples": EXAMPLES})}
-        return Message(RecordDict({**records}), reply_to=message)
-
-    answer_audits(app, **{"model": Net, "data": digits, "mean": MEAN, "std": STD, **told})
-    return app
+    return app_that(lambda sent, message, context: stepped(sent, context, optimizer, view, clip), **told)
 
 
-def start() -> ArrayRecord:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return ArrayRecord(Net().state_dict())
-
-
-def run(out: Path, app: ClientApp, batch: int = EXAMPLES, **told: Any) -> list[dict[str, Any]]:
-    settings = {"batch-size": batch, "local-epochs": 1}
-    told = {"workers": 0, "settings": settings, "probe_attacks": "", "update_attacks": "LabelInference()", **told}
-    watched = audited(FedAvg(fraction_evaluate=0.0), out, Net, **told)
-    watched.start(AppGrid(app), start(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))
-    return read_lines(out / "rows.jsonl")
+run = partial(audits.run, settings={"batch-size": EXAMPLES, "local-epochs": 1}, probe_attacks="")
 
 
 def differences(rows: list[dict[str, Any]]) -> dict[int, float]:
@@ -101,10 +57,8 @@ def differences(rows: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def test_momentum_decay_and_a_loss_that_are_told_are_in_the_step(tmp_path: Path) -> None:
-    def decaying(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=RATE, momentum=0.9, nesterov=True, weight_decay=0.05)
-
-    told = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05}
+    told: dict[str, Any] = {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05}
+    decaying = partial(sgd, **told)
     assert max(differences(run(tmp_path / "told", one_step_app(decaying), **told)).values()) < 1e-3
     assert min(differences(run(tmp_path / "untold", one_step_app(decaying))).values()) > 0.3
 
@@ -113,20 +67,16 @@ def test_a_client_answers_for_its_last_reply_alone_and_once() -> None:
     """Whoever may choose what is compared learns, question by question, where the gradient points."""
     grid = AppGrid(one_step_app(), 1)
     task = AuditSettings(Net).plan().at(1, RATE).to_json()
-    train = Message(
-        RecordDict({"arrays": start(), "config": ConfigRecord({"lr": RATE})}), dst_node_id=100, message_type="train"
-    )
 
-    def check(sent: ArrayRecord, came: ArrayRecord) -> Message:
-        records = {"sent": sent, "reply": came, "config": ConfigRecord({"task": task})}
-        (reply,) = grid.send_and_receive(
-            [Message(RecordDict({**records}), dst_node_id=100, message_type="query.check")]
-        )
+    def ask(message_type: str, **records: Any) -> Message:
+        (reply,) = grid.send_and_receive([Message(RecordDict(records), dst_node_id=100, message_type=message_type)])
         return reply
 
-    def trained() -> ArrayRecord:
-        (reply,) = grid.send_and_receive([train])
-        return reply.content["arrays"]  # type: ignore[return-value]
+    def check(sent: ArrayRecord, came: ArrayRecord) -> Message:
+        return ask("query.check", sent=sent, reply=came, config=ConfigRecord({"task": task}))
+
+    def trained() -> Any:
+        return ask("train", arrays=start(), config=ConfigRecord({"lr": RATE})).content["arrays"]
 
     came = trained()
     other = ArrayRecord({name: value + 1e-3 for name, value in came.to_torch_state_dict().items()})
@@ -150,23 +100,24 @@ def strangers(context: Context) -> TensorDataset:
 
 def test_each_client_tells_how_far_its_reply_is_from_the_step(tmp_path: Path) -> None:
     cases: dict[str, dict[str, Any]] = {
-        "as assumed": {}, "Adam": {"optimizer": adam}, "mirrored": {"view": mirrored}, "clipped": {"clip": 0.1},
-        "other images": {"data": strangers},
+        "as assumed": {}, "Adam": {"optimizer": adam}, "mirrored": {"view": lambda images: images.flip(-1)},
+        "clipped": {"clip": 0.1}, "other images": {"data": strangers},
     }  # fmt: skip
     sent = {name: value.clone() for name, value in start().to_torch_state_dict().items()}
     for case, told in cases.items():
         rows = run(tmp_path / case, one_step_app(**told))
         found = differences(rows)
         assert set(found) == {0, 1}
-        caveats = next(row["card"]["caveats"] for row in rows if row["attack"] == "LabelInference()")
+        caveats = next(row["card"]["caveats"] for row in rows if row["attack"] == LABELS)
         for partition, value in found.items():
-            did = {"optimizer": sgd, "view": as_they_are, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
+            did = {"optimizer": sgd, "view": Tensor.clone, "clip": 0.0} | {k: v for k, v in told.items() if k != "data"}
             real = stepped(sent, node_of(partition), **did)
             shown = node_of(partition + (50 if "data" in told else 0))
-            assumed = stepped(sent, shown, sgd, as_they_are, 0.0)
+            assumed = stepped(sent, shown, sgd, Tensor.clone, 0.0)
             away = torch.cat([(real[name] - assumed[name]).flatten() for name in sent]).norm()
             step = torch.cat([(assumed[name] - sent[name]).flatten() for name in sent]).norm()
             assert value == pytest.approx(float(away / step), rel=1e-3, abs=1e-4), case
         assert (max(found.values()) < 1e-3) == (not told), case
         assert ("their replies are not: they lie up to" in caveats[0]) == bool(told), case
-    assert differences(run(tmp_path / "steps", one_step_app(), batch=12)) == {}, "several steps are not compared"
+    several = run(tmp_path / "steps", one_step_app(), settings={"batch-size": 12, "local-epochs": 1})
+    assert differences(several) == {}, "several steps are not compared"

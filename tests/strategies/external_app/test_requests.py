@@ -7,7 +7,7 @@ import math
 from flwr.app import MetricRecord, RecordDict
 
 from strategies.external_app.requests import _fault
-from tests.strategies.exchange.test_hostile_replies import reply_of
+from tests.strategies.stub_grid import reply_of
 
 
 def test_a_difference_is_a_number_from_0_on() -> None:

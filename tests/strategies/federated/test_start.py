@@ -23,8 +23,6 @@ from tests.lines import read_lines
 from tests.local_grid import LocalGrid, Tamper
 from tests.simulations.federated.test_federation import experiment, untimed
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "own_server.md"
-
 
 class LateFirst(LocalGrid):
     """Replies arrive last node first: Flower promises no order."""
@@ -36,10 +34,17 @@ class LateFirst(LocalGrid):
 def settings_for(out: Path, **changes: object) -> FederatedExperiment:
     """Two clients on digits; everything is attacked that can be."""
     usual: dict[str, object] = {
-        "defenses": "", "num_clients": 2, "attack_rounds": "first,final", "seed": 5, "batch_size": 4,
-        "probe_attacks": "InvertingGradients(iterations=20); LabelInference()", "update_attacks": "LossThreshold()",
-    }  # fmt: skip
-    found = experiment(out, **{**usual, **changes})
+        "defenses": "",
+        "num_clients": 2,
+        "attack_rounds": "first,final",
+        "seed": 5,
+        "batch_size": 4,
+    }
+    attacks = {
+        "probe_attacks": "InvertingGradients(iterations=20); LabelInference()",
+        "update_attacks": "LossThreshold()",
+    }
+    found = experiment(out, **{**usual, **attacks, **changes})
     assert isinstance(found, FederatedExperiment)
     return found
 

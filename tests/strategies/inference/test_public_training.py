@@ -61,25 +61,19 @@ def test_a_step_from_given_weights_is_one_by_hand() -> None:
 
 
 def test_other_classes_get_a_new_last_layer_and_as_many_the_files(tmp_path: Path) -> None:
+    """A new one begins at the loss of guessing, and learns."""
     for classes, whole in ((10, True), (7, False)):
-        file = tmp_path / f"{classes}.pt"
-        torch.save(weights(classes), file)
+        file, expected = tmp_path / f"{classes}.pt", weights(classes)
+        torch.save(expected, file)
         found = read_weights(PLAN, str(file))
         assert found.is_complete == whole
-        expected = weights(classes)
         new = {} if whole else {"24.weight": torch.zeros(10, 32), "24.bias": torch.zeros(10)}
         assert found.tensors.keys() == shared_tensors(PLAN.build_model()).keys()
         for name, tensor in found.tensors.items():
             assert torch.equal(tensor, new.get(name, expected[name])), name
-
-
-def test_a_new_last_layer_begins_at_the_loss_of_guessing_and_learns(tmp_path: Path) -> None:
-    torch.save(weights(7), tmp_path / "model.pt")
-    training = PublicTraining(PLAN, read_weights(PLAN, str(tmp_path / "model.pt")).tensors)
-    first, _ = training.run_round(PLAN.at(1))
-    second, _ = training.run_round(PLAN.at(2))
-    assert first == pytest.approx(math.log(10), rel=1e-5)
-    assert second < first
+    training = PublicTraining(PLAN, found.tensors)
+    first, second = (training.run_round(PLAN.at(at))[0] for at in (1, 2))
+    assert second < first == pytest.approx(math.log(10), rel=1e-5)
 
 
 def test_what_a_checkpoint_holds_besides_is_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from clients.split.plan import SplitPlan
 from defenses.spec import parse
 from strategies.split.costs import record_costs
 from tests.simulations.split.test_run import split_experiment
-from tests.strategies.split.test_split_fed import Rows
+from tests.strategies.stub_grid import Rows
 
 
 def test_multiply_accumulates_are_counted_by_hand_per_image(tmp_path: Path) -> None:

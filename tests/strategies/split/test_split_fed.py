@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from strategies.split.split_fed import OPTIMIZER, Schedule, SplitFed
 from strategies.training.checkpoint import Checkpoint
 from tests.local_grid import LocalGrid
 from tests.simulations.split.test_run import Wire, split_experiment
+from tests.strategies.stub_grid import Rows
 
 ROUNDS = 3
 FLOOR = 0.2
@@ -43,20 +44,6 @@ rounds made 1e-2 of a loss out of rounding, with these 2e-7 (28 seeds)."""
 TOLERANCE = {"sgd": 2e-6, "adamw": 5e-4}
 """Per weight: of order one with SGD's rounding of 1e-7 a step; with AdamW 1e-5 was seen, and 3e-2 where an optimizer is kept too
 long."""
-
-
-@dataclass
-class Rows:
-    """Keeps rows in memory."""
-
-    found: list[dict[str, Any]] = field(default_factory=list)
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        self.found.append({"round": task.round, "metric": metric, "value": value, **fields})
-
-    def of(self, metric: str) -> list[Any]:
-        """Values of a metric."""
-        return [row["value"] for row in self.found if row["metric"] == metric]
 
 
 @dataclass
@@ -89,15 +76,8 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
 def settings_for(out: Path, **changes: Any) -> Experiment:
     """Three rounds with two learning rates and a floor."""
     head, blocks = RATES[changes.get("optimizer", "sgd")]
-    return split_experiment(
-        out,
-        rounds=ROUNDS,
-        learning_rate=head,
-        block_learning_rate=blocks,
-        learning_rate_floor=FLOOR,
-        momentum=0.9,
-        **changes,
-    )
+    rates = {"learning_rate": head, "block_learning_rate": blocks, "learning_rate_floor": FLOOR}
+    return split_experiment(out, rounds=ROUNDS, momentum=0.9, **rates, **changes)
 
 
 def optimizer_of(settings: Experiment, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -147,98 +127,79 @@ def assert_halves(run: Federation, edge: nn.Module, server: nn.Module, settings:
         )
 
 
-# Training ----------------------------------------------------------------------------------------------------------------
+def slow_loop(run: Federation, settings: Experiment) -> tuple[nn.Module, nn.Module, list[float]]:
+    """Both halves after all rounds, and mean losses: one chain of modules, with the batches that were on the wire.
 
-
-@pytest.mark.parametrize(
-    ("train_edge", "optimizer", "pipeline"), [(False, "sgd", ""), (True, "sgd", "PatchShuffle()"), (True, "adamw", "")]
-)
-def test_one_client_and_one_batch_a_message_is_central_training(
-    tmp_path: Path, train_edge: bool, optimizer: str, pipeline: str
-) -> None:
-    """Of the whole chain by one loss, the shuffle left out: nothing in the chain knows positions.
-
-    The client's optimizer starts afresh with each round's weights, as local optimizers of federated averaging do.
+    Clients step with gradients at the weights that they sent features of, by optimizers that last a round, and are averaged by
+    examples. The shuffle is left out: nothing in the chain knows positions.
     """
-    settings = settings_for(
-        tmp_path, train_edge=train_edge, optimizer=optimizer, batches_per_message=1, weight_decay=0.01, train_limit=80
-    )
-    run = federation(settings, 1, pipeline)
-    edge, server = copy.deepcopy(run.task.plan.build_halves())
-    for at in range(1, ROUNDS + 1):
-        run.server.train_round(at)
-    images, classes = data_of(run)[0]
-    theirs = optimizer_of(settings, groups_of(server))
-    losses = []
-    for at, factor in enumerate(FACTORS, 1):
-        ours = optimizer_of(settings, [{"params": list(edge.parameters()), "lr": RATES[optimizer][1] * factor}])
-        for group, rate in zip(theirs.param_groups, RATES[optimizer], strict=True):
-            group["lr"] = rate * factor
-        round_losses = []
-        for (examples,) in batches_sent(run)[at, 0]:
-            loss = F.cross_entropy(server(edge(images[examples])), classes[examples])
-            theirs.zero_grad()
-            ours.zero_grad()
-            loss.backward()
-            theirs.step()
-            if train_edge:
-                ours.step()
-            round_losses.append(float(loss.detach()) * len(examples))
-        losses.append(sum(round_losses) / 64)
-    assert run.rows.of("train-loss") == pytest.approx(losses, abs=1e-5)
-    assert_halves(run, edge, server, settings)
-    initial = dict(run.task.plan.build_halves()[0].named_parameters())
-    moved = {name for name, tensor in run.server.edge.items() if not torch.equal(tensor, initial[name])}
-    assert bool(moved) == train_edge
-
-
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_several_clients_against_a_slow_loop(tmp_path: Path, count: int) -> None:
-    """Who steps when; client steps with gradients at the weights that were sent; averages by examples."""
-    settings = settings_for(
-        tmp_path, num_clients=3, train_edge=True, batches_per_message=count, partition="dirichlet(alpha=1.0)",
-        train_limit=150, batch_size=12, seed=3,
-    )  # fmt: skip
-    run = federation(settings, 3)
+    sent, data = batches_sent(run), data_of(run)
     sizes = {p: train for p, (train, _) in run.clients.sizes.items()}
     edge, server = copy.deepcopy(run.task.plan.build_halves())
-    for at in range(1, ROUNDS + 1):
-        run.server.train_round(at)
-    sent, data = batches_sent(run), data_of(run)
-    # Uneven, or rows with missing clients and weights of the average would go untested.
-    assert len({len(sent[1, p]) for p in sizes}) > 1
-    theirs = optimizer_of(settings, groups_of(server))
+    head, blocks = RATES[settings.optimizer]
+    theirs, losses = optimizer_of(settings, groups_of(server)), []
     for at, factor in enumerate(FACTORS, 1):
-        for group, rate in zip(theirs.param_groups, (0.2, 0.05), strict=True):
+        for group, rate in zip(theirs.param_groups, (head, blocks), strict=True):
             group["lr"] = rate * factor
         edges = {p: copy.deepcopy(edge) for p in sizes}
         ours = {
-            p: optimizer_of(settings, [{"params": list(e.parameters()), "lr": 0.05 * factor}]) for p, e in edges.items()
+            p: optimizer_of(settings, [{"params": [*e.parameters()], "lr": blocks * factor}]) for p, e in edges.items()
         }
-        for turn in range(max(len(sent[at, p]) for p in sizes)):
-            # Two waves take turns; inside of one the server steps row by row.
-            for wave in ([0, 2], [1]):
-                columns = [[(p, b) for b in sent[at, p][turn]] for p in wave if turn < len(sent[at, p])]
-                gradients: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in wave}
-                for partition, examples in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
-                    images, classes = data[partition]
-                    theirs.zero_grad()
-                    loss = F.cross_entropy(server(edges[partition](images[examples])), classes[examples])
-                    gradients[partition].append(
-                        torch.autograd.grad(loss, list(edges[partition].parameters()), retain_graph=True)
-                    )
-                    loss.backward()
-                    theirs.step()
-                for partition, steps in gradients.items():
-                    for step in steps:
-                        for parameter, gradient in zip(edges[partition].parameters(), step, strict=True):
-                            parameter.grad = gradient
-                        ours[partition].step()
+        total, count = 0.0, 0
+        # Two waves take turns; inside of one the server steps row by row.
+        for turn, wave in itertools.product(range(max(len(sent[at, p]) for p in sizes)), ([0, 2], [1])):
+            wave = [p for p in wave if p in sizes and turn < len(sent[at, p])]
+            gradients: dict[int, list[tuple[Tensor, ...]]] = {p: [] for p in wave}
+            columns = [[(p, batch) for batch in sent[at, p][turn]] for p in wave]
+            for partition, examples in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*columns))):
+                images, classes = data[partition]
+                theirs.zero_grad()
+                loss = F.cross_entropy(server(edges[partition](images[examples])), classes[examples])
+                weights = list(edges[partition].parameters())
+                gradients[partition].append(torch.autograd.grad(loss, weights, retain_graph=True))
+                loss.backward()
+                theirs.step()
+                total, count = total + float(loss.detach()) * len(examples), count + len(examples)
+            for partition, step in (
+                (p, step) for p, steps in gradients.items() for step in steps if settings.train_edge
+            ):
+                for parameter, gradient in zip(edges[partition].parameters(), step, strict=True):
+                    parameter.grad = gradient
+                ours[partition].step()
+        losses.append(total / count)
         with torch.no_grad():
             for name, parameter in edge.named_parameters():
                 locals_ = {p: dict(e.named_parameters())[name] for p, e in edges.items()}
                 parameter.copy_(sum(sizes[p] * t for p, t in locals_.items()) / sum(sizes.values()))
+    return edge, server, losses
+
+
+@pytest.mark.parametrize(
+    ("clients", "pipeline", "changes"),
+    [
+        # One client and one batch a message: central training of the whole chain by one loss.
+        (1, "", {"train_edge": False, "batches_per_message": 1, "train_limit": 80, "weight_decay": 0.01}),
+        (1, "PatchShuffle()", {"batches_per_message": 1, "train_limit": 60, "weight_decay": 0.01}),
+        (1, "", {"optimizer": "adamw", "batches_per_message": 1, "train_limit": 60, "weight_decay": 0.01}),
+        (3, "", {"batches_per_message": 2, "partition": "dirichlet(alpha=1.0)", "train_limit": 110, "batch_size": 12, "seed": 3}),
+    ],
+)  # fmt: skip
+def test_training_is_that_of_a_slow_loop_over_the_whole_model(
+    tmp_path: Path, clients: int, pipeline: str, changes: dict[str, Any]
+) -> None:
+    settings = settings_for(tmp_path, **{"train_edge": True, "num_clients": max(clients, 2), **changes})
+    run = federation(settings, clients, pipeline)
+    for at in range(1, ROUNDS + 1):
+        run.server.train_round(at)
+    edge, server, losses = slow_loop(run, settings)
+    assert run.rows.of("train-loss") == pytest.approx(losses, abs=1e-5)
     assert_halves(run, edge, server, settings)
+    initial = dict(run.task.plan.build_halves()[0].named_parameters())
+    moved = any(not torch.equal(tensor, initial[name]) for name, tensor in run.server.edge.items())
+    assert moved == settings.train_edge
+    # Uneven, or rows with missing clients and weights of the average would go untested.
+    sent = batches_sent(run)
+    assert clients == 1 or len({len(sent[1, p]) for p in range(clients)}) > 1
 
 
 def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
@@ -252,12 +213,9 @@ def test_each_group_falls_along_a_cosine_to_its_floor() -> None:
     assert Schedule(head=0.1, blocks=0.1, floor=0.004, rounds=1).at(1) == (0.1, 0.1)
 
 
-# State -------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_restored_server_goes_on_as_if_nothing_had_happened(tmp_path: Path, optimizer: str) -> None:
-    settings = settings_for(tmp_path, train_edge=True, optimizer=optimizer)
+    settings = settings_for(tmp_path, train_edge=True, optimizer=optimizer, train_limit=50)
     whole = federation(settings, 2)
     whole.server.train_round(1)
     kept = {name: tensor.clone() for name, tensor in whole.server.checkpoint(0).weights.items()}
@@ -274,13 +232,9 @@ def test_a_restored_server_goes_on_as_if_nothing_had_happened(tmp_path: Path, op
         assert torch.equal(resumed.server.checkpoint(0).weights[name], tensor), name
 
 
-# Evaluation --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 4])
-def test_evaluation_pools_all_clients_test_images(tmp_path: Path, count: int) -> None:
+def test_evaluation_pools_all_clients_test_images(tmp_path: Path) -> None:
     """Against the whole model on all test images at once; 17 a client leave one alone beside a batch of 16."""
-    settings = settings_for(tmp_path, batches_per_message=count, test_limit=34)
+    settings = settings_for(tmp_path, batches_per_message=1, test_limit=34, train_limit=40)
     run = federation(settings, 2)
     run.server.train_round(1)
     run.server.evaluate_round(1)

@@ -48,49 +48,12 @@ def gradients_of(model: nn.Module, batch: Batch, plan: OutsourcedPlan) -> tuple[
     return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-# SGD ------------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        {"momentum": 0.0, "weight_decay": 0.1},
-        {"momentum": 0.9, "nesterov": True},
-        {"momentum": 0.5, "milestones": (1, 2), "learning_rate_factor": 0.3},
-    ],
-)
-def test_batches_of_everyone_are_plain_descent(kind: dict[str, Any]) -> None:
-    """Two epochs in each of three rounds; momentum lasts beyond a round."""
-    plan, batch = replace(PLAN, **kind), examples()
-    model, velocity, losses = plan.build_model(), [], []
-    for at in range(1, plan.rounds + 1):
-        rate = plan.learning_rate * plan.learning_rate_factor ** len([m for m in plan.milestones if at > m])
-        epochs = []
-        for _ in range(plan.local_epochs):
-            loss, slopes = gradients_of(model, batch, plan)
-            epochs.append(loss)
-            with torch.no_grad():
-                steps = [g + plan.weight_decay * w for g, w in zip(slopes, model.parameters(), strict=True)]
-                velocity = [plan.momentum * v + g for v, g in zip(velocity, steps, strict=True)] if velocity else steps
-                ahead = [g + plan.momentum * v for v, g in zip(velocity, steps, strict=True)]
-                for weight, step in zip(model.parameters(), ahead if plan.nesterov else velocity, strict=True):
-                    weight -= rate * step
-        losses.append(sum(epochs) / len(epochs))
-    training = CentralTraining(plan, batch, KEY)
-    told = [training.run_round(plan.at(at))[0] for at in range(1, plan.rounds + 1)]
-    assert told == pytest.approx(losses, rel=1e-4)
-    assert losses[-1] < losses[0]
-    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
-
-
 class Shown:
     """Which examples each step of a training sees."""
 
     def __init__(self, training: CentralTraining, batch: Batch) -> None:
         self.steps: list[list[int]] = []
-        loss, card = training.training.loss, PLAN.data_card()
-        known = normalise(batch.images, card)
+        loss, known = training.training.loss, normalise(batch.images, PLAN.data_card())
 
         def watched(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
             places = [int((known == one).flatten(1).all(1).nonzero().item()) for one in inputs]
@@ -101,36 +64,45 @@ class Shown:
         training.training = replace(training.training, loss=watched)
 
 
-def test_small_batches_are_descent_in_the_order_shown() -> None:
-    plan, batch = replace(PLAN, batch_size=8, momentum=0.0, local_epochs=1), examples()
-    training, model = CentralTraining(plan, batch, KEY), plan.build_model()
-    shown = Shown(training, batch)
-    training.run_round(plan.at(1))
-    for step in shown.steps:
-        _, slopes = gradients_of(model, Batch(batch.images[step], batch.targets[step]), plan)
-        with torch.no_grad():
-            for weight, slope in zip(model.parameters(), slopes, strict=True):
-                weight -= plan.learning_rate * (slope + plan.weight_decay * weight)
-    for (name, found), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
-
-
-def test_a_limit_on_steps_holds_in_every_round(subtests: pytest.Subtests) -> None:
-    for count in [1, 5]:
-        with subtests.test(count=count):
-            plan, batch = replace(PLAN, batch_size=8, local_steps=count), examples()
-            training = CentralTraining(plan, batch, KEY)
-            shown = Shown(training, batch)
-            for at in (1, 2):
-                training.run_round(plan.at(at))
-            assert len(shown.steps) == 2 * count
-            assert all(len(set(itertools.chain(*shown.steps[at : at + 3]))) == 20 for at in (0, count) if count >= 3)
-
-
-# An optimizer that a defence brings -----------------------------------------------------------------------------------------
-
-
-# Taken up again -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ({"momentum": 0.0, "weight_decay": 0.1}, 2),
+        ({"momentum": 0.9, "nesterov": True}, 2),
+        ({"momentum": 0.5, "milestones": (1, 2), "learning_rate_factor": 0.3}, 2),
+        ({"batch_size": 8, "local_epochs": 1}, 3),
+        ({"batch_size": 8, "local_steps": 1}, 1),
+        ({"batch_size": 8, "local_steps": 5}, 5),
+    ],
+)
+def test_training_is_plain_descent_in_the_order_shown(kind: dict[str, Any], steps: int) -> None:
+    """As many steps in each of three rounds; momentum lasts beyond a round."""
+    plan, batch = replace(PLAN, **kind), examples()
+    training, model, velocity, losses = CentralTraining(plan, batch, KEY), plan.build_model(), [], []
+    shown, told = Shown(training, batch), []
+    for at in range(1, plan.rounds + 1):
+        shown.steps.clear()
+        told.append(training.run_round(plan.at(at))[0])
+        assert len(shown.steps) == steps
+        assert len(set(itertools.chain(*shown.steps))) == (20 if steps > 1 else 8), "an epoch shows every example"
+        rate = plan.learning_rate * plan.learning_rate_factor ** len([m for m in plan.milestones if at > m])
+        found = []
+        for step in shown.steps:
+            loss, slopes = gradients_of(model, Batch(batch.images[step], batch.targets[step]), plan)
+            found.append((loss, len(step)))
+            with torch.no_grad():
+                decayed = [g + plan.weight_decay * w for g, w in zip(slopes, model.parameters(), strict=True)]
+                velocity = (
+                    [plan.momentum * v + g for v, g in zip(velocity, decayed, strict=True)] if velocity else decayed
+                )
+                ahead = [g + plan.momentum * v for v, g in zip(velocity, decayed, strict=True)]
+                for weight, change in zip(model.parameters(), ahead if plan.nesterov else velocity, strict=True):
+                    weight -= rate * change
+        losses.append(sum(loss * count for loss, count in found) / sum(count for _, count in found))
+    assert told == pytest.approx(losses, rel=1e-4)
+    assert losses[-1] < losses[0]
+    for (name, ours), expected in zip(training.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +131,6 @@ def test_what_is_taken_up_again_goes_on_bit_for_bit(changes: dict[str, Any]) -> 
     assert all(torch.equal(tensor, frozen[name]) for name, tensor in tensors.items()), "a checkpoint stays as it is"
 
 
-# What goes wrong ------------------------------------------------------------------------------------------------------------
-
-
 def test_training_that_diverges_says_what_to_change() -> None:
     plan = replace(PLAN, learning_rate=1e30)
     with pytest.raises(DivergedError, match=re.escape("round 1: training diverged, ")) as caught:
@@ -169,26 +138,11 @@ def test_training_that_diverges_says_what_to_change() -> None:
     assert "is not finite; lower learning-rate (now 1e+30)" in str(caught.value)
 
 
-# On the server's own examples -----------------------------------------------------------------------------------------------
-
-
-class Trainings:
-    """Keeps what every central training is given."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.given: list[tuple[OutsourcedPlan, Batch]] = []
-        real = module.CentralTraining
-
-        def watched(plan: OutsourcedPlan, batch: Batch, key: Any) -> CentralTraining:
-            self.given.append((plan, batch))
-            return real(plan, batch, key)
-
-        monkeypatch.setattr(module, "CentralTraining", watched)
-
-
 @pytest.mark.parametrize("pipeline", ["", "VisualMixer(window_lower=4, window_upper=4) | STAdam()"])
 def test_training_alone_repeats_and_touches_no_other_stream(monkeypatch: pytest.MonkeyPatch, pipeline: str) -> None:
-    seen, batch = Trainings(monkeypatch), examples()
+    given: list[tuple[OutsourcedPlan, Batch]] = []
+    monkeypatch.setattr(module, "CentralTraining", lambda *told: given.append(told[:2]) or CentralTraining(*told))
+    batch = examples()
     plan, before = replace(PLAN, batch_size=8, pipeline=pipeline), torch.get_rng_state()
     first, again, other = (train_alone(plan, batch, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
@@ -196,8 +150,8 @@ def test_training_alone_repeats_and_touches_no_other_stream(monkeypatch: pytest.
     weights = [shared_tensors(model) for model in (first, again, other)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert all(not torch.equal(weights[0][name], weights[2][name]) for name in weights[0] if "weight" in name)
-    plans, given = zip(*seen.given, strict=True)
+    plans, batches = zip(*given, strict=True)
     assert plans[0].seed == plans[1].seed != plans[2].seed
     assert plan.seed not in {one.seed for one in plans}, "its weights do not begin as the run's"
-    assert torch.equal(given[0].images, given[1].images)
-    assert torch.equal(given[0].images, given[2].images) == (not pipeline), "protected by draws of its own"
+    assert torch.equal(batches[0].images, batches[1].images)
+    assert torch.equal(batches[0].images, batches[2].images) == (not pipeline), "protected by draws of its own"

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from clients import answer_audits, set_canary_gradients, with_canaries
-from simulations.audited import audited
 from strategies.federated.shown_epsilon import AUDIT
-from tests.lines import read_lines
-from tests.strategies.external_app.app import AppGrid
+from tests.strategies.external_app import audits
+from tests.strategies.external_app.app import digits
 
 EXAMPLES, DELTA, COUNT, RATE = 32, 1e-5, 400, 0.1
 Bug = Callable[[Any, nn.Module], None]
@@ -40,11 +38,7 @@ class Net(nn.Module):
         return logits
 
 
-def data_of(context: Context) -> TensorDataset:
-    """Smooth images, others at each node."""
-    generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
-    images = F.interpolate(torch.rand(EXAMPLES, 1, 4, 4, generator=generator), size=8, mode="bilinear").clamp(0, 1)
-    return TensorDataset(images, torch.randint(10, (EXAMPLES,), generator=generator))
+data_of = partial(digits, count=EXAMPLES)
 
 
 class Mappings(Dataset[Any]):
@@ -113,18 +107,10 @@ def half_of_the_images_flipped(optimizer: Any, model: nn.Module) -> None:
 
 
 def private_app(
-    bug: Bug = correct,
-    *,
-    noise: Callable[[int], float] = lambda partition: 1.0,
-    batch: int = 10**6,
-    first: bool = True,
-    second: bool = True,
-    private: bool = True,
-    count: int = COUNT,
-    claims: bool = True,
-    network: Callable[[], nn.Module] = Net,
-    **told: Any,
-) -> ClientApp:
+    bug: Bug = correct, *, noise: Callable[[int], float] = lambda partition: 1.0, batch: int = 10**6, first: bool = True,
+    second: bool = True, private: bool = True, count: int = COUNT, claims: bool = True,
+    network: Callable[[], nn.Module] = Net, **told: Any,
+) -> ClientApp:  # fmt: skip
     """One epoch a round, by full batches unless ``batch`` is smaller. ``first`` and ``second`` are the two lines of an audit."""
     app = ClientApp()
 
@@ -166,26 +152,10 @@ def private_app(
     return app
 
 
-def start() -> ArrayRecord:
-    """The first global weights."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return ArrayRecord(Net().state_dict())
-
-
-def run(out: Path, app: Any, rounds: int = 1, clients: int = 2, **told: Any) -> list[dict[str, Any]]:
-    """Rows of an audit of epsilon alone."""
-    settings = {
-        "probe_attacks": "",
-        "workers": 0,
-        "canaries": True,
-        "learning_rate": RATE,
-        "rounds": range(1, rounds + 1),
-    }
-    watched = audited(FedAvg(fraction_evaluate=0.0), out, Net, **{**settings, **told})
-    grid = app if isinstance(app, AppGrid) else AppGrid(app, clients)
-    watched.start(grid, start(), num_rounds=rounds, train_config=ConfigRecord({}))
-    return list(read_lines(out / "rows.jsonl"))
+run = partial(
+    audits.run, model=Net, begins=Net, settings={}, probe_attacks="", canaries=True, learning_rate=RATE, train_config={}
+)  # fmt: skip
+"""Rows of an audit of epsilon alone."""
 
 
 def pooled(shown: dict[str, Any]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from pathlib import Path
 
 import pytest
 
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from tests.strategies.external_app.audits import page_of
 from tests.strategies.external_app.canaries.private_app import (
     COUNT,
     DELTA,
@@ -25,10 +25,6 @@ from tests.strategies.external_app.canaries.private_app import (
 )
 
 
-def text_of(out: Path) -> str:
-    return " ".join(html.unescape((out / "report.html").read_text(encoding="utf-8")).split())
-
-
 def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tmp_path: Path) -> None:
     """One full-batch step with noise multiplier 1 is exactly 1-GDP: its epsilon is 4.38 at this delta."""
     rows = run(tmp_path / "out", private_app())
@@ -42,17 +38,11 @@ def test_a_correct_training_shows_a_bound_well_above_zero_and_below_the_claim(tm
     assert shown["largest_gaussian"] > shown["claimed"], "these canaries could have refuted the claim"
     assert [row["metric"] for row in rows if row.get("audit")] == ["epsilon-shown", "epsilon-shown-gaussian"]
 
-    page = text_of(tmp_path / "out")
-    assert "Epsilon claimed and shown" in page
-    assert "gap" in page
-    assert "each canary is in the training of one round only, and nothing is composed" in page
-    assert "Trainings that are pooled: 2, of 2 of 2 nodes." in page
+    page = page_of(tmp_path / "out")
     existing = re.search(r"Canaries that were in some batch: (\d+) of the (\d+) that exist\.", page)
     assert existing is not None
     assert existing[1] == existing[2], "a full batch holds every canary"
     assert 0.4 * 2 * COUNT < int(existing[1]) < 0.6 * 2 * COUNT
-    assert "lowers the bounds" not in page
-    assert "Canaries were among the examples of training, or clients in it, which costs accuracy." in page
     assert "fedveil tested this claim by canaries, which cannot prove it." in page
     assert "the claimed epsilon is refuted" not in page
 
@@ -66,7 +56,7 @@ def test_planted_bugs_refute_the_claim(bug: Bug, view: str, tmp_path: Path) -> N
     assert shown["claimed"] == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=0.05), "the accountant knows no bug"
     assert shown["gaussian"] > shown["claimed"] + 1
     assert view in shown["refuted_by"]
-    assert "the claimed epsilon is refuted" in text_of(tmp_path / "out")
+    assert "the claimed epsilon is refuted" in page_of(tmp_path / "out")
 
 
 def test_canaries_of_several_rounds_are_pooled_against_the_claim_of_one(tmp_path: Path) -> None:
