@@ -119,13 +119,8 @@ def test_partition_equals_the_slow_algorithm() -> None:
         ids = ids_of(VisualMixer(lower, upper, density, strict_lower=strict), images)
         for image, numbers in zip(images, ids, strict=True):
             expected = reference_partition(image, lower, upper, density, strict)
-            assert windows_of(numbers) == sorted(window[:4] for window in expected), (
-                height,
-                width,
-                lower,
-                upper,
-                density,
-            )
+            case = f"{height} x {width}, {lower} to {upper}, {density}"
+            assert windows_of(numbers) == sorted(window[:4] for window in expected), case
             assert not strict or min(window.size for window in expected) >= lower
     images = random_images(4, 3, 96, 96)
     ids = ids_of(VisualMixer(2, 63), images)

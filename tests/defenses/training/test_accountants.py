@@ -135,17 +135,13 @@ def test_steps_are_counted_together_in_any_order_and_those_without_release_not()
             epsilon_spent({}, DELTA, accountant)
 
 
-def met(target: float, rate: float, steps: int) -> None:
-    noise = noise_for_budget(target, DELTA, rate, steps, PRV, REPLACE_ONE)
-    assert 0.999 * target <= epsilon_spent(state_of((noise, rate, steps)), DELTA, PRV, REPLACE_ONE) <= target
-    assert noise < noise_for_budget(target, DELTA, rate, steps)
-    if rate == 1:
-        assert gaussian_epsilon(math.sqrt(steps) / noise, DELTA) == pytest.approx(target, rel=2e-3)
-
-
 def test_a_budget_by_prv_is_met_with_less_noise_or_refused() -> None:
-    met(1.0, 1.0, 10)
-    met(0.1, 0.05, 100)
+    for target, rate, steps in ((1.0, 1.0, 10), (0.1, 0.05, 100)):
+        noise = noise_for_budget(target, DELTA, rate, steps, PRV, REPLACE_ONE)
+        assert 0.999 * target <= epsilon_spent(state_of((noise, rate, steps)), DELTA, PRV, REPLACE_ONE) <= target
+        assert noise < noise_for_budget(target, DELTA, rate, steps)
+        if rate == 1:
+            assert gaussian_epsilon(math.sqrt(steps) / noise, DELTA) == pytest.approx(target, rel=2e-3)
     beyond = noise_for_budget(2e4, DELTA, 0.5, 2, PRV, REPLACE_ONE)  # of the grid
     assert epsilon_spent(state_of((beyond, 0.5, 2)), DELTA, PRV, REPLACE_ONE) <= 2e4
     with pytest.raises(DefenseError, match="no noise keeps 1000000 steps"):

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import pytest
@@ -173,24 +173,19 @@ def test_a_target_epsilon_and_the_samples_are_those_without_an_adaptive_norm() -
         assert (states[0], sizes[0]) == (states[1], sizes[1])
 
 
-def met(target: float, decay: float, more: dict[str, Any], training: dict[str, Any]) -> None:
-    defense = DPSGD(target_epsilon=target, noise_decay=decay, **more)
-    protected = protect(defense, set_up(**training))
-    total = training.get("total_steps") or sum(1 for _ in range(training["epochs"]) for _ in protected.loader)
-    for number, _ in enumerate(run(protected), 1):
-        if number == total:
-            break
-    steps = protected.state["accountant"]["steps"]
-    assert sum(count for *_, count in steps) == total
-    assert 0.99 * target <= defense.privacy(protected.state)["epsilon"] <= target
-    assert [noise for noise, *_ in steps] == pytest.approx([steps[0][0] * decay**at for at in range(len(steps))])
-    assert len(steps) > 1
-
-
 def test_a_target_epsilon_is_met_and_used() -> None:
-    met(40.0, 0.6, {}, {"count": 5, "batch_size": 5, "epochs": 4})
-    met(3.0, 0.8, {"accountant": PRV}, {"count": 5, "batch_size": 5, "epochs": 4})
-    met(2.0, 0.8, {}, {"count": 20, "batch_size": 5, "epochs": 2, "total_steps": 7, "total_epochs": 2})
+    full: dict[str, Any] = {"count": 5, "batch_size": 5, "epochs": 4}
+    limited: dict[str, Any] = {"count": 20, "batch_size": 5, "epochs": 2, "total_steps": 7, "total_epochs": 2}
+    cases = ((40.0, 0.6, RDP, full, 4), (3.0, 0.8, PRV, full, 4), (2.0, 0.8, RDP, limited, 7))
+    for target, decay, accountant, training, total in cases:
+        defense = DPSGD(target_epsilon=target, noise_decay=decay, accountant=accountant)
+        protected = protect(defense, set_up(**training))
+        assert len(list(islice(run(protected), total))) == total
+        steps = protected.state["accountant"]["steps"]
+        assert sum(count for *_, count in steps) == total
+        assert 0.99 * target <= defense.privacy(protected.state)["epsilon"] <= target
+        assert [noise for noise, *_ in steps] == pytest.approx([steps[0][0] * decay**at for at in range(len(steps))])
+        assert len(steps) > 1
 
 
 def test_levels_of_noise_are_searched_up_to_a_number_and_one_is_the_search_without() -> None:
