@@ -16,6 +16,7 @@ from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
+from clients.split import training as split_training
 from clients.split.training import NETWORK, EdgeState, SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
@@ -272,6 +273,11 @@ def test_smashed_test_images_are_the_clients_in_order_and_judged_as_a_person_wou
     assert (counts["examples"], counts["loss"]) == ([20], [pytest.approx(loss, rel=1e-5)])
     with pytest.raises(ValueError, match="19 logits for 20 test examples"):
         one.judge(logits[:19])
+    # Of a table: members score 1 and 3, the others 2 and 0, then one tie.
+    truth = torch.tensor([1, 0, 1, 0])
+    for scores, above in (([1.0, 2.0, 3.0, 0.0], 3.0), ([1.0, 1.0, 3.0, 0.0], 3.5)):
+        given = torch.stack([torch.zeros(4), torch.tensor(scores)], 1)
+        assert split_training._pairs(given, truth) == {"pairs": [above, 4.0]}
 
 
 def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:
