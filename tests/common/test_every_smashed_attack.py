@@ -119,10 +119,11 @@ def makes_do_with_fewer_transmissions(name: str, defense: str) -> None:
     for count in (1, 2):
         attack, fewer = wanted.limited_to(count), min(count, wanted.transmissions)
         assert (attack.transmissions, attack.limited_to(9).transmissions) == (fewer, fewer)
-        guess = attack.fit(known_of(name, defense), seeded())(replace(seen, features=seen.features[:count]), seeded())
-        assert not guess.failure
-        assert guess.images.shape == clean.shape
-        assert not torch.equal(guess.images, torch.full_like(guess.images, 0.5))
+    alone = wanted.limited_to(1).fit(known_of(name, defense), seeded())
+    guess = alone(replace(seen, features=seen.features[:1]), seeded())
+    assert not guess.failure
+    assert guess.images.shape == clean.shape
+    assert not torch.equal(guess.images, torch.full_like(guess.images, 0.5))
 
 
 def is_fitted_on_enough(name: str, defense: str) -> None:
