@@ -7,16 +7,16 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from ray.cluster_utils import Cluster
 
+from simulations.runtime.launch import free_port
 from tests.lines import read_lines
 from tests.ray_paths import needs_ray_workers
-from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, pairs, wait_until
+from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, SMALL, marked, pairs, wait_until
 
 pytestmark = needs_ray_workers
 
@@ -24,36 +24,62 @@ pytestmark = needs_ray_workers
 ATTACK = "InvertingGradients(iterations=1000)"
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes of one core each, at an address; ``raylets``: their processes, that of the head first."""
+
+    address: str
+    raylets: tuple[psutil.Process, psutil.Process]
+
+    def workers(self, at: int) -> list[str]:
+        """Names of the actors whose processes node ``at`` holds."""
+        names = []
+        for process in self.raylets[at].children(recursive=True):
+            with suppress(psutil.NoSuchProcess, IndexError):
+                names.append(process.cmdline()[0].removeprefix("ray::").partition(".")[0])
+        return names
+
+    def kill(self, at: int) -> None:
+        """SIGKILL to a node, as when its machine fails: its workers end with it."""
+        for process in (*self.raylets[at].children(recursive=True), self.raylets[at]):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Two nodes of one core each."""
-    for name in [name for name in os.environ if name.startswith("RAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_worker_niceness", "0")
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    env = {key: value for key, value in marked(tmp_path).items() if not key.startswith("RAY_")}
+    env |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as sessions:
-        head = {"node_ip_address": "127.0.0.1", "include_dashboard": False, "temp_dir": sessions}
-        nodes = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
+        raylets = []
+        heads = ["--head", "--port", address.partition(":")[2], "--include-dashboard=false", "--temp-dir", sessions]
         try:
-            nodes.add_node()
-            yield nodes
+            for options in (["--node-ip-address=127.0.0.1", *heads], ["--address", address]):
+                command = [str(BINARIES / "ray"), "start", *options, "--num-cpus", "1", "--num-gpus", "0"]
+                subprocess.run(command, env=env, check=True, capture_output=True, timeout=PATIENCE)
+                known = {raylet.pid for raylet in raylets}
+                raylets += [one for one in _ours(tmp_path) if one.name() == "raylet" and one.pid not in known]
+            yield Cluster(address, (raylets[0], raylets[1]))
         finally:
-            nodes.shutdown()
+            for process in _ours(tmp_path):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
-def workers(node: Any) -> list[str]:
-    """Names of the actors whose processes a node holds."""
-    names = []
-    for process in psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess, IndexError):
-            names.append(process.cmdline()[0].removeprefix("ray::").partition(".")[0])
-    return names
+def _ours(tmp_path: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.environ().get("FEDVEIL_TEST") == str(tmp_path) and process.pid != os.getpid():
+                found.append(process)
+    return found
 
 
 @pytest.mark.slow
 def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster, tmp_path: Path) -> None:
     """The other node is killed in training, when both have worked: its jobs start anew on the head, and none is missing."""
-    out, (other,) = tmp_path / "run", cluster.worker_nodes
+    out = tmp_path / "run"
     changes = {"rounds": 10, "train-limit": 4800, "local-epochs": 2, "attack-rounds": "all", "attack-workers": 2}
     settings = {**SMALL, **changes, "probe-attacks": ATTACK, "defenses": ""}
     command = [str(BINARIES / "fedveil"), "run", "--ray-address", cluster.address, "--out", str(out), "--clients", "4"]
@@ -64,14 +90,14 @@ def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster,
         seen: tuple[set[str], set[str]] = (set(), set())
 
         def both_work() -> bool:
-            for names, node in zip(seen, (cluster.head_node, other), strict=True):
-                names.update(workers(node))
+            for at in range(2):
+                seen[at].update(cluster.workers(at))
             working = all({"ClientAppActor", "_Worker"} <= names for names in seen)
             return process.poll() is not None or (working and rounds_of(out) > 0)
 
         wait_until(both_work, "two nodes did not both work")
         assert 0 < rounds_of(out) < changes["rounds"], f"{seen} {told.read_text()}"
-        cluster.remove_node(other, allow_graceful=False)
+        cluster.kill(1)
         assert process.wait(timeout=PATIENCE) == 0, told.read_text()
     finally:
         process.kill()
