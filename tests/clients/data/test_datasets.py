@@ -262,6 +262,7 @@ def test_faces_in_the_wild_keep_people_with_enough_pictures(tmp_path: Path) -> N
     for person, count in {"Ann": 10, "Bo": 4, "Cy": 5}.items():
         for number in range(1, count + 1):
             save(tmp_path / "lfw_home/lfw_funneled" / person / f"{person}_{number:04d}.jpg", levels(25, 25, 3))
+    assert len(load_dataset("lfw:2", data_dir=str(tmp_path), image_size=12).class_names) == 3
     data = load_dataset("lfw:5", data_dir=str(tmp_path), image_size=12)
     assert (data.class_names, data.input_shape) == (("Ann", "Cy"), (3, 12, 12))
     assert [part.labels.bincount().tolist() for part in (data.train, data.test)] == [[8, 4], [2, 1]]

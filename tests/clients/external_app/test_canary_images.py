@@ -47,7 +47,7 @@ def test_numbers_are_read_after_what_apps_do_to_batches() -> None:
     for changed in (
         batch, (batch - mean) / std, batch.double() * -3 + 1, batch.half(), batch.bfloat16(), batch.flatten(1),
         batch.to(memory_format=torch.channels_last), (batch * 255).to(torch.uint8), batch_of((1, 8, 8)), batch_of((8, 8)),
-        batch_of((64,)), batch_of((8, 8, 3)).permute(0, 3, 1, 2),
+        batch_of((64,)), batch_of((8, 8, 3)).permute(0, 3, 1, 2), batch_of((4, 16, 4)),
     ):  # fmt: skip
         assert torch.equal(numbers_in(changed, COUNT), EXPECTED)
     # Black, two-valued and noisy images carry no number.

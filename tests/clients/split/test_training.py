@@ -15,8 +15,8 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
-from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.split import training as split_training
+from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.split.training import NETWORK, EdgeState, SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task

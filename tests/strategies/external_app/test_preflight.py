@@ -9,7 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from simulations.report.studies.control import LEAST_IMAGES
-from strategies.external_app.preflight import AuditError
+from strategies.external_app.preflight import AuditError, say_how_many
 from strategies.external_app.requests import common_config
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
@@ -79,6 +79,11 @@ def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
         run(tmp_path / "one", AppGrid(an_app(), clients=1), rounds=1)
     told = "one-step probes of up to 16 images in an attacked round (16 x 1 from each of 1 nodes, if all reply)"
     assert told in caplog.text
+    for images, level in ((ENOUGH - 1, "WARNING"), (ENOUGH, "INFO")):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="flwr"):
+            say_how_many(1, 1, images)
+        assert [record.levelname for record in caplog.records] == [level], "too few images are a warning"
     probes = attacked(read_lines(tmp_path / "one" / "rows.jsonl"), "one-step probe")
     counts = {row["role"]: row["n"] for row in probes if row["metric"] == "label-accuracy"}
     assert counts == {"attack": ENOUGH, "null baseline": ENOUGH}

@@ -238,6 +238,7 @@ def test_evaluation_pools_all_clients_test_images(tmp_path: Path) -> None:
     run = federation(settings, 2)
     run.server.train_round(1)
     run.server.evaluate_round(1)
+    assert not run.rows.of("edge-macs"), "costs stand once, before round 1"
     edge, _ = run.task.plan.build_halves()
     data = run.task.plan.load_data()
     with torch.no_grad():
