@@ -1,7 +1,5 @@
 """A piece of a test that must end soon and in little memory; what does not is stopped, so that no machine is eaten."""
 
-from __future__ import annotations
-
 import resource
 import signal
 from collections.abc import Iterator

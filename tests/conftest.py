@@ -21,13 +21,18 @@ os.environ.update(patient(os.environ))
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+import ray  # noqa: E402, F401 -- it changes sys.path and the environment when it is first imported, by whichever test
 import torch  # noqa: E402
 
+from clients.flower_private import act_as_task  # noqa: E402
 from tests.isolation import leaving_nothing, salt_seeds  # noqa: E402
 from tests.skips import NOT_BEGUN, allowed  # noqa: E402
 
 if salt := int(os.environ.get("TEST_SEED_SALT", "0")):
     salt_seeds(salt)
+
+# Else whichever test begins a run first lets the others of its process make messages.
+act_as_task()
 
 # Timings decide no test: on a busy machine a draw may take any time.
 hypothesis.settings.register_profile(

@@ -1,7 +1,5 @@
 """The private parts of Flower that only tests use; those of the product are in ``clients/flower_private.py``."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What somebody on the other side of the wire may send in place of what was asked for, as strategies of hypothesis."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

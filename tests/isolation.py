@@ -1,7 +1,5 @@
 """What a test may not leave changed for the tests after it, and seeds that differ from run to run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """Lines of JSON as tests read them, without what a run does to mend a file that was cut off."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The package's grid in this process, with nodes of other configurations and replies that are changed, lost or broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Another package on the path, with an entry point, as an installer leaves it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

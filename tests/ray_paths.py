@@ -1,7 +1,5 @@
 """Where tests that need Ray's workers are left out: Ray 2.55 starts none from a path with a space, and waits for them."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

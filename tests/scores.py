@@ -1,7 +1,5 @@
 """Scores of a client under short texts, as tests name them."""
 
-from __future__ import annotations
-
 from clients.scoring.audit import ALONE, AuditScores
 
 

@@ -1,7 +1,5 @@
 """For which reasons a test may be skipped: any other skip fails (tests/conftest.py)."""
 
-from __future__ import annotations
-
 NOT_BEGUN = "not begun within"
 REASONS = (
     "not installed: uv sync --group dev",

@@ -1,7 +1,5 @@
 """A tiny split federation for attacks that learn to decode smashed data: digits, a random client half, observations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

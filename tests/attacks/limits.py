@@ -1,7 +1,5 @@
 """What settings allow, from both sides of each limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

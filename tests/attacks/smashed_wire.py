@@ -1,7 +1,5 @@
 """Smashed data of small pictures, as clients of a split federation would send them."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The descent of white-box inversions, where the answer is known, and how far a search reports to be."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

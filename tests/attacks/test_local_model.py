@@ -1,7 +1,5 @@
 """The model that a client ended with, and attacks on updates of clients that train a part of their model."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import cache

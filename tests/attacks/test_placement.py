@@ -1,7 +1,5 @@
 """Places: what moves, what stays shared, and what a try without enough memory leaves. tests/card has a second device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

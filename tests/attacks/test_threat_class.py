@@ -1,7 +1,5 @@
 """Letters of threat models: what an attack is given, by the taxonomy of Carletti et al."""
 
-from __future__ import annotations
-
 from attacks import InvertingGradients, LearnedRestorer
 from attacks.refinement.base import Chain
 from attacks.registry import ATTACKS

@@ -1,7 +1,5 @@
 """What a client would send: undefended updates of tiny networks on synthetic pictures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripts of ``benchmarks/`` and its rooms import each other as siblings, as they do when one of them is run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

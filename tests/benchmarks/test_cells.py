@@ -1,7 +1,5 @@
 """What scripts attack: updates, images and squares are those that the tables name, and the server has none that it attacks."""
 
-from __future__ import annotations
-
 import leak_map
 import local_averages
 import pytest

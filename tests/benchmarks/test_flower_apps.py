@@ -1,7 +1,5 @@
 """The matrix of Flower's apps: its table, its edits on made-up apps, and its check of claims on made-up pictures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of studies over several seeds, from runs and results whose numbers are known."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

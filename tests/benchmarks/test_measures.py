@@ -1,7 +1,5 @@
 """Arithmetic that reported results rest on, where scripts have their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import leak_picture

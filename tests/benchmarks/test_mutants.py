@@ -1,7 +1,5 @@
 """The benchmark of mutants: which tests are a module's own, and the same changes in another tree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import mutants

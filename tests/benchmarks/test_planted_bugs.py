@@ -1,7 +1,5 @@
 """Planted bugs of differential privacy are refuted, and Flower's own classes are what the tables say."""
 
-from __future__ import annotations
-
 import logging
 import math
 import warnings

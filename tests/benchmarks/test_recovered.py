@@ -1,7 +1,5 @@
 """Counts of recovered and of identified pictures."""
 
-from __future__ import annotations
-
 import torch
 from recovered import count_identified, count_recovered
 

@@ -1,7 +1,5 @@
 """The scripts behind docs/reliability.md: a slice of what they spoil, and that what they draw is what they say."""
 
-from __future__ import annotations
-
 import ast
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Scripts as they are run: each as a process of its own at a small size, twice, where the second run computes nothing again."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

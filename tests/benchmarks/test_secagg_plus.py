@@ -1,7 +1,5 @@
 """Flower's SecAgg+ run for real: the server gets the sum, and single messages are masks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import secagg_plus

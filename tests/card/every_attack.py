@@ -1,7 +1,5 @@
 """Every attack with an observation of its kind, and what a server knows that fits it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

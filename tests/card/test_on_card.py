@@ -1,7 +1,5 @@
 """What needs a graphics card, on a stand-in for one: the files of ``checks``, each in a process of its own, and what they catch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

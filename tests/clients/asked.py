@@ -1,7 +1,5 @@
 """One node and the server that asks it, by messages that take the wire format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

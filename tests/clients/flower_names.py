@@ -6,8 +6,6 @@ From the root of a checkout this tries the newest release of Flower. It prints t
 1 when a name is missing or is called in another way.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Private parts of Flower are imported in one file, and the installed Flower has them as fedveil uses them."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

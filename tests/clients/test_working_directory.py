@@ -1,7 +1,5 @@
 """What importing the packages needs and does: no Flower, Ray or Opacus, and only our own app moves to its folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How tests that run every defence or attack run it: by what it says of itself, and against the defences that name it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pages of the repository, and the fenced blocks in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

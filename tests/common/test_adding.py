@@ -1,7 +1,5 @@
 """The pages about adding a defence, an attack or a metric, followed in a copy of the repository: nothing else must change."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Python in the pages runs as it stands there. What another test runs is named; nothing is left out without a reason."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages: their commands are ones that fedveil has, with options, configurations and settings; their sentences are short."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

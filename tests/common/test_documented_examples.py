@@ -1,7 +1,5 @@
 """The template of docs/plug_in, installed: its defence, attacks, model and data set are found by their entry points and work."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

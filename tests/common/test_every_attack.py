@@ -1,7 +1,5 @@
 """Properties that every attack must have. A new class is tested as soon as ``attacks`` exports it."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import json

@@ -1,7 +1,5 @@
 """Properties that every defence must have. A new class is tested as soon as ``defenses`` exports it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

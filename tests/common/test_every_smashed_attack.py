@@ -1,7 +1,5 @@
 """Properties that every attack on smashed data must have. A new class is tested as soon as ``attacks`` exports it."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Every number of every defence and attack: refused by its name, or of use. New classes are tested as soon as they are exported."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

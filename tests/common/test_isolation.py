@@ -1,7 +1,5 @@
 """What keeps tests apart fails when it should: tests/isolation.py, tests/skips.py."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

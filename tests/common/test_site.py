@@ -1,7 +1,5 @@
 """The site of docs/, built by ``mkdocs build --strict``: no warning, all interfaces and settings, nothing from elsewhere."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """The rules of the structure: order of imports, size of folders, and the drawing of both (docs/structure.py)."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections import Counter

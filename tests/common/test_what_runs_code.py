@@ -1,7 +1,5 @@
 """Nothing that a file or a message holds is run: the few places of the packages that could are listed, each with its reason."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

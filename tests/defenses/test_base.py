@@ -1,7 +1,5 @@
 """The pipeline: which combinations it refuses, where each stage acts, and what each stage's randomness depends on."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import ClassVar

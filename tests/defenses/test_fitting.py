@@ -1,7 +1,5 @@
 """Chains with stages that must be fitted: what each learns from, what travels, and what comes back."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

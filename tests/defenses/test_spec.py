@@ -1,7 +1,5 @@
 """The configuration language: it inverts ``repr``, runs no code, and says what is allowed."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 from inspect import signature

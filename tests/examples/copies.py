@@ -1,7 +1,5 @@
 """Copies of the example apps, for tests of how an audit runs rather than of what its attacks find."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The quickstart, audited while Flower runs it: probes and updates attacked, guesses scored by the clients. Minutes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

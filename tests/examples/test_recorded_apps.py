@@ -1,7 +1,5 @@
 """The example apps, whole: Flower runs each as it is, its recorder's folder goes to ``fedveil attack``. Minutes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """docs/tutorial.md, followed to its end: its code is that of the examples, its commands run, with shorter attacks. Minutes."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Scores of a guessed attribute, by hand: guesses from the messages, true values from the data set."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

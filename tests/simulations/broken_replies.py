@@ -1,7 +1,5 @@
 """Replies of clients that go wrong in one way each, as tamper functions of a ``LocalGrid``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs in this process, and what they leave: rows, and the messages that crossed the wire."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """fedveil as a package: Flower's bundle, whether Flower Hub would take it, the wheel, and folders that shadow ours."""
 
-from __future__ import annotations
-
 import email
 import os
 import re

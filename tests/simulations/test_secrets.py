@@ -4,8 +4,6 @@ What it does is to play the client: it answers each of its own messages once mor
 simulation that gives what the client sent, bit for bit. In a deployment no stream of random numbers is the client's.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import defaultdict

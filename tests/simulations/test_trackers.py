@@ -1,7 +1,5 @@
 """Runs in trackers, with the real ones: MLflow on a database, TensorBoard's files, Weights & Biases offline."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

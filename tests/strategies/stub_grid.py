@@ -1,7 +1,5 @@
 """A Flower Grid whose nodes keep to a plan, a clock of its own, so that nobody waits, replies off the wire, and rows in memory."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field

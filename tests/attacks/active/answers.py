@@ -1,7 +1,5 @@
 """What a client answers to a manipulated model: one step of SGD in single precision, as a difference of weights."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

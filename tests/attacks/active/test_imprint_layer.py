@@ -1,7 +1,5 @@
 """Manipulated models: images alone in a bin or a neuron are read, and class fishing leaves the gradient of one class."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attribute inference from maps and tokens: it reads what can be read, and only a retrained adversary sees through a defence."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from statistics import mean

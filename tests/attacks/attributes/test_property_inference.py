@@ -1,7 +1,5 @@
 """Passive property inference: it reads what a gradient tells, is at chance on noise, and learns from the defences it knows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bounds of epsilon against another library's values, closed forms, and mechanisms whose epsilon is known; verdicts on claims."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Canary clients: directions, scores that can be computed by hand, and bounds of mechanisms whose epsilon is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

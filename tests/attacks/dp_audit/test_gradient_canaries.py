@@ -1,7 +1,5 @@
 """Audits of correct DP-SGD: places of canaries, scores that can be computed by hand, bounds below the claim and above 0."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Updates for attacks that solve for the images, and how far a guess is from the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The Cocktail Party Attack on sources and batches that are known, and on updates that tell nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

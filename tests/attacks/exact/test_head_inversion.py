@@ -1,7 +1,5 @@
 """Which layers can be solved, features of the first linear layer of a convolutional network, and images that have them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Pixels from the gradients of a patch projection and of the position embedding behind it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

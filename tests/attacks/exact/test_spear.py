@@ -1,7 +1,5 @@
 """SPEAR and SPEAR++ against closed forms, all supports tried one by one, each other, and updates that tell nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What clients send after one or several real steps, and how well an attack does on it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace

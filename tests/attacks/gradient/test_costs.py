@@ -1,7 +1,5 @@
 """Distances between gradients: closed forms against autograd, and a cost of another package through a whole attack."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

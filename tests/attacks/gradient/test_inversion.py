@@ -1,7 +1,5 @@
 """Gradient inversion: exact where theory says so, at chance on noise, honest about choices and failures."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import asdict, fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Descents on many problems at once: L-BFGS with a line search against SciPy, with a fixed step, Adam and SGD against torch."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the last layer tells of labels and of the learning rate: where theory promises it, and where nothing proves it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

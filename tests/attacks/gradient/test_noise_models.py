@@ -1,7 +1,5 @@
 """Inversions that model what was done to the update: noise of known law, pruned entries, Soteria's layer, PRECODE's draw."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -2,8 +2,6 @@
 weights, and what it finds without being told how clients trained.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

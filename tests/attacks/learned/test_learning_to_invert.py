@@ -1,7 +1,5 @@
 """Attacks that learn on the server's own images: a network that reads updates, and an inversion that chooses its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial

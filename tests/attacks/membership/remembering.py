@@ -1,7 +1,5 @@
 """A client whose model remembers its digits, or is trained with differential privacy, and what a server knows of it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Attacks on membership over the rounds of a federation, against their formulas and where they must and must not work."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from dataclasses import replace

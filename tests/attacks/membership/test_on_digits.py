@@ -1,7 +1,5 @@
 """Membership tests on digits: where they must work, where they must not, and what crosses the wire to the client."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import cache

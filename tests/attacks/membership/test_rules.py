@@ -1,7 +1,5 @@
 """The rules by which records are told apart, against their formulas written out with numpy, scipy and torch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

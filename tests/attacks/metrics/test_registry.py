@@ -1,7 +1,5 @@
 """The declarations of metrics, and the texts of scores in messages."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Queries for tests: a small cut classifier, pictures with an attribute that a glance tells, and a defence that one can undo."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

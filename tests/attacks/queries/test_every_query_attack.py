@@ -1,7 +1,5 @@
 """What holds for every attack on queries: reconstructions and the inference of attributes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The inverse network: it inverts what can be inverted, learns from what it is shown, and says how well it does."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

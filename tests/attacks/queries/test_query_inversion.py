@@ -1,7 +1,5 @@
 """Inversion of queries and the backward attack against closed forms, through and around a defence, and where they start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defences of images undone: transformations of ATS, and single encodings of InstaHide."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

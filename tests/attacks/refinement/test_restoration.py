@@ -1,7 +1,5 @@
 """Networks that learn to restore images: from what defences leave, and from the noise of an inversion."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Shuffled windows undone: inferred, averaged, annealed by swaps of pixels, and put together as jigsaws of blocks."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from dataclasses import replace

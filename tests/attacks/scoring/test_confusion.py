@@ -1,7 +1,5 @@
 """Matthews correlation against scikit-learn; losses and hits against slow obvious versions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics against scikit-image, brute force and closed forms; the oracle and the scores of class representatives."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

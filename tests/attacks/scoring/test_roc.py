@@ -1,7 +1,5 @@
 """The ROC functions against counting all pairs and thresholds, and intervals against the rates that they hold."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

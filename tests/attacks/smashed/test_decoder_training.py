@@ -1,7 +1,5 @@
 """Networks that learn to decode smashed data: single tokens, means and sets of transmissions, and a conditional GAN."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Known client halves inverted: by search, block by block, by the update of their weights, and by their spectra."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

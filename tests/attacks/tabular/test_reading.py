@@ -1,7 +1,5 @@
 """Attacks on embeddings of rows: a shuffle hides nothing from who knows the embeddings, and noise what Bayes' rule says."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

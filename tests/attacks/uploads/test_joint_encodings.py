@@ -1,7 +1,5 @@
 """What a server learns of uploaded images: as they came, averaged over passes, and from many encodings together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of all tables and figures: complete, and made of the committed numbers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

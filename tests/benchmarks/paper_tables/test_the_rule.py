@@ -1,7 +1,5 @@
 """The rule by which claims are confirmed, refuted or open, on made-up rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every attack on a machine with a card: it computes there, guesses as on the processor, and returns its guess to the host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

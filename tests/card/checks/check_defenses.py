@@ -1,7 +1,5 @@
 """Every defence on a machine with a card: what it protects stays there, and is what the processor makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

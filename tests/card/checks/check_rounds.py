@@ -1,7 +1,5 @@
 """An audit of each scenario on a machine with a card: its attacks compute there, and its rows are the processor's."""
 
-from __future__ import annotations
-
 import functools
 import gc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Search and protect on a machine with a card, attacks on files, and what memory that runs out costs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

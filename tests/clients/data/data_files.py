@@ -1,7 +1,5 @@
 """Small data sets in the exact on-disk formats of the real ones, packed byte by byte."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small tables in the formats of the real ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Two attributes of each example: balance, disjoint parts, and frames that show what their labels say."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Data sets: files packed by hand, other libraries' readers, and which example is in which part."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle

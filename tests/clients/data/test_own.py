@@ -1,7 +1,5 @@
 """Data sets of one's own, and by their names at Hugging Face without a network."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables as examples, and partitions: slow readers, closed forms and Flower Datasets' own answers."""
 
-from __future__ import annotations
-
 import csv
 import math
 import warnings

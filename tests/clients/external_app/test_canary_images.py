@@ -1,7 +1,5 @@
 """Canaries in a node's data, mods that act on an app's replies, and originals that a loader keeps."""
 
-from __future__ import annotations
-
 import json
 from collections import namedtuple
 from pathlib import Path

@@ -5,8 +5,6 @@ draws. Its tests are fixed by theory before it sees a reply. From how often it i
 bound of epsilon, which must not exceed the epsilon that the client itself accounts for.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

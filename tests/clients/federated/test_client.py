@@ -1,7 +1,5 @@
 """One client's work, its recipe of training, and training alone, against what can be computed by hand."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a node keeps between the messages of federated learning, and what its replies say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

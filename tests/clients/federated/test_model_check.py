@@ -1,7 +1,5 @@
 """ModelCheck accepts what honest rounds made and refuses the rest, each of its tests for a reason of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

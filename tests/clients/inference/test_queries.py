@@ -1,7 +1,5 @@
 """What a client asks: every test image once, as its defences make it, found again by the audit, and never twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server may send anything: a node answers with an error that says why, or does what it is asked; it never runs what came."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Models: closed-form sizes, seeds, and gradients checked against slow references."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Cuts of convolutional classifiers and adversaries of the halves: the halves are the whole."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Models of one's own: what a name says is called; what is no classifier is refused, and what is odd is found."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

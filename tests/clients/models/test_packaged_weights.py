@@ -1,7 +1,5 @@
 """Published weights: real photographs get their classes through both halves, and what is missing is told with what to do."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from dataclasses import replace
 

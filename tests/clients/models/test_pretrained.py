@@ -1,7 +1,5 @@
 """Weights from files: against timm's uncut model, matched by order, in every format, and what does not fit."""
 
-from __future__ import annotations
-
 import argparse
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What a client uploads: every example once, as its defences make it, found again by the audit, and never twice."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

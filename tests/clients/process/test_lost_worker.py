@@ -1,7 +1,5 @@
 """A worker process that ends costs the message that ended it, and no other. Real Ray, Flower's own pool."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Code that ends, crashes, floods or never returns, in real child processes, and where workers start."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

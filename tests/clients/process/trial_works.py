@@ -1,7 +1,5 @@
 """Works of the tests of ``clients.process.trial_process``: what a child process does in place of fedveil's own functions."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

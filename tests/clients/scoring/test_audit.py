@@ -1,7 +1,5 @@
 """Null baselines, scales, candidates and the examples that a test exposes most, against their definitions."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a node draws for one reply it draws for no other, and finds again when that reply is audited or answered."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

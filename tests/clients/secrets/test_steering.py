@@ -1,7 +1,5 @@
 """What a deployed node lets a server choose: not whether an image is protected anew; and the secret that it keeps."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Split training at the client, against both halves trained in one graph and against steps worked out by hand."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Clients whose images do not fit into memory, and the clients' side of scenarios."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Update defences of a client that trains a part of its model, and counted costs of a step."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """ATS: which policy an image gets, in what order its steps apply, and with what signs."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

@@ -1,7 +1,5 @@
 """The released variant of VisualMixer: whole blocks move, uniformly, inside their window only."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Gaussian blur and shrinking against SciPy, and what must hold for any blur."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

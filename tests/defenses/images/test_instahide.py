@@ -1,7 +1,5 @@
 """InstaHide: the law of the weights, the same mixture in images and targets, and signs that keep magnitudes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

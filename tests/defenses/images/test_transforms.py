@@ -1,7 +1,5 @@
 """The 50 transforms against Pillow, which the authors' implementation calls, and against exact facts."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Visual feature entropy against slow loops, closed forms and full enumeration of permutations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

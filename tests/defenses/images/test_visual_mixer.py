@@ -1,7 +1,5 @@
 """VisualMixer against a slow Algorithm 1, the laws of uniform shuffles, and exact invariants."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

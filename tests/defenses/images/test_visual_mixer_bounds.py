@@ -1,7 +1,5 @@
 """Window bounds against the paper's table, enumeration, numerical integration and other operators."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

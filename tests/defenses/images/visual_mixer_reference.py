@@ -3,8 +3,6 @@
 The tests compare the vectorised version with it, and the benchmark times both.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from typing import NamedTuple

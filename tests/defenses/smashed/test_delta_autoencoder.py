@@ -1,7 +1,5 @@
 """The autoencoder of delta protection: what must come back exactly, what training must reach, and what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

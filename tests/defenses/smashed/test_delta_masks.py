@@ -1,7 +1,5 @@
 """Delta masks: what spec and paper say must hold of them, and blurring against SciPy."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

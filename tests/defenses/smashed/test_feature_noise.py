@@ -1,7 +1,5 @@
 """Noise on smashed data: its law, what averaging removes, the bound of clipping, and the budget that follows."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

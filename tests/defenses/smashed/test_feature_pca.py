@@ -1,7 +1,5 @@
 """Principal components of features against NumPy's singular values, and the limits of projections."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

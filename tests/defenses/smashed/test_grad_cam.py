@@ -1,7 +1,5 @@
 """Grad-CAM against the whole graph of autograd, image by image, and against closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

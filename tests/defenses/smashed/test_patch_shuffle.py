@@ -1,7 +1,5 @@
 """Token shuffles against the laws that define them: uniform orders, native shares, kept multisets, enumerated outcomes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Spectral shuffling against NumPy's transform, plane waves, and slow versions of the layout."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

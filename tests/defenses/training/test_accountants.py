@@ -1,7 +1,5 @@
 """Epsilon by several accountants: against dp-accounting, closed forms, integrals, and each other."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Adversarial training: Eq. 9 with weights moved by hand, what its decoder can and cannot know, and the game on a toy."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """DP-SGD against a hand-written loop over examples, closed forms of the privacy bound, and known mistakes of others."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

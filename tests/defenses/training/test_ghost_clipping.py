@@ -1,7 +1,5 @@
 """Ghost clipping against clipping of gradients that are kept for each example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """PRECODE: the bottleneck by hand, its divergence by torch's own, where it is inserted, and what it draws."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

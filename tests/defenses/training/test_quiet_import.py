@@ -1,7 +1,5 @@
 """Opacus in a client: the layers that it replaces in models of one's own, and what its import leaves of others' loggers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

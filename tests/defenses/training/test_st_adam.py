@@ -1,7 +1,5 @@
 """ST-Adam against torch's Adam through the closed-form factor, and as an optimizer among optimizers."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """What changes from step to step: adaptive norms, and noise and norms that fall over epochs; their privacy from closed forms."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Client-level differential privacy: the clipped vector, the noise of every entry, and an account that composes exactly."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

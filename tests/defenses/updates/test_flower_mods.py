@@ -1,7 +1,5 @@
 """Flower's client mods as defences: its code acts, what it leaves open is closed, and the account is exact."""
 
-from __future__ import annotations
-
 import logging
 import math
 

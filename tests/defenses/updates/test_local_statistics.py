@@ -1,7 +1,5 @@
 """SiloBN: BatchNorm's running averages stay at the client, and attacks that match them have nothing to match."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Noise by Kolmogorov-Smirnov tests, clipping by its bound and direction, pruning against a slow reference with ties."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

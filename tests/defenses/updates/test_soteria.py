@@ -1,7 +1,5 @@
 """Soteria: scores by a slow obvious loop, the columns that they choose, and nothing else of the training."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import fields

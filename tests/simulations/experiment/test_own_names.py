@@ -1,7 +1,5 @@
 """A model and data that fedveil has never seen, named on the command line, are audited."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

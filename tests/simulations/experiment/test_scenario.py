@@ -1,7 +1,5 @@
 """Which scenarios there are: those of the folder, and those that other packages offer by entry points."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folder of an audit's results is chosen and taken before the first round."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

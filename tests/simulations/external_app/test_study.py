@@ -1,7 +1,5 @@
 """The results of an audited app: its warnings, and what the app says about its differential privacy."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Iterable, Mapping

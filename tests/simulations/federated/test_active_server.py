@@ -1,7 +1,5 @@
 """An active server in a federated run, in this process: asked for, in rows of its own, and in no headline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums of clients' probes in a federated run, in this process: what is summed, which clients score, and which are missing."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Attacks that learn, that match whole rounds, that are exact, and the breaks of defences, in federations in this process."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

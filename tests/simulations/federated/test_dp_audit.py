@@ -1,7 +1,5 @@
 """Canaries in a federated run: correct mechanisms stay below their claims, broken ones are refuted by what crossed the wire."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

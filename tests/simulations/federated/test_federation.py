@@ -1,7 +1,5 @@
 """The whole federation in this process: real ClientApp, real strategy, real attacks; only the transport is local."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

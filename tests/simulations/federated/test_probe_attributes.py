@@ -1,7 +1,5 @@
 """A sensitive attribute, looked for in one-step probes of a federated run; in this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What cannot work in a federated run is refused before any work, by an error that names the key, the value and what is allowed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

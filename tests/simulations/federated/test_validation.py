@@ -1,7 +1,5 @@
 """The positive control on real images: guesses made without looking never pass it, readable ones do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

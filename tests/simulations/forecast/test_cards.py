@@ -1,7 +1,5 @@
 """Shares of graphics cards: all processes of a run find room at the same time, whatever order they start in."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

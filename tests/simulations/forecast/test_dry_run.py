@@ -1,7 +1,5 @@
 """Every shipped configuration passes a dry run, and its header says what its settings say; what a run takes is computed right."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

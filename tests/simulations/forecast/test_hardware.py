@@ -1,7 +1,5 @@
 """Machines of a run: what fits on them, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Folders, names and counts that a run refuses before any work."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

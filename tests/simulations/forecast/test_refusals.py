@@ -1,7 +1,5 @@
 """What cannot run ends before any work: each of these once took minutes, memory, or a traceback to be told."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several cuts of one model in one run of edge-cloud inference, and the sensitive attribute behind its queries; in this process."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

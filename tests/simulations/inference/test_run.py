@@ -1,7 +1,5 @@
 """Edge-cloud inference in this process: real clients, a really trained model, real attacks; only the transport is local."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Outsourced training in this process: real clients, real training, real attacks; only the transport is local."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command ``fedveil protect`` as tests call it, and what it leaves."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A folder of pictures, and a home for secrets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

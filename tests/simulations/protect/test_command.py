@@ -1,7 +1,5 @@
 """``fedveil protect`` on real pictures: what it writes, that it repeats, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

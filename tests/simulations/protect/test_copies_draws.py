@@ -1,7 +1,5 @@
 """Draws of copies that lie side by side: measured by the attacks that shared draws would make exact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

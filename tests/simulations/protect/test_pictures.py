@@ -1,7 +1,5 @@
 """What of a file enters a defence: against pictures made by Pillow pixel by pixel, and as a run on the folder reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

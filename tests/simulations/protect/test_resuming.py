@@ -1,7 +1,5 @@
 """``fedveil protect`` that is stopped, killed, repeated, or called twice at once."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import shutil

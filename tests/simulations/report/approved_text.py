@@ -3,8 +3,6 @@
 ``APPROVE=1 pytest tests/simulations/report/page/test_view.py`` writes the files anew; read their difference before it is committed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """One page of each kind that fedveil writes, from small rows: name -> a function that writes it into a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

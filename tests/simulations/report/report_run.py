@@ -1,7 +1,5 @@
 """A small run directory for the report's tests: rows as a server writes them, pictures, and a configuration."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

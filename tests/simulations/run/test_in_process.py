@@ -1,7 +1,5 @@
 """A run in the calling process: from Python and from the command line, with the rows of a run on Flower's runtime."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs that end as if they were killed: at a reply, after a round, or when all training is done and no attack has been."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

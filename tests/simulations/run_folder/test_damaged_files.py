@@ -1,7 +1,5 @@
 """Files that are cut off, have a bit turned over or hold something else: read, left out with a note, or refused by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

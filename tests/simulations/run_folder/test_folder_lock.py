@@ -1,7 +1,5 @@
 """The lock of a folder: one holder at a time, in this process or another."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

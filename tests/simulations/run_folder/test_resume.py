@@ -1,7 +1,5 @@
 """A run that is killed and resumed ends with the rows of an unbroken one, in every scenario."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """What the tests of Flower's real runtimes share: short runs, changed copies of the app, a deployment, kills."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Bytecode for the processes of a run, where Python may not write it beside the sources."""
 
-from __future__ import annotations
-
 import json
 import os
 import py_compile

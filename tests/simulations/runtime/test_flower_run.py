@@ -1,7 +1,5 @@
 """The real thing: Flower's runtimes and Ray's processes."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a process leaves when it is killed: nothing that was its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The app that a run is started from, its environment, and what a command that ends leaves behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A run whose local SuperLink does not start."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

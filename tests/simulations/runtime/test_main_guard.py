@@ -1,7 +1,5 @@
 """A script that calls an audit at its top level: every worker would run it again, so it ends before any work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

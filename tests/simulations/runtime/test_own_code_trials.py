@@ -1,7 +1,5 @@
 """Own models and own data on the command line: whatever their code does, the command says it in one error, or warns of it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

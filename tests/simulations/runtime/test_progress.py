@@ -1,7 +1,5 @@
 """The live display of a run: which step it names, and that its counts are those of the run."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """The app on a SuperLink with two SuperNodes, by docs/deployment.md ("TLS and node authentication"), and who is refused."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import shlex

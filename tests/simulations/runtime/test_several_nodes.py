@@ -1,7 +1,5 @@
 """A Ray cluster of two nodes, which the test starts on this machine: both work, and the run outlives one of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

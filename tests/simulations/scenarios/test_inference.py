@@ -1,7 +1,5 @@
 """Settings of edge-cloud inference that cannot work are refused by name before anything is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings of outsourced training that cannot work are refused by name before anything is uploaded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

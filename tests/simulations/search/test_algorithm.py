@@ -1,7 +1,5 @@
 """A whole search on real images in seconds: what it chooses, that it repeats, and that a killed one loses and redoes nothing."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the page of a search says of the run that attacked its result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``fedveil search`` as a user meets it: what it refuses before any work, what it prints, and how it goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Gradients of single examples against a loop of autograd over examples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The two scores against closed forms, NumPy and a plain loop."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

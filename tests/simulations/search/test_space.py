@@ -1,7 +1,5 @@
 """The policies of ATS: how many there are, which are the same, and which can be one hybrid."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The rank correlation of both privacy scores, against closed forms and its own sampling distribution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr

@@ -1,7 +1,5 @@
 """Where policies are scored in several processes: on this machine unless a cluster is named, which has to answer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors about unknown names: what they suggest, and which command lists all."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.settings.errors import NEAREST, ConfigError, nearest, require_known

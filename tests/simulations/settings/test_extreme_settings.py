@@ -1,7 +1,5 @@
 """Every numeric setting with extreme values: refused by its key, or a run that a dry run checks in little memory."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Whatever is written into a configuration is accepted or refused in this project's own words, and in little memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

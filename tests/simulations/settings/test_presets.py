@@ -1,7 +1,5 @@
 """Configurations by name, their sizes, and the version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What an attack on smashed data sees is what the run has sent by then, image by image; budgets count the same transmissions."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Clients of a split federation that fail: what it costs, what is said, and that the run goes on."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Data that are more than images of one class, through the split scenario: a sensitive attribute, several labels, tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

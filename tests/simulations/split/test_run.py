@@ -1,7 +1,5 @@
 """The split federation in this process: real clients, real server half, real attacks; only the transport is local."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which attacks a run adds for the defences that it audits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

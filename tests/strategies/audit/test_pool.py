@@ -1,7 +1,5 @@
 """Jobs survive the disk and the process boundary, and an attack that breaks is a result."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import closing

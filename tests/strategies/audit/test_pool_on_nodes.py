@@ -1,7 +1,5 @@
 """Attack workers on a Ray cluster: where they run, and what a lost node costs. Ray is played; a slow test has the real one."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """From scores to the columns of rows."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What attacks that know images are given instead of an observation tells nothing of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Threat cards of a run: what each attack was given and what it spent stands on its rows, and in the report."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files of tensors: whatever happens to one of them, it is never read as another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

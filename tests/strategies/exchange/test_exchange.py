@@ -1,7 +1,5 @@
 """Round trips with nodes that are slow, silent or gone; a clock of the test's own, so nobody waits."""
 
-from __future__ import annotations
-
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 

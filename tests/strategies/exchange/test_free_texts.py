@@ -1,7 +1,5 @@
 """What a client sends in its own words or under its own names is bounded in number and length before it becomes rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

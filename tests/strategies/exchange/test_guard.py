@@ -1,7 +1,5 @@
 """What becomes of every reply, and how many of them a round needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A client may send anything: the server refuses it with a reason, or can use it, whatever it is."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from functools import cache

@@ -1,7 +1,5 @@
 """An ordinary Flower app of a few lines, audited: what the tests of the audit run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of an audited app with quick attacks, their rows and their pages: what several tests of audits share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An ordinary app, audited in this process: what the server learns, what a node refuses, and what mods do to probes."""
 
-from __future__ import annotations
-
 import json
 import random
 from functools import partial

@@ -1,7 +1,5 @@
 """The privacy budgets of the mods of an audited app: which nodes and runs they set apart, and what probes spend of them."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """What an app says about its differential privacy: read from replies, mods and Flower's own wrappers, and checked by nobody."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What goes wrong in an audit of an app: each failure leaves a row, no fault ends the run, and no server runs code on a node."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Guesses about updates of all that a node trains on: they are told from chance among images that it holds out."""
 
-from __future__ import annotations
-
 import torch
 from torch.utils.data import TensorDataset
 

@@ -1,7 +1,5 @@
 """Apps whose messages name arrays otherwise than the model: lists of arrays fit by their order, other models not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What keeps an audit from beginning is named at once, before any training; an audit that attacked nothing fails, with a page."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

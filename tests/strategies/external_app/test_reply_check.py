@@ -1,7 +1,5 @@
 """Where a round is one step, clients tell how far their replies lie from that step: against the same reckoned by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What rows and page say of an audited app is what is known: its mods, its learning rate, its examples, and what a probe is not."""
 
-from __future__ import annotations
-
 import html
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The accuracy that an app reports from its own evaluation stands on the page as the app's word."""
 
-from __future__ import annotations
-
 import math
 
 from strategies.external_app.reported_accuracy import CLIENTS, SERVER, AppAccuracy, ReportedAccuracy

@@ -1,7 +1,5 @@
 """What a client may answer when it compared its reply with the step that attacks reckon with."""
 
-from __future__ import annotations
-
 import math
 
 from flwr.app import MetricRecord, RecordDict

@@ -1,7 +1,5 @@
 """What is wrong with what somebody says of an audit is told before a run begins, or blames whoever it is about."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums of clients' updates: groups, weights, and that a sum of one-step updates is one step on everybody's images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

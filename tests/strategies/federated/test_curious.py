@@ -1,7 +1,5 @@
 """What CuriousFedAvg computes, against a plain weighted mean of what really crossed the wire."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the audit of a run's own DP-SGD adds up: a canary that exists adds on average what theory says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

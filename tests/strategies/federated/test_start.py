@@ -1,7 +1,5 @@
 """CuriousFedAvg as a strategy of Flower: ``start``, against this package's own loop over the rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

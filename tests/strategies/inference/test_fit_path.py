@@ -1,7 +1,5 @@
 """Rows along a fit against a slow direct computation, on images that nothing has learned from; and pictures of masks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

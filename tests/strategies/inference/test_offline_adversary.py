@@ -1,7 +1,5 @@
 """The offline adversary: its holdout counted by hand, one for each cut, and taken up again from a checkpoint without a step."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The server's training of the whole model from given weights, against descent by hand; and which files are a whole model."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server that collects uploads: what it accepts, what a failure costs, and what it lets attacks at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

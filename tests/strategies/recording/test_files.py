@@ -1,7 +1,5 @@
 """Arrays as they crossed the wire, in safetensors files."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """RecordingStrategy: around any strategy of Flower, whose result it must not change, and what is left of a killed process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

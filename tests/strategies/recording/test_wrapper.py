@@ -1,7 +1,5 @@
 """What the strategies around another one share: that one is left as it was, and rounds that nobody sees are told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

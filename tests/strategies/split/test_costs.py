@@ -1,7 +1,5 @@
 """The client's costs of split learning are those of one image, whatever is measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

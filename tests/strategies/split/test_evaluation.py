@@ -1,7 +1,5 @@
 """Counts that a client may send of the server's answers, and counts that it may not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

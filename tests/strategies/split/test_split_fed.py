@@ -1,7 +1,5 @@
 """The server of a split federation against plain loops over the whole model."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The server's training against descent written down by hand."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

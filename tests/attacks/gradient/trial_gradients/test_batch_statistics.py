@@ -1,7 +1,5 @@
 """Batch statistics that a client's running averages reveal over one step or several, and what stands in for kept ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The batched objective against plain autograd, one trial at a time; differences in place of its second derivatives."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Local training as a function of its images against torch's own SGD, and the memory of trials against counts by hand."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where shuffled tokens belong: assignments against all permutations, readers of positions, and tokens that recur."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """Shuffled tokens as puzzles of patches, solved without any image of the attacker's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -5,8 +5,6 @@ weights of its categories set to <a_i, v_i>): in double precision probabilities 
 (F, D, heads) = (4, 4, 4) and (3, 8, 2).
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Split transformers: slow references, timm's own uncut model, permutations, published sizes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle

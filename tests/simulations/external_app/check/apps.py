@@ -1,7 +1,5 @@
 """Small Flower apps, written into a folder: each test changes what it is about."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from simulations.external_app.check.source.origins import Origins

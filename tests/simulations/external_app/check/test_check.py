@@ -1,7 +1,5 @@
 """``check_app`` on whole apps, in its child process: a small app, the examples, and apps with habits of their own."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

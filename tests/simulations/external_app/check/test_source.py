@@ -1,7 +1,5 @@
 """What is read of an app's source, and the numbers of training that follow: small apps whose answers a reader sees at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a trial of an app sees: which class has the arrays that its server sends, and what the server would send first."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Recordings of a strategy whose clients are plain torch, and ``fedveil attack`` on them: what tests of recordings share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

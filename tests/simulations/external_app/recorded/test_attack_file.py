@@ -1,7 +1,5 @@
 """``fedveil attack``: from a real update of a digit to a picture of it, and every bad input to one clear error."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from dataclasses import fields

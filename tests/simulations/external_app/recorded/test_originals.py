@@ -1,7 +1,5 @@
 """From a page without originals to one with scores, by the lines and the command that the page shows."""
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

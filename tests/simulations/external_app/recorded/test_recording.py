@@ -1,7 +1,5 @@
 """``fedveil attack FOLDER``: from the recording of a strategy to a report, with and without the true images."""
 
-from __future__ import annotations
-
 import html
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Learning rates and local steps that a recording does not state: inferred where a reply proves them, else done without."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A small Flower app under real Opacus with canaries in its training, correct or with a planted bug."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The claimed epsilon of a small app under real Opacus: a lower bound below the claim, and planted bugs above it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Apps that use canaries in a wrong way: the error says what to do, and no bound is shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores of an app's canaries: honest thresholds, levels of claims, and nodes that send anything as coins."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

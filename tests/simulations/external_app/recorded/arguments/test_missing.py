@@ -1,7 +1,5 @@
 """What an attack lacks: one error that names everything, before torch is imported, with a command that runs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess
