@@ -182,7 +182,9 @@ app.command(
     epilog="Example: fedveil attack recording/ --model cnn --num-classes 10 --input-shape 3,32,32 --learning-rate 0.1 --out leak"
 )(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
-app.command(epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer(window_lower=32, window_upper=256)"')(protect)
+app.command(
+    epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer(window_lower=32, window_upper=256)"'
+)(protect)
 app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 
