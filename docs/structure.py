@@ -35,7 +35,7 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 78_250, "product nodes": 545_000, "product files": 670, "lines under benchmarks/": 19_300,
+    "product lines": 75_000, "product nodes": 524_000, "product files": 650, "lines under benchmarks/": 19_330,
     "lines under tests/": 45_000, "quick tests": 3_000,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
