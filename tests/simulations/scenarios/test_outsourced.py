@@ -33,12 +33,14 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"probe-images": 17}, ("probe-images is 17; allowed: up to batch-size = 16",)),
     ({"local-steps": 3}, ("local-steps is 3; allowed with scenario = 'outsourced': 0",)),
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final to attack-rounds, or set model-attacks = ''")),
+    ({"upload-batches": 0}, ("upload-batches", "0")),
     ({"upload-batches": 30_000}, ("upload-batches is 30000", "1.4 GiB", "1 GiB is allowed")),
     # Attacks on something else.
     ({"upload-attacks": "DLG()"}, ("upload-attacks: DLG() does not attack uploaded images but one-step probes", "AsUploaded")),
     ({"upload-attacks": "WindowMean()"}, ("upload-attacks: ", "WindowMean() refines", "AsUploaded() | WindowMean()")),
     ({"model-attacks": "AsUploaded()"}, ("AsUploaded() does not attack trained models but uploaded images (see upload-attacks)",)),
     ({"model-attacks": "DLG()"}, ("model-attacks: DLG() does not attack trained models but one-step probes",)),
+    ({"collection-attacks": "JointEncodingInversion()"}, ("upload-passes is 1", "JointEncodingInversion(", "2 or more")),
     # What belongs to others.
     ({"train-edge": True}, ("train-edge is True; it is a setting of split, and scenario is 'outsourced'",)),
 ]  # fmt: skip
