@@ -223,7 +223,7 @@ def quick_tests() -> int:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not long"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     counted = re.search(r"^(\d+)(?:/\d+)? tests collected", done.stdout, re.MULTILINE)
-    if counted is None:
+    if counted is None or done.returncode:
         raise SystemExit(f"pytest counts no tests: {done.stdout[-2000:]}{done.stderr[-2000:]}")
     return int(counted[1])
 

@@ -42,7 +42,7 @@ hypothesis.settings.load_profile("any machine")
 torch.set_num_threads(1)
 
 with contextlib.suppress(ImportError):
-    # Where it counts lines (.ci/run), it would take its probes out of what has run and, to find that, read the locals of running
+    # Where it counts lines (.ci/nightly), it would take its probes out of what has run and, to find that, read the locals of running
     # frames: these then keep tensors that were let go, and a peak of memory is another. In xdist's workers no option forbids it.
     from slipcover import Slipcover
 
@@ -101,6 +101,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A skip for a reason that is not on the list fails."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and not allowed(str(report.longrepr)):
+        report.outcome, report.longrepr = "failed", f"a skip that tests/skips.py does not list: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a file."""
+    report = yield
+    if report.skipped and not allowed(str(report.longrepr)):
         report.outcome, report.longrepr = "failed", f"a skip that tests/skips.py does not list: {report.longrepr}"
     return report
 

@@ -113,6 +113,22 @@ def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Pa
 
 
 @pytest.mark.numeric
+@pytest.mark.long
+def test_the_attacker_finds_a_divisor_that_follows_from_the_data(tmp_path: Path) -> None:
+    # The control: the same tests, on neighbours that the bound does not name. n is in the reply, and one of n was taken away.
+    task, last = CNN.but(pipeline="DPSGD(noise_multiplier=20.0)"), HELD - 1
+    askers = [asker(tmp_path / str(at), list(range(HELD - at))) for at in range(2)]
+    replies = [[asked_anew(ask, task) for _ in range(RUNS)] for ask in askers]
+    shown = []
+    for says_first in attacks(task, replies[0][0], share_of(task, last), [HELD / STEPS, (HELD - 1) / STEPS]):
+        right, wrong = (sum(map(says_first, world[1:])) for world in replies)
+        shown.append(lower_bound(right, wrong, RUNS - 1, 3))
+    # The number of examples, the norm of the update, and one gradient in so much noise.
+    assert min(shown[:2]) > 1
+    assert shown[2] < 0.1
+
+
+@pytest.mark.numeric
 def test_probes_are_accounted_as_one_example_for_another(tmp_path: Path) -> None:
     # Which example is probed is drawn: without it another is, so that two probes lie up to twice the clipping norm apart.
     public = ", neighbours='add-or-remove', sample_rate=0.25"

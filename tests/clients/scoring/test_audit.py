@@ -281,6 +281,21 @@ def test_labels_of_smashed_data_are_paired_with_their_images() -> None:
         label_hits(Labels(torch.tensor([3, 4, 4])), torch.tensor([3, 1, 4, 1]))
 
 
+@pytest.mark.numeric
+def test_a_random_guess_of_paired_labels_is_at_chance() -> None:
+    # As a multiset, 16 random digits of 16 hit several by luck, and a random guess would look like a leak.
+    generator = torch.Generator().manual_seed(1)
+    paired, multiset = [], []
+    for _ in range(400):
+        classes, guess = (torch.randint(10, (16,), generator=generator) for _ in range(2))
+        known = truth(classes.tolist())
+        paired += score_both(Labels(guess), known, paired=True)[LABEL_ACCURACY.of()]
+        multiset += score_both(Labels(guess), known)[LABEL_ACCURACY.of()]
+    # Five standard deviations of the mean of 6,400 guesses.
+    assert abs(sum(paired) / len(paired) - 0.1) < 5 * (0.09 / len(paired)) ** 0.5
+    assert sum(multiset) / len(multiset) > 0.4
+
+
 def test_guesses_from_smashed_data_are_paired_and_get_both_kinds_of_score() -> None:
     client = SplitClient(LocalData(SPLIT_TASK.but(probe_images=4), 0, range(40), range(20)))
     scores = flat(audit_baselines(client, "smashed", pictures=False))

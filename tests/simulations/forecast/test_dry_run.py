@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from clients.data.card import DataCard
+from clients.data.images import MissingDataError
 from clients.process.machine import cgroup_limits, memory_of_machine
 from clients.training.step_cost import measure_step
 from simulations.cli import app
@@ -77,6 +78,17 @@ def test_values_that_are_possible_and_hardly_meant_are_warned_of() -> None:
     ):
         assert told in idle_defenses(Experiment.of(defenses=defense), grey)[0]
     assert idle_defenses(Experiment.of(defenses=mixer.format(4)), grey) == [], "equal bounds ask for one size"
+    assert idle_defenses(default := Experiment.of(), default.plan().data_card()) == []
+    tried = 0
+    for path in (path for path in CONFIGS.glob("*.toml") if "VisualMixer" in path.read_text(encoding="utf-8")):
+        shipped = Experiment.from_mapping(read_toml(path, ""))
+        try:
+            card = shipped.plan().data_card()
+        except MissingDataError:
+            continue
+        assert idle_defenses(shipped, card) == [], path.name
+        tried += 1
+    assert tried >= 4
     few = Experiment.of(probe_targets=1, probe_images=1)
     assert "each attacked round has 15 images (15 clients" in too_few_images(few, 15)
     assert too_few_images(few, 16) == too_few_images(replace(few, attack_rounds=""), 1) == ""
