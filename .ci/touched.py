@@ -1,7 +1,8 @@
 """Runs the long tests that a change touches: ``python .ci/touched.py BASE [--seconds N]``.
 
 Touched are test files that changed since the commit BASE, and those that import a changed module, directly or by way of other
-modules (docs/structure.py has the imports). What a test reaches by its helpers, by name or in a subprocess is not seen. The nearest begin, and after N seconds no further test does: `.ci/nightly` runs all.
+modules (docs/structure.py has the imports). What a test reaches by its helpers, by name or in a subprocess
+is not seen. The nearest begin, and after N seconds no further test does: `.ci/nightly` runs all.
 """
 
 from __future__ import annotations

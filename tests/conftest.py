@@ -42,8 +42,9 @@ hypothesis.settings.load_profile("any machine")
 torch.set_num_threads(1)
 
 with contextlib.suppress(ImportError):
-    # Where it counts lines (.ci/nightly), it would take its probes out of what has run and, to find that, read the locals of running
-    # frames: these then keep tensors that were let go, and a peak of memory is another. In xdist's workers no option forbids it.
+    # Where it counts lines (.ci/nightly), it would take its probes out of what has run and, to find that, read the locals of
+    # running frames: these then keep tensors that were let go, and a peak of memory is another. In xdist's workers no option
+    # forbids it.
     from slipcover import Slipcover
 
     Slipcover.deinstrument_seen = lambda self: None

@@ -100,8 +100,9 @@ def _left_running(before: set[threading.Thread]) -> list[threading.Thread]:
 
 
 def salt_seeds(salt: int) -> None:
-    """From now on seeds that tests and models give to torch and NumPy in this process are others, equal ones for equal ones, so that
-    bounds that fit one draw fail. Draws of defences and clients stay, whose streams follow from names (``generator_for``).
+    """From now on seeds that torch and NumPy get in this process are others, equal ones for equal: bounds that fit one draw fail.
+
+    Draws of defences and clients stay, whose streams follow from names (``generator_for``).
     """
     generator_for("before")  # it compares a seeded state with NumPy's once, which must both be as they are
 
@@ -112,6 +113,6 @@ def salt_seeds(salt: int) -> None:
     manual_seed, default_rng = torch.manual_seed, np.random.default_rng
     torch.Generator = Generator  # type: ignore[misc]
     torch.manual_seed = torch.random.manual_seed = lambda seed: manual_seed((int(seed) + salt) % 2**63)
-    np.random.default_rng = lambda seed=None: default_rng(
-        [*np.atleast_1d(seed).tolist(), salt] if seed is not None else None
-    )  # type: ignore[misc]
+    np.random.default_rng = lambda seed=None: default_rng(  # type: ignore[misc]
+        [*seed, salt] if isinstance(seed, list | tuple) else seed + salt if isinstance(seed, int) else seed
+    )

@@ -78,7 +78,8 @@ def test_values_that_are_possible_and_hardly_meant_are_warned_of() -> None:
     ):
         assert told in idle_defenses(Experiment.of(defenses=defense), grey)[0]
     assert idle_defenses(Experiment.of(defenses=mixer.format(4)), grey) == [], "equal bounds ask for one size"
-    assert idle_defenses(default := Experiment.of(), default.plan().data_card()) == []
+    default = Experiment.of()
+    assert idle_defenses(default, default.plan().data_card()) == []
     tried = 0
     for path in (path for path in CONFIGS.glob("*.toml") if "VisualMixer" in path.read_text(encoding="utf-8")):
         shipped = Experiment.from_mapping(read_toml(path, ""))
