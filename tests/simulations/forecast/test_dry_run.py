@@ -86,7 +86,8 @@ def test_values_that_are_possible_and_hardly_meant_are_warned_of() -> None:
         try:
             card = shipped.plan().data_card()
         except MissingDataError:
-            continue
+            assert shipped.dataset in ("fashion-mnist", "garment-digit"), "whose images are grey, 28 pixels"
+            card = grey
         assert idle_defenses(shipped, card) == [], path.name
         tried += 1
     assert tried >= 4
