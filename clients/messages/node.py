@@ -65,7 +65,7 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         if runs:  # else it came while it was being called off
             raise TimeoutError(f"client ran longer than {name} = {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, expire)
+    before, gradients = signal.signal(signal.SIGALRM, expire), torch.is_grad_enabled()
     ends_process = Path(sys.argv[0]).name == "default_worker.py"  # a Ray worker: the pool starts another
     try:
         if ends_process:
@@ -78,6 +78,7 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
         runs = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        torch.set_grad_enabled(gradients)  # the alarm may have come just inside ``no_grad``, before its end was sure
         if ends_process:
             faulthandler.cancel_dump_traceback_later()
 

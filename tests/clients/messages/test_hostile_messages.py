@@ -248,6 +248,10 @@ def test_the_nodes_own_limit_holds_whatever_time_the_server_sends() -> None:
             ask("train", RecordDict(content(task=busy, timeout=timeout)), {"max-seconds": 0.3})
 
 
+def limited(seconds: float) -> Message:
+    return Message(RecordDict({"config": ConfigRecord({"timeout": seconds})}), dst_node_id=5, message_type="train")
+
+
 def test_code_that_catches_the_first_alarm_is_given_up_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clients.messages.node.AGAIN_SECONDS", 0.05)
     caught = []
@@ -260,8 +264,17 @@ def test_code_that_catches_the_first_alarm_is_given_up_at_the_next(monkeypatch: 
         while True:
             pass
 
-    message = Message(RecordDict({"config": ConfigRecord({"timeout": 0.01})}), dst_node_id=5, message_type="train")
     with pytest.raises(TimeoutError, match="client ran longer than client-timeout"):
-        watchdog(message, Context(1, 5, {}, RecordDict(), {}), stubborn)
+        watchdog(limited(0.01), Context(1, 5, {}, RecordDict(), {}), stubborn)
     assert caught
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_alarm_inside_no_grad_leaves_the_next_client_its_gradients() -> None:
+    def interrupted(message: Message, context: Context) -> Message:
+        torch.set_grad_enabled(False)  # as an alarm between ``no_grad``'s start and the block that ends it
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        watchdog(limited(0.5), Context(1, 5, {}, RecordDict(), {}), interrupted)
+    assert torch.is_grad_enabled()
