@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +18,9 @@ from attacks.gradient.trial_gradients.averaged_statistics import UnrolledMatchin
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
-from attacks.gradient.trial_gradients.missing_statistics import NONE, STAND_INS
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Batch
 from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
 
 Trials = Sequence[tuple[Target, int]]
@@ -49,8 +47,8 @@ class GradientInversion(TargetPreparation):
     Diagnostics that explain a failure: "labels_inferred" (1 if labels were not known) and "clipped_share" (pixels of the result at
     0 or 1). "masked_share" counts entries sent as exactly zero, or treated as pruned. "restart_agreement" is the share of restarts
     with an objective within 5 % of the lowest. "learning_rate" stands where it was estimated, "unrolled" is 1 if local steps were.
-    "batch_norm_layers" is the number with matched statistics, "batch_norm_stand_ins" of those that are not the client's own, and
-    "normalised_by_sent" of layers that sent ones normalised at first. "differenced" is 1 if no second derivative was taken.
+    "batch_norm_layers" is the number with matched statistics, and "normalised_by_sent" of layers that sent ones normalised at
+    first. "differenced" is 1 if no second derivative was taken.
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
@@ -84,17 +82,12 @@ class GradientInversion(TargetPreparation):
             difference, and skips layers with a sent variance of 0 or less. "normalised_by_sent" shows whether it had an effect.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
-        missing_statistics: What ``batch_norm_prior`` matches in layers whose running averages a client in train mode did not
-            send: "none"; "running", those of the global model (``running_statistics``); or "proxy", the mean over batches of
-            auxiliary images at the global model (``proxy_statistics``). Statistics that were sent are always preferred.
-        proxies: Auxiliary images for "proxy", set by ``fit``.
     """
 
     begins_chains: ClassVar[bool] = True
     source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
     threat: ClassVar[str] = (
-        "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data, unless "
-        "missing_statistics is 'proxy'"
+        "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
     )
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
     selection: ClassVar[str] = OWN_OBJECTIVE
@@ -119,8 +112,6 @@ class GradientInversion(TargetPreparation):
     batch_norm_prior: float = scale_field(0.0, zero=True)
     normalise_by: str = choice_field("batch", ("batch", "sent"))
     second_order: str = choice_field("auto", ("auto", "exact"))
-    missing_statistics: str = choice_field(NONE, STAND_INS)
-    proxies: Batch | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,8 +121,6 @@ class GradientInversion(TargetPreparation):
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
-        matched = bool(self.batch_norm_prior) or self.missing_statistics == NONE
-        require(matched, self, "missing_statistics", "none, unless batch_norm_prior is above 0")
         varied = self.init in ("randn", "uniform") or self.labels == "joint"
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
@@ -151,7 +140,6 @@ class GradientInversion(TargetPreparation):
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Attack all observations together; one that cannot be attacked becomes a failed guess without effect on the others."""
-        self.require_proxies()
         guesses: dict[int, Reconstruction] = {}
         victims: dict[tuple[int, bool], Victim] = {}
         groups: dict[tuple[object, ...], list[Target]] = {}
@@ -222,7 +210,7 @@ class GradientInversion(TargetPreparation):
         if self.labels != "joint":
             labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
         if first.statistics and not first.unrolled:
-            prior = statistics_prior(victim.model, first.observation, self.batch_norm_prior, first.stand_ins)
+            prior = statistics_prior(victim.model, first.observation, self.batch_norm_prior)
         return MatchingProblem(
             victim.model,
             first.batch_shape,

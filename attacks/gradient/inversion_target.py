@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.learning_rate import estimate_learning_rate
 from attacks.gradient.trial_gradients.batch_statistics import Statistics, plausible, sent_statistics
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
-from attacks.gradient.trial_gradients.missing_statistics import (
-    NONE,
-    PROXY,
-    RUNNING,
-    arrived_layers,
-    kept_layers,
-    proxy_images,
-    proxy_statistics,
-    running_statistics,
-)
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Batch, Update
+from defenses.base import Update
 
 MOST_AVERAGED_STEPS = 16
 """Most local steps whose running averages are matched without unrolling the steps."""
@@ -62,7 +52,6 @@ class Target:
         batch_shape: (b, C, H, W) of the dummy images.
         unrolled: The client's local training is unrolled.
         statistics: Of the client's batch, where they are matched too; else empty.
-        stand_ins: Layers of ``statistics`` whose values are not the client's own (``missing_statistics``).
         diagnostics: What is known before the attack.
     """
 
@@ -74,7 +63,6 @@ class Target:
     batch_shape: tuple[int, int, int, int]
     unrolled: bool
     statistics: Statistics
-    stand_ins: frozenset[str]
     diagnostics: dict[str, float]
 
     @property
@@ -90,7 +78,6 @@ class Target:
             training if self.unrolled else (),
             *self.statistics,
             plausible(self.statistics),
-            self.stand_ins,
         )
 
 
@@ -104,30 +91,12 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
     labels: str
     max_images: int
     max_unrolled_steps: int
-    missing_statistics: str
-    proxies: Batch | None
     restarts: int
 
     @property
     def needs_learning_rate(self) -> bool:
         """True of a cost that compares lengths; the cosine distance compares directions alone."""
         return not self.costs[self.cost].scale_free
-
-    @property
-    def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Whether ``missing_statistics`` is "proxy"."""
-        return self.missing_statistics == PROXY
-
-    def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keep auxiliary images for ``missing_statistics="proxy"``, as the clients' defences of images leave them."""
-        if self.missing_statistics != PROXY:
-            return self
-        return replace(self, proxies=proxy_images(knowledge, generator))  # type: ignore[type-var]
-
-    def require_proxies(self) -> None:
-        """Raise ``AttackError`` if ``fit`` must be called first for ``missing_statistics="proxy"``."""
-        if self.missing_statistics == PROXY and self.proxies is None:
-            raise AttackError(f"{self} needs auxiliary images: call fit first")
 
     @property
     def more_starts(self) -> tuple[float, ...]:
@@ -149,7 +118,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         unrolled = self._unrolls(known) and estimate != 0  # An estimate of 0 is none: nothing can be simulated with it.
         if labels is not None and unrolled and not self._knows_labels(known):
             labels = labels.sort().values
-        statistics, stand_ins = self._statistics(known, victim)
+        statistics = self._statistics(known)
         starts = [self._start(known, victim.num_classes, generator) for _ in range(self.restarts)]
         return Target(
             index,
@@ -160,14 +129,12 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             (self.count_images(known), *known.input_shape),
             unrolled,
             statistics,
-            stand_ins,
             {
                 "labels_inferred": float(not self._knows_labels(known)),
                 "masked_share": _share_missing(gradient, known.update),
                 **({"learning_rate": estimate} if estimate else {}),
                 **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
                 **({"batch_norm_layers": float(len(statistics))} if self.batch_norm_prior else {}),
-                **({} if self.missing_statistics == NONE else {"batch_norm_stand_ins": float(len(stand_ins))}),
             },
         )
 
@@ -213,21 +180,15 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
                 ) from error
             return replace(observation, learning_rate=1.0), 0.0
 
-    def _statistics(self, observation: ClientUpdate, victim: Victim) -> tuple[Statistics, frozenset[str]]:
-        """Of the client's batch, or their mean over its steps, where they are wanted; and in which layers others stand in."""
+    def _statistics(self, observation: ClientUpdate) -> Statistics:
+        """Of the client's batch, or their mean over its steps, where they are wanted and were sent."""
         if not self.matches_statistics(observation.local_steps, observation.num_examples):
-            return {}, frozenset()
+            return {}
         try:
-            sent = sent_statistics(observation)
+            return sent_statistics(observation)
         except AttackError:
             # A prior is extra: without it the attack is the ordinary one.
-            sent = {}
-        kept, others = kept_layers(observation, arrived_layers(observation)), Statistics()
-        if kept and self.missing_statistics == RUNNING:
-            others = running_statistics(observation, kept)
-        elif kept and self.missing_statistics == PROXY and self.proxies is not None:
-            others = proxy_statistics(observation, victim.model, self.proxies.images, kept)
-        return sent | others, frozenset(others)
+            return {}
 
     def _labels(self, observation: ClientUpdate, gradient: Update, num_classes: int) -> Tensor | None:
         """One per dummy image, or None where they are unknowns."""

@@ -91,9 +91,7 @@ class NoiseModelInversion(GradientInversion):
             per: _strength([stage for stage in stages if stage.per == per], laplace_only) for per in ("update", "step")
         }
         cost = "l1" if laplace_only and noisy else self.cost
-        return replace(
-            super().fit(knowledge, generator), cost=cost, noise_std=strength["update"], step_noise_std=strength["step"]
-        )
+        return replace(self, cost=cost, noise_std=strength["update"], step_noise_std=strength["step"])
 
     def attack_many(
         self, observations: Sequence[ClientUpdate], generators: Sequence[torch.Generator]
@@ -209,8 +207,7 @@ class MaskedInversion(GradientInversion):
                 fraction, erased = stage.fraction, False
             elif isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP | LaplaceNoise):
                 erased = erased or bool(stage.scale if isinstance(stage, LaplaceNoise) else stage.std)
-        fitted = super().fit(knowledge, generator)
-        return replace(fitted, pruned_fraction=float(fraction) if erased else 0.0)
+        return replace(self, pruned_fraction=float(fraction) if erased else 0.0)
 
     def observed_gradient(self, observation: ClientUpdate) -> Update:
         """The gradient with zeros where an entry is missing."""

@@ -103,7 +103,7 @@ class TunedInversion(InvertingGradients):
             tuple(targets[own].argmax(1) for own in behind),
             ({}, *(self._drawn(generator) for _ in range(self.tune - 1))),
         )
-        return replace(super().fit(knowledge, generator), learned=learned)
+        return replace(self, learned=learned)
 
     def _drawn(self, generator: torch.Generator) -> dict[str, Any]:
         prior, rate, decay, sign, cost, normalised = torch.rand(6, generator=generator).tolist()

@@ -37,9 +37,8 @@ class SiloBN(UpdateDefense):
     Beside a defence that bounds examples or clients it is refused: loss and accuracy of the evaluation follow from the training
     images, and no budget counts them. A model without running averages is refused.
 
-    ``InvertingGradients`` matches no averages if none came. With ``missing_statistics="proxy"`` it estimates the batch statistics
-    from auxiliary images. Tests of membership read the published model, with initial averages, and show nothing (see the caveat
-    of a report).
+    ``InvertingGradients`` matches no averages if none came. Tests of membership read the published model, with initial averages,
+    and show nothing (see the caveat of a report).
     """
 
     source: ClassVar[str] = (

@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from attacks.base import Attack
-from attacks.gradient.trial_gradients.missing_statistics import PROXY, RUNNING
 from attacks.spec import stages_of
 from strategies.audit.jobs import AttackJob
-from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
+from strategies.audit.threat_card import ThreatCard
 
 AUXILIARY = {
     "held-out": "disjoint from all clients",
     "private": "the clients' training images (worst case); attacked are test images",
 }
 """Value of the setting -> text about auxiliary data on threat cards."""
-STAND_INS = {
-    RUNNING: "the running averages of the global model, unless they are the initial ones,",
-    PROXY: "the statistics of auxiliary batches",
-}
-"""``GradientInversion.missing_statistics`` -> text about statistics that the client did not send."""
 
 
 def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
@@ -29,11 +23,6 @@ def attack_card(job: AttackJob, attack: Attack[Any, Any]) -> ThreatCard:
     if any(_matches_statistics(one, card) for one in stages_of(attack)) and _reveals_statistics(card):
         known = "their mean over the local steps is matched" if (card.local_steps or 1) > 1 else "matched"
         card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; {known} by the attack")
-    for stage in stages_of(attack):
-        if (others := STAND_INS.get(getattr(stage, "missing_statistics", ""))) and _stand_in(stage, card):
-            card = card.but(
-                batch_norm_statistics=f"{card.more['batch_norm_statistics']}; the attack matches {others} instead"
-            )
     if attack.learns_prior:
         card = card.but(learns_prior=True)
     if not attack.knows_defenses:
@@ -48,12 +37,6 @@ def _reveals_statistics(card: ThreatCard) -> bool:
     """Whether running averages came from steps in train mode: then they give the statistics of the batches, or their mean."""
     sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent")
     return sent and card.more.get("mode") == "train"
-
-
-def _stand_in(attack: Any, card: ThreatCard) -> bool:
-    """Whether others stand in for statistics of steps in train mode that clients kept."""
-    kept = card.more.get("batch_norm_statistics") == KEPT_STATISTICS and card.more.get("mode") == "train"
-    return kept and _matches_statistics(attack, card)
 
 
 def _matches_statistics(attack: Any, card: ThreatCard) -> bool:

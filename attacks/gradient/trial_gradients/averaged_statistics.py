@@ -97,7 +97,7 @@ def observed_statistics(observations: Sequence[ClientUpdate], statistics: Sequen
 
 
 def statistics_prior(
-    model: nn.Module, observation: ClientUpdate, weight: float, stand_ins: frozenset[str] = frozenset()
+    model: nn.Module, observation: ClientUpdate, weight: float
 ) -> Callable[[Tensor, PriorInput], Tensor]:
     """A prior without unrolling: ``weight`` times ``statistics_distance`` of the dummy images' statistics to those sent.
 
@@ -105,7 +105,7 @@ def statistics_prior(
     that it knows, at w_0 + (t - 1) / T (w_T - w_0). Several steps need a dummy image for every example.
     """
     if observation.local_steps == 1:
-        return StatisticsPrior(model, weight, stand_ins)
+        return StatisticsPrior(model, weight)
     parameters, buffers = {name: p.detach() for name, p in model.named_parameters()}, dict(model.named_buffers())
     steps = AveragedSteps.of(observation)
 

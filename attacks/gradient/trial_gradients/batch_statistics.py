@@ -120,12 +120,10 @@ class StatisticsPrior:
     Attributes:
         model: From ``attackable`` with ``train_mode``.
         weight: Of the distance.
-        stand_ins: Layers whose statistics are not the client's own; they are matched, and no layer normalises by them.
     """
 
     model: nn.Module
     weight: float
-    stand_ins: frozenset[str] = frozenset()
 
     def __call__(self, images: Tensor, observed: PriorInput) -> Tensor:
         """Its value, 0-d, for the normalised images (b, C, H, W) of one trial."""

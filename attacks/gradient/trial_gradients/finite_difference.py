@@ -113,9 +113,7 @@ class DifferencedMatching:
 
         A layer normalises by its batch if a sent variance (``plausible``) of any trial is not positive.
         """
-        prior, matched = self._exact.prior, self._exact.observed.statistics if self._matched else {}
-        others = prior.stand_ins if isinstance(prior, StatisticsPrior) else frozenset()
-        if not (constants := plausible({name: pair for name, pair in matched.items() if name not in others})):
+        if not (constants := plausible(self._exact.observed.statistics if self._matched else {})):
             return self
         other = copy.copy(self)
         other.constants = constants

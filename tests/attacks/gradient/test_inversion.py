@@ -241,9 +241,8 @@ BAD: dict[type[GradientInversion], list[dict[str, Any]]] = {
         {"cost": "euclid"}, {"cost": []}, {"optimizer": "adamw"}, {"labels": "guess"}, {"init": "noise"},
         {"line_search": True}, {"line_search": True, "optimizer": "lbfgs"},
         {"prior_decay": True, "step_decay": False}, {"prior_decay": True, "optimizer": "lbfgs"},
-        {"restarts": 2, "init": "grey"}, {"missing_statistics": "running"},
+        {"restarts": 2, "init": "grey"},
     ],
-    InvertingGradients: [{"missing_statistics": "inferred"}],
     SurrogateMatching: [{"alpha": 1.5}, {"labels": "joint"}, {"cost": "l2"}, {"max_unrolled_steps": 4}],
 }  # fmt: skip
 

@@ -1,17 +1,14 @@
-"""Batch statistics that a client's running averages reveal over one step or several, and what stands in for kept ones."""
+"""Batch statistics that a client's running averages reveal over one step or several."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 import attacks.gradient.trial_gradients.averaged_statistics as averaged
-import attacks.gradient.trial_gradients.missing_statistics as missing
-from attacks import InvertingGradients, Knowledge
+from attacks import InvertingGradients
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_target import Target, Victim
 from attacks.gradient.trial_gradients.batch_statistics import (
@@ -23,8 +20,6 @@ from attacks.gradient.trial_gradients.batch_statistics import (
 from attacks.gradient.trial_gradients.local_steps import local_orders
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Batch
-from defenses.pipeline import Pipeline
 from tests.attacks.gradient.clients import (
     bn_net,
     close,
@@ -35,7 +30,7 @@ from tests.attacks.gradient.clients import (
     trained,
     two_layers,
 )
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, linear_net, observe, pictures
+from tests.attacks.wire import CLASSES, classes, generators, linear_net, observe, pictures
 
 
 def test_sent_statistics_are_those_of_the_batch() -> None:
@@ -146,126 +141,19 @@ def test_without_unrolling_the_statistics_are_those_on_the_line_between_the_mode
         assert rate == 1e-9 or truth < float(prior(normalised(pictures(5)).double(), at_global)) / 3
 
 
-# ---- what stands in for statistics that a client kept
-
-LAYERS = {"1", "4"}
-STAND_INS = ("running", "proxy")
-QUICK = InvertingGradients(iterations=3)
-
-
-def guess(attack: Any, seen: ClientUpdate) -> Any:
-    return attack(seen, generators(1)[0])
-
-
-def kept(seen: ClientUpdate, layers: set[str] | None = None) -> ClientUpdate:
-    """The observation of a client that sends no running averages, of some layers or all."""
-    gone = [name for name in seen.update if "running" in name and (layers is None or name.rpartition(".")[0] in layers)]
-    return replace(seen, update={name: value for name, value in seen.update.items() if name not in gone})
-
-
-def case(count: int = 3) -> ClientUpdate:
-    model = two_layers().float()
-    model(2 * torch.randn(16, 1, 12, 12, generator=torch.Generator().manual_seed(2)) + 0.5)
-    return sent(model, pictures(count), classes(count))
-
-
-def knowledge(count: int = 40, defenses: tuple[Any, ...] = (), seed: int = 8) -> Knowledge:
-    auxiliary = Batch(pictures(count, seed=seed), F.one_hot(classes(count, seed=seed), CLASSES).float())
-    return Knowledge(auxiliary, Pipeline(defenses), MEAN, STD, lambda *_: two_layers())
-
-
-def standing_in(what: str, attack: Any = QUICK, **known: Any) -> Any:
-    return replace(attack, missing_statistics=what).fit(knowledge(**known), generators(1)[0])
-
-
-def test_running_averages_of_the_global_model_become_biased_as_in_a_batch() -> None:
-    seen = case(3)
-    found = missing.running_statistics(seen, LAYERS)
-    for name, positions in (("1", 36), ("4", 9)):
-        layer, values = batch_norms(seen.model)[name], 3 * positions
-        assert torch.equal(found[name][0], layer.running_mean)
-        torch.testing.assert_close(found[name][1], layer.running_var * (values - 1) / values)
-    assert list(missing.running_statistics(seen, {"4"})) == ["4"]
-    assert missing.kept_layers(seen, {"1"}) == ["4"]
-    assert missing.kept_layers(replace(seen, train_mode=False), set()) == []
-    # Initial averages and those that are no numbers stand for nothing.
-    initial = replace(case(), model=two_layers().float())
-    assert missing.running_statistics(initial, LAYERS) == {}
-    batch_norms(initial.model)["4"].running_mean[0] = 0.1
-    assert list(missing.running_statistics(initial, LAYERS)) == ["4"]
-    batch_norms(initial.model)["4"].running_var[0] = torch.nan
-    assert missing.running_statistics(initial, LAYERS) == {}
-
-
-def test_proxies_are_the_mean_over_whole_batches_of_the_clients_size() -> None:
-    for size, count, batches in ((1, 5, 5), (3, 11, 3), (1, missing.PROXY_BATCHES + 9, missing.PROXY_BATCHES)):
-        seen, images = case(size), pictures(count, seed=4)
-        found = missing.proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
-        each = [direct_statistics(seen.model, images[at * size : (at + 1) * size]) for at in range(batches)]
-        mean = {name: tuple(torch.stack([one[name][at] for one in each]).mean(0) for at in (0, 1)) for name in LAYERS}
-        assert close(found, mean, 1e-4), (size, count)  # type: ignore[arg-type]
-        assert list(missing.proxy_statistics(seen, attackable(seen.model, True), images, {"4"})) == ["4"]
-    # The client's own batch gives what it would have sent.
-    found = missing.proxy_statistics(case(3), attackable(case(3).model, True), pictures(3), LAYERS)
-    assert close(found, sent_statistics(case(3)), 1e-4)
-
-
-def test_sent_statistics_are_preferred_in_every_layer() -> None:
-    seen = case()
-    plain = guess(QUICK, seen)
-    for what in STAND_INS:
-        attack = standing_in(what)
-        found = guess(attack, seen)
-        assert torch.equal(found.images, plain.images), what
-        assert (found.diagnostics["batch_norm_layers"], found.diagnostics["batch_norm_stand_ins"]) == (2, 0)
-        target = target_of(attack, kept(seen, {"4"}))
-        assert target.stand_ins == {"4"}
-        expected = (
-            missing.running_statistics(seen, {"4"})
-            if what == "running"
-            else missing.proxy_statistics(seen, attackable(seen.model, True), attack.proxies.images, {"4"})
-        )
-        assert close(target.statistics, {"1": sent_statistics(seen)["1"]} | expected), what
-
-
 def test_clients_that_keep_and_clients_that_send_are_attacked_together_as_alone() -> None:
-    whole, attack = case(), standing_in("proxy")
-    seen = [kept(whole), whole, kept(whole, {"1"})]
+    model = two_layers().float()
+    whole = sent(model, pictures(3), classes(3))
+
+    def without(*layers: str) -> ClientUpdate:
+        gone = [f"{layer}.running_{what}" for layer in layers for what in ("mean", "var")]
+        return replace(whole, update={name: value for name, value in whole.update.items() if name not in gone})
+
+    seen = [without("1", "4"), whole, without("1")]
+    attack = InvertingGradients(iterations=8, normalise_by="sent")
     together = attack.attack_many(seen, generators(3))
     for one, generator, found in zip(seen, generators(3), together, strict=True):
         torch.testing.assert_close(found.images, attack(one, generator).images, atol=1e-6, rtol=0)
-    assert [found.diagnostics["batch_norm_stand_ins"] for found in together] == [2, 0, 1]
-    assert not guess(attack, replace(seen[0], train_mode=False)).diagnostics["batch_norm_stand_ins"]
-    # No layer is normalised by stand-ins.
-    normalising = replace(attack, iterations=8, normalise_by="sent").attack_many(seen, generators(3))
-    assert [found.diagnostics["normalised_by_sent"] for found in normalising] == [0, 2, 1]
-
-
-def test_the_objective_adds_their_weighted_distance() -> None:
-    """At the client's images, whose gradient matches: what is left is the distance to the stand-in alone."""
-    seen = kept(case(3))
-    attack = GradientInversion(total_variation=0.0, batch_norm_prior=2.0, labels="known", missing_statistics="running")
-    truth, terms = direct_statistics(seen.model, pictures(3)), []
-    for name, (mean, variance) in missing.running_statistics(seen, LAYERS).items():
-        scale = variance + 1e-5
-        terms.append(((truth[name][0] - mean) ** 2 / scale) + ((truth[name][1] - variance) / scale) ** 2)
-    assert objective(attack, seen) == pytest.approx(2.0 * float(torch.cat(terms).mean()), rel=1e-3)
-    assert abs(objective(replace(attack, missing_statistics="none"), seen)) < 1e-5
-
-
-def test_only_proxies_need_auxiliary_images_and_unfit_ones_are_refused() -> None:
-    for what, needs in (("none", False), ("running", False), ("proxy", True)):
-        attack = replace(QUICK, missing_statistics=what)
-        assert attack.needs_auxiliary is needs
-        assert attack.threat_class == ("D" if needs else "C")
-        assert attack.fit(knowledge(), generators(1)[0]) == attack
-    seen = case(3)
-    for images, why in (
-        (pictures(2), "2 auxiliary images; .* at least 3"),
-        (pictures(9, side=8), r"shape \(1, 8, 8\)"),
-    ):
-        with pytest.raises(AttackError, match=why):
-            missing.proxy_statistics(seen, attackable(seen.model, True), images, LAYERS)
-    assert "2 auxiliary images" in guess(standing_in("proxy", count=2), kept(seen)).failure
-    with pytest.raises(AttackError, match="needs auxiliary images: call fit first"):
-        guess(replace(QUICK, missing_statistics="proxy"), kept(seen))
+    for counted in ("batch_norm_layers", "normalised_by_sent"):
+        assert [found.diagnostics[counted] for found in together] == [0, 2, 1], counted
+    assert not attack(replace(whole, train_mode=False), generators(1)[0]).diagnostics["batch_norm_layers"]
