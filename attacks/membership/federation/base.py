@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
 from attacks.membership.federation.round_signals import RoundsTest
-from attacks.membership.federation.signals import GRADIENTS, ObservedRound, record_gradients
+from attacks.membership.federation.signals import COSINE, ObservedRound, record_gradients
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
 from defenses.checks import starts_field
 
@@ -66,7 +66,7 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
             few = f"does not apply: {len(found)} of {self.least_rounds} rounds observed; name more in attack-rounds"
             raise AttackError(few if found else problem)
         model = copy.deepcopy(history.updates[-1].model).eval().requires_grad_(False)
-        if signal in GRADIENTS:
+        if signal == COSINE:
             _check_gradients(model, history.updates[-1])
         rounds = tuple(found[at] for at in spread(len(found), self.most_rounds))
         notes = {"rounds-used": float(len(rounds))}

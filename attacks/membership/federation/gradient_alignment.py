@@ -9,30 +9,28 @@ import torch
 
 from attacks.membership.federation.base import FederationAttack
 from attacks.membership.federation.round_signals import RoundsTest
-from attacks.membership.federation.signals import GRADIENTS
+from attacks.membership.federation.signals import COSINE
 from attacks.observations import UpdateHistory
-from defenses.checks import choice_field
 
 
 @dataclass(frozen=True, repr=False)
 class GradientAlignment(FederationAttack):
-    """Score a record by how well its gradient at the global model fits the client's update, on average over the rounds.
+    """Score a record by the cosine of its gradient at the global model and the client's update, on average over the rounds.
 
     The update sums gradients of members. Gradients of different records of a large model are nearly orthogonal, so that a member's
     gradient has a larger product with the update than a non-member's.
 
     Attributes:
         most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
-        signal: With g the gradient and d = global - local: "cosine", "product" (g . d), or "difference" (|d|^2 - |d - g|^2).
     """
 
-    source: ClassVar[str] = "Li, Li, Ribeiro 2023 (difference); Zhu et al. 2025 (baseline Avg-Cosine)"
+    source: ClassVar[str] = (
+        "Zhu et al. 2025 (baseline Avg-Cosine), after Li, Li, Ribeiro 2023, who compare squared lengths"
+    )
     threat: ClassVar[str] = (
         "global models and the client's updates, of one round or more; true classes of the records in question"
     )
 
-    signal: str = choice_field("cosine", GRADIENTS)
-
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from the client's updates; deterministic."""
-        return self.made(observation, self.signal)
+        return self.made(observation, COSINE)

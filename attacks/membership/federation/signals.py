@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, vmap
 
 from attacks.local_model import overwrite, shared_tensors
 from attacks.membership.loss_threshold import loss_of, predict
@@ -16,9 +16,9 @@ from attacks.observations import AttackError
 
 LOSSES = ("loss", "drop")
 """Signals from the losses of a record."""
-GRADIENTS = ("cosine", "product", "difference")
-"""Signals from the gradient of a record."""
-SIGNALS = (*LOSSES, *GRADIENTS)
+COSINE = "cosine"
+"""The signal from the gradient of a record."""
+SIGNALS = (*LOSSES, COSINE)
 MOST_VALUES = 2**20
 """Values of gradients of single records that are held at once: 4 MiB, which stay in a processor's cache."""
 
@@ -61,8 +61,7 @@ def signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, cl
     g = grad l(w_0), models in eval mode:
 
         loss = -l(w_i);  drop = l(w_0) - l(w_i)
-        product = g . d_i;  cosine = g . d_i / (|g| |d_i|), 0 if either is 0
-        difference = |d_i|^2 - |d_i - g|^2 = 2 g . d_i - |g|^2
+        cosine = g . d_i / (|g| |d_i|), 0 if either is 0
 
     Args:
         seen: The round.
@@ -71,8 +70,8 @@ def signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, cl
         images: Normalised images (N, C, H, W).
         classes: Their classes (N,).
 
-    Source: cosine: Zhu et al. 2025 (FedMIA-II, "Grad-Cosine" in the authors' code); difference: Li, Li, Ribeiro 2023 ("Grad-Diff"
-    there). The code takes gradients in train mode; here dropout is off and BatchNorm uses the statistics of the global model.
+    Source: cosine: Zhu et al. 2025 (FedMIA-II, "Grad-Cosine" in the authors' code). The code takes gradients in train mode; here
+    dropout is off and BatchNorm uses the statistics of the global model.
     """
     if kind in LOSSES:
         return _loss_signals(seen, kind, model, images, classes)
@@ -80,26 +79,22 @@ def signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, cl
     names = [name for name, _ in at_global.named_parameters()]
     directions = seen.directions(names)
     parts = []
-    for gradients, factors in record_gradients(at_global, images, classes):
+    for gradients in record_gradients(at_global, images, classes):
         product = (directions.to(gradients) @ gradients.T).double().cpu()
         square = gradients.double().square().sum(1).cpu()
-        if kind == "cosine":  # without the factors' size, which may be too small for a product of lengths
-            lengths = directions.double().norm(dim=1).cpu()[:, None] * square.sqrt()
-            parts.append(torch.where(lengths > 0, -product / lengths, 0.0))
-            continue
-        product = factors * product
-        parts.append(product if kind == "product" else 2 * product - factors.square() * square)
+        lengths = directions.double().norm(dim=1).cpu()[:, None] * square.sqrt()
+        parts.append(torch.where(lengths > 0, -product / lengths, 0.0))
     return torch.cat(parts, 1)
 
 
-def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Gradients of single records in a model's parameters, some records at a time.
+def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Iterator[Tensor]:
+    """Gradients of the confidence in single records in a model's parameters, some records at a time.
 
     The gradient of the cross-entropy is grad l = -(1 - p) grad c, with c the logit-scaled confidence and p the probability of the
-    true class. In two parts it keeps its direction where p rounds to 1.
+    true class. grad c keeps its direction where p rounds to 1.
 
     Yields:
-        grad c, (n, P) float32, and the factor -(1 - p), (n,) float64 on the CPU.
+        grad c, (n, P) float32.
 
     Raises:
         AttackError: When the model's operations have no gradients of single records (``torch.func.vmap``).
@@ -113,20 +108,19 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
         found: Tensor = (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
         return found
 
-    each = vmap(grad_and_value(confidence), in_dims=(None, 0, 0))
+    each = vmap(grad(confidence), in_dims=(None, 0, 0))
     for at in range(0, len(images), at_once):
         piece = images[at : at + at_once].to(like)
         count = model(piece[:1]).shape[1]
         own = nn.functional.one_hot(classes[at : at + at_once].to(like.device), count).bool()
         try:
-            found, values = each(parameters, piece, own)
+            found = each(parameters, piece, own)
         except RuntimeError as error:
             raise AttackError(
                 f"does not apply: {type(model).__name__} has no gradients of single records: {error}"
             ) from error
         flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
-        factors = -torch.sigmoid(-values.double().cpu())
-        yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), factors.nan_to_num(nan=0.0)
+        yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _loss_signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ def test_exact_attacks_recover_whole_batches_and_say_where_they_cannot(
 
 # Membership over the rounds
 
-OVER_ROUNDS = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment(signal='difference')"
+OVER_ROUNDS = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment()"
 MEMBERSHIP = {
     "model": "mlp",
     "probe_attacks": "",

@@ -81,7 +81,7 @@ def test_more_clients_in_a_sum_than_are_connected_are_refused_once_they_are_know
 
 
 def test_attacks_over_rounds_are_taken_where_they_have_enough_rounds_and_clients() -> None:
-    attacks = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment(signal='difference')"
+    attacks = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment()"
     common = {**SMALL, **ROUNDS, "update-attacks": attacks}
     enough = Experiment.from_mapping({**common, "attack-rounds": "first,last", "num-clients": 2})
     assert len(enough.attacks[UPDATE]) == 4
