@@ -16,11 +16,10 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import choice_field, whole_field
+from defenses.checks import whole_field
 
 MOST_BINS = 10**6
 """Most bins: more than any layer has rows."""
-MEASUREMENTS = ("brightness", "gaussian")
 SCALE = 0.01
 """Of rows and biases. An update is a difference of two float32 weights: what small weights lose in it is small. The layer behind is
 as much larger, so that the gradient is, too."""
@@ -32,11 +31,12 @@ MOST_OUTSIDE = 0.05
 
 @dataclass(frozen=True, repr=False)
 class ImprintLayer(ActiveAttack):
-    """Sort the batch into bins by a projection h(x) = d . x, and recover exactly each image that is alone in its bin.
+    """Sort the batch into bins by brightness, and recover exactly each image that is alone in its bin.
 
-    The first ``bins`` rows of the linear layer on the pixels become d, their biases -c_k. The thresholds c_1 < c_2 < ... divide
-    the auxiliary images evenly, and neuron k is active if h(x) > c_k. The next layer's columns for these neurons become equal, so
-    that an image has the same signal delta_i in all neurons that it activates. Then
+    The brightness is the mean of all pixels, h(x) = d . x. The first ``bins`` rows of the linear layer on the pixels become d, their
+    biases -c_k. The thresholds c_1 < c_2 < ... divide the auxiliary images evenly, and neuron k is active if h(x) > c_k. The next
+    layer's columns for these neurons become equal, so that an image has the same signal delta_i in all neurons that it activates.
+    Then
 
         (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i   over c_k < h(x_i) <= c_(k+1),
 
@@ -49,7 +49,6 @@ class ImprintLayer(ActiveAttack):
 
     Attributes:
         bins: K, the number of manipulated rows; at most the neurons of the layer.
-        measurement: "brightness" (the mean of all pixels) or "gaussian" (a random direction).
     """
 
     source: ClassVar[str] = (
@@ -66,17 +65,15 @@ class ImprintLayer(ActiveAttack):
     quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
 
     bins: int = whole_field(64, 2, MOST_BINS)
-    measurement: str = choice_field("brightness", MEASUREMENTS)
     learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Learn the direction (C * H * W,) and the thresholds (K,), in double precision."""
+        """Learn the thresholds (K,) of the mean of all pixels, and keep its direction (C * H * W,); in double precision."""
         images = knowledge.auxiliary.images.flatten(1).double()
         if len(images) < 2:
             raise AttackError(f"{self} needs 2 auxiliary images for its quantiles, and there are {len(images)}")
         size = images.shape[1]
-        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
-        direction = (torch.ones_like(drawn) if self.measurement == "brightness" else drawn) / size
+        direction = torch.ones(size, dtype=torch.float64) / size
         measured = (images @ direction.to(images)).cpu()
         inner = measured.quantile(torch.arange(1, self.bins, dtype=torch.float64) / self.bins)
         # No image is below the first: one that turns no neuron on would leave nothing behind.

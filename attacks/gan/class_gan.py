@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from attacks.descent import step_down
@@ -26,7 +25,7 @@ class ClassGAN(RepresentativeAttack):
         min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
 
     with p_w the softmax of a received model, frozen: global model + update. The generator is trained against the models of all
-    rounds in turn, oldest first. Classes of a batch are drawn uniformly from ``classes``; DCGAN's learning rate of 2e-4 needs
+    rounds in turn, oldest first. Classes of a batch are drawn uniformly; DCGAN's learning rate of 2e-4 needs
     several times the iterations.
 
     Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
@@ -50,12 +49,12 @@ class ClassGAN(RepresentativeAttack):
         return self._represent(observation, generator, self._train)
 
     def _train(
-        self, network: ImageGenerator, rounds: Rounds, wanted: Tensor, generator: torch.Generator
+        self, network: ImageGenerator, rounds: Rounds, count: int, generator: torch.Generator
     ) -> dict[str, float]:
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
         for step in range(self.iterations):
             observation, judge = rounds[step * len(rounds) // self.iterations]
-            classes = wanted[torch.randint(len(wanted), (self.batch_size,), generator=generator)]
+            classes = torch.randint(count, (self.batch_size,), generator=generator)
             images = network.draw(classes, generator)
             logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
             loss = F.cross_entropy(logits, classes.to(images.device))

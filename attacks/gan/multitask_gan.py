@@ -107,7 +107,7 @@ class MultitaskGAN(RepresentativeAttack):
         self,
         network: ImageGenerator,
         rounds: Rounds,
-        wanted: Tensor,
+        count: int,
         generator: torch.Generator,
         own: Tensor | None,
         others: list[Tensor],
@@ -125,7 +125,7 @@ class MultitaskGAN(RepresentativeAttack):
         for (observation, received), steps in zip(rounds, per_round, strict=True):
             judge.take_over(received)
             for _ in range(steps):
-                classes = wanted[torch.randint(len(wanted), (self.batch_size,), generator=generator)]
+                classes = torch.randint(count, (self.batch_size,), generator=generator)
                 game.step(observation, received, classes.to(public.device), generator)
         return game.losses | {"representatives": 0.0 if own is None else float(len(own))}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,23 +17,13 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.checks import (
-    MOST_CLASSES,
-    MOST_EXAMPLES,
-    examples_field,
-    is_whole,
-    require,
-    scale_field,
-    steps_field,
-    whole_field,
-    width_field,
-)
+from defenses.checks import MOST_EXAMPLES, examples_field, scale_field, steps_field, whole_field, width_field
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
 
-Training = Callable[[ImageGenerator, Rounds, Tensor, torch.Generator], dict[str, float]]
-"""(network, rounds, wanted classes (K,) int64, randomness) -> diagnostics; trains the network in place."""
+Training = Callable[[ImageGenerator, Rounds, int, torch.Generator], dict[str, float]]
+"""(network, rounds, number of classes, randomness) -> diagnostics; trains the network in place."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +37,6 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         width: Channels of the generator.
         learning_rate: Of Adam with betas (0.5, 0.999).
         images_per_class: Images of each class in the guess.
-        classes: The classes to draw; empty for all.
     """
 
     observes: ClassVar[type] = TrainingUpdate
@@ -67,37 +56,28 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
     width: int = width_field(16)
     learning_rate: float = scale_field(1e-3)
     images_per_class: int = examples_field(8)
-    classes: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        classes = self.classes
-        fits = isinstance(classes, tuple) and all(is_whole(value) and 0 <= value < MOST_CLASSES for value in classes)
-        allowed = f"a tuple of different classes from 0 to {MOST_CLASSES - 1}"
-        require(fits and len(set(classes)) == len(classes), self, "classes", allowed)
 
     def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
-        """Draws ``images_per_class`` images of every wanted class with a trained generator."""
+        """Draws ``images_per_class`` images of every class with a trained generator."""
         rounds = usable_rounds(history)
         last, model = rounds[-1]
-        wanted, num_classes = wanted_classes(last, self.classes)
-        network = ImageGenerator(self.latent, num_classes, last.input_shape, self.width, generator)
-        notes = train(network.to(next(model.parameters())), rounds, wanted, generator)
-        classes = wanted.repeat_interleave(self.images_per_class)
+        count = _classes_of(last)
+        network = ImageGenerator(self.latent, count, last.input_shape, self.width, generator)
+        notes = train(network.to(next(model.parameters())), rounds, count, generator)
+        classes = self._wanted(count)
         images, agreement = _draw(network, classes, rounds[-1], generator)
         return Representatives(images, classes, agreement | notes)
 
     def failed(self, observation: UpdateHistory, reason: str) -> Representatives:
-        """Grey images of the wanted classes; of all of them if the model lacks some, and none if nothing was sent."""
+        """Grey images of all classes, or none if nothing was sent."""
         if not observation.updates:
             return Representatives(torch.zeros(0, 1, 1, 1), torch.zeros(0, dtype=torch.int64), failure=reason)
         last = observation.updates[-1]
-        try:
-            wanted = wanted_classes(last, self.classes)[0]
-        except AttackError:
-            wanted = wanted_classes(last, ())[0]
-        wanted = wanted.repeat_interleave(self.images_per_class)
-        return Representatives(torch.full((len(wanted), *last.input_shape), 0.5), wanted, failure=reason)
+        classes = self._wanted(_classes_of(last))
+        return Representatives(torch.full((len(classes), *last.input_shape), 0.5), classes, failure=reason)
+
+    def _wanted(self, count: int) -> Tensor:
+        return torch.arange(count).repeat_interleave(self.images_per_class)
 
 
 def usable_rounds(history: UpdateHistory) -> Rounds:
@@ -113,13 +93,10 @@ def usable_rounds(history: UpdateHistory) -> Rounds:
     return rounds
 
 
-def wanted_classes(observation: ClientUpdate, classes: Sequence[int]) -> tuple[Tensor, int]:
-    """The classes to draw, int64, all of them if none is named; and the number of classes of the model."""
+def _classes_of(observation: ClientUpdate) -> int:
+    """Number of classes of the model."""
     model = copy.deepcopy(observation.model).eval()
-    count = count_classes(model, observation.input_shape, next(model.parameters()))
-    if classes and max(classes) >= count:
-        raise AttackError(f"class {max(classes)} is to be drawn, the model has {count} classes")
-    return torch.tensor(classes or range(count)), count
+    return count_classes(model, observation.input_shape, next(model.parameters()))
 
 
 @torch.no_grad()

@@ -16,13 +16,12 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
-from defenses.checks import choice_field, examples_field, scale_field
+from defenses.checks import examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
 
 Steps = tuple[tuple[int, int], ...]
 """What one draw of ATS does: (index of the transform, sign), from left to right."""
-PRIORS = ("gaussian", "classes")
 MOST_DRAWS = 4096
 
 
@@ -57,20 +56,17 @@ class _Undo(NamedTuple):
     """What is known about one draw: how its results are distributed, and what its approximate inverse gets wrong."""
 
     draw: Draw
-    parts: tuple[tuple[float, _Gaussian], ...]  # (log weight, density) of a mixture
-    centre: Tensor  # (D,) mean result
-    basis: Tensor  # (D, q)
+    density: _Gaussian  # of its results
     error: Tensor  # (D,) mean of original - inverse
     weights: Tensor  # (q, D): error - mean error, from coordinates in the basis
 
     def log_density(self, points: Tensor) -> Tensor:
-        terms = [weight + part.log_density(points) for weight, part in self.parts]
-        return torch.stack(terms).logsumexp(0) + math.log(self.draw.probability)
+        return self.density.log_density(points) + math.log(self.draw.probability)
 
     def restore(self, images: Tensor) -> Tensor:
         """(n, C, H, W) -> the same: the inverse, plus the mean of its error given what is seen."""
         inverse = _backward(images, self.draw.steps).flatten(1)
-        guess = inverse + self.error + (images.flatten(1) - self.centre) @ self.basis @ self.weights
+        guess = inverse + self.error + (images.flatten(1) - self.density.mean) @ self.density.basis @ self.weights
         return guess.view(images.shape).clamp(0, 1)
 
 
@@ -90,8 +86,7 @@ class PolicyInversion(Refinement):
     in training instead.
 
     Attributes:
-        prior: The density of transformed images: "gaussian", one probabilistic PCA, or "classes", a mixture of one per class.
-        components: Principal components of each.
+        components: Principal components of the density of a draw's results, a probabilistic PCA.
         noise: Assumed standard deviation of errors in recovered pixels, for pixels in [0, 1].
         consistency: Weight of the last term; 0 omits it.
         max_auxiliary: Auxiliary images that are used.
@@ -102,7 +97,6 @@ class PolicyInversion(Refinement):
     threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
     needs_auxiliary: ClassVar[bool] = True
 
-    prior: str = choice_field("gaussian", PRIORS)
     components: int = examples_field(64)
     noise: float = scale_field(0.05, most=1)
     consistency: float = scale_field(1.0, zero=True)
@@ -119,27 +113,19 @@ class PolicyInversion(Refinement):
             raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
         chosen = torch.randperm(count, generator=generator)[: self.max_auxiliary]
         images = knowledge.auxiliary.images[chosen].float()
-        classes = knowledge.auxiliary.targets[chosen].argmax(1)
         draws = possible_draws(parse_policies(defense.policies), defense.use_prob, images.shape[1])
-        return replace(self, learned=tuple(self._learn(draw, images, classes) for draw in draws))
+        return replace(self, learned=tuple(self._learn(draw, images) for draw in draws))
 
     @torch.no_grad()
-    def _learn(self, draw: Draw, images: Tensor, classes: Tensor) -> _Undo:
+    def _learn(self, draw: Draw, images: Tensor) -> _Undo:
         seen = _forward(images, draw.steps)
         error = (images - _backward(seen, draw.steps)).flatten(1)
         points = seen.flatten(1)
-        whole = fit_gaussian(points, self.components, self.noise)
-        parts: tuple[tuple[float, _Gaussian], ...] = ((0.0, whole),)
-        if self.prior == "classes":
-            groups = [points[classes == label] for label in torch.unique(classes)]
-            sizes = [(math.log(len(group) / len(points)), group) for group in groups if len(group) > 1]
-            parts = (
-                tuple((weight, fit_gaussian(group, self.components, self.noise)) for weight, group in sizes) or parts
-            )
-        inside = (points - whole.mean) @ whole.basis
-        # The covariance of the result is diagonal in its own principal components; whole.variances include the noise.
-        weights = inside.T @ (error - error.mean(0)) / len(points) / whole.variances[:, None]
-        return _Undo(draw, parts, whole.mean, whole.basis, error.mean(0), weights)
+        density = fit_gaussian(points, self.components, self.noise)
+        inside = (points - density.mean) @ density.basis
+        # The covariance of the result is diagonal in its own principal components; the variances include the noise.
+        weights = inside.T @ (error - error.mean(0)) / len(points) / density.variances[:, None]
+        return _Undo(draw, density, error.mean(0), weights)
 
     @torch.no_grad()
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
@@ -152,10 +138,10 @@ class PolicyInversion(Refinement):
         notes = guess.diagnostics | {"ats-draws": float(len(learned))}
         if not learned:
             return replace(guess, diagnostics=notes)
-        size = len(learned[0].centre)
-        images = guess.images.detach().to(learned[0].centre)
-        if images[0].numel() != size:
-            raise AttackError(f"images have shape {tuple(images.shape[1:])}, auxiliary ones {size} values")
+        mean = learned[0].density.mean
+        images = guess.images.detach().to(mean)
+        if images[0].numel() != len(mean):
+            raise AttackError(f"images have shape {tuple(images.shape[1:])}, auxiliary ones {len(mean)} values")
         restored = torch.stack([undo.restore(images) for undo in learned])  # (draws, n, C, H, W)
         scores = torch.stack([self._score(undo, images, x) for undo, x in zip(learned, restored, strict=True)])
         ranked = scores.sort(0, descending=True)

@@ -134,7 +134,7 @@ def test_the_received_model_recognises_what_was_drawn_for_it_and_auxiliary_image
     assert hits < 3 + 3 * (30 * 0.1 * 0.9) ** 0.5
 
 
-def test_broken_clients_and_rounds_are_left_out_and_classes_can_be_named():
+def test_broken_clients_and_rounds_are_left_out():
     good = small(1).updates[0]
     bad = replace(good, update={})
     for attack in attacks():
@@ -146,8 +146,6 @@ def test_broken_clients_and_rounds_are_left_out_and_classes_can_be_named():
         assert len(guesses[2].images) == 0
         assert not torch.equal(guesses[0].images, guesses[3].images)
         assert torch.equal(attack(UpdateHistory((bad, good)), seeded()).images, attack(small(1), seeded()).images)
-        assert replace(attack, classes=(3, 1))(small(), seeded()).classes.tolist() == [3, 3, 1, 1]
-        assert "class 7" in replace(attack, classes=(7,))(small(), seeded()).failure
 
 
 def test_multitask_needs_auxiliary_images_of_the_right_shape_and_uses_representatives_of_every_client():
@@ -165,5 +163,3 @@ def test_multitask_needs_auxiliary_images_of_the_right_shape_and_uses_representa
     assert not torch.equal(guess.images, without.images)
     for cls in (ClassGAN, MultitaskGAN):
         assert_limits(cls, iterations=(0, 1), batch_size=(1, 2), learning_rate=(0.0, 0.1), images_per_class=(1.5, 1))
-        assert_limits(cls, classes=((1, 1), (1, 2)))
-        assert_limits(cls, classes=((-1,), (0,)))
