@@ -229,10 +229,10 @@ PROMISES = (
         ),
         "garments of 28 pixels, by the strongest of our attacks",
         "VFE rises with noise and with windows, and ranks noise and windows the other way round than our attacks do "
-        "([windows](visual_mixer.md#visualmixer-on-fashion-mnist)).",
+        "([windows](defenses.md#visualmixer-on-fashion-mnist)).",
         (
             (
-                "visual_mixer.md",
+                "defenses.md",
                 "So VFE does not compare different kinds of obfuscation here, against the paper's claim.",
             ),
         ),

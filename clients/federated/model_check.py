@@ -84,7 +84,7 @@ class ModelCheck:
     ``active`` of its ReLUs on.
 
     An average of updates moves by no more than the longest; of weights the ratio was at most 1.1 over honest rounds
-    (``benchmarks/inversion/model_check.py``).
+    (benchmarks/results/exact_and_active.md).
 
     The number of the round is the server's word. So that it buys little, the last round is what the first order said, and no
     count of rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all pipelines

@@ -9,7 +9,6 @@ import numpy as np
 import over_seeds
 import pytest
 from scipy import stats
-from seeded_results import Column, Numbers, Results, differences, means
 
 from attacks.metrics.names import Role
 from simulations.run_folder.rows import Row
@@ -17,8 +16,6 @@ from strategies.audit.threat_card import ThreatCard
 
 PLAIN, MIXED = (0.80, 0.84, 0.79), (0.78, 0.80, 0.79)
 MIXER = "VisualMixer()"
-SETTINGS = {"images": 8, "defense": "VisualMixer()", "out_of": (1, 2)}
-COLUMNS = [Column("top1", "top-1, %", 2, 100)]
 
 
 def run(path: Path, seed: int, rate: float = 0.1, bound: str = "") -> Path:
@@ -91,62 +88,3 @@ def test_a_privacy_score_that_is_what_attacks_find_is_told_from_one_that_has_not
     assert (transformed[:3], original[:3]) == ([1, 1, 1], [-1, -1, -1])
     assert transformed[3] == pytest.approx(chance, abs=0.005)
     assert transformed[6] == pytest.approx(1 - chance, abs=0.005)
-
-
-def results(path: Path, **other: object) -> Results:
-    return Results(path / "runs" / "study.jsonl", "a_study", {**SETTINGS, **other})
-
-
-def test_what_is_known_is_not_computed_again_and_a_line_that_was_cut_off_is(tmp_path: Path) -> None:
-    computed: list[int] = []
-
-    def compute() -> Numbers:
-        computed.append(1)
-        return {"top1": 0.5, "losses": [1.0, 0.25]}
-
-    first = results(tmp_path)
-    assert first.known(0, "TO", compute) == first.known(0, "TO", compute)
-    assert results(tmp_path).known(0, "TO", compute) == {"top1": 0.5, "losses": [1.0, 0.25]}
-    assert computed == [1]
-    first.known(0, "TV", compute)
-    first.path.write_text(first.path.read_text()[:-5])
-    again = results(tmp_path)
-    assert again.find(0, "TV") is None
-    again.add(0, "TV", {"top1": 0.75})
-    assert results(tmp_path).find(0, "TV") == {"top1": 0.75}
-
-
-def test_a_file_of_other_settings_or_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
-    results(tmp_path).add(0, "TO", {"top1": 0.5})
-    with pytest.raises(SystemExit, match=r"other settings: images was 8 and is 9; name another file$"):
-        results(tmp_path, images=9)
-    with pytest.raises(SystemExit, match="is of a_study, not of another"):
-        Results(results(tmp_path).path, "another", SETTINGS)
-    for text in ("a letter\n", '["a list"]\n', '{"seed": 1}\n'):
-        path = tmp_path / "letter"
-        path.write_text(text)
-        with pytest.raises(SystemExit, match="holds no results"):
-            Results(path, "a_study", SETTINGS)
-        assert path.read_text() == text
-
-
-def test_differences_are_paired_by_seed_as_in_a_paired_t_test(tmp_path: Path) -> None:
-    protected, plain, found = [0.61, 0.55, 0.70, 0.66], [0.72, 0.63, 0.71, 0.80], results(tmp_path)
-    for seed, (one, other) in enumerate(zip(protected, plain, strict=True)):
-        found.add(seed, "TV", {"top1": one})
-        found.add(seed, "TO", {"top1": other})
-    expected = stats.ttest_rel(protected, plain).confidence_interval(0.95)
-    mean = 100 * (sum(protected) - sum(plain)) / 4
-    line = differences(found, range(4), [("TV", "TO")], COLUMNS).splitlines()[-1]
-    assert line == f"| TV - TO | 4 | {mean:+.2f} ({100 * expected.low:+.2f} to {100 * expected.high:+.2f}) |"
-    assert means(found, range(4), ["TO"], COLUMNS).splitlines()[-1] == f"| TO | 4 | {25 * sum(plain):.2f} |"
-    found.add(9, "TV", {})
-    found.add(9, "TO", {"top1": 0.75})
-    # A seed without the number leaves no mean behind; one seed has a difference and no interval.
-    assert means(found, [9], ["TO", "TV", "SO"], COLUMNS).splitlines()[2:] == [
-        "| TO | 1 | 75.00 |",
-        "| TV | 1 | - |",
-        "| SO | 0 | - |",
-    ]
-    assert differences(found, [0, 9], [("TV", "TO")], COLUMNS).splitlines()[-1] == "| TV - TO | 2 | - |"
-    assert differences(found, [0], [("TV", "TO")], COLUMNS).splitlines()[-1] == "| TV - TO | 1 | -11.00 |"

@@ -3,37 +3,17 @@
 from typing import Any
 
 import leak_picture
-import pytest
 import torch
 from against_published import agreement
-from distillation_trial import distillation_loss
-from inversion_variants import Flat
 from released_rows import Row, close, equal, guarded
 from spear_scaling import scored
-from token_counts import right_patches
 from torch import Tensor
-from torch.nn import functional as F
 
 from attacks.guesses import Reconstruction
 from attacks.scoring.roc import tpr_at_fpr
-from attacks.smashed.tokens.positions import from_patches, to_patches
 
 COUNT = 1000
 INSIDE = torch.arange(2 * COUNT) < COUNT
-
-
-def test_the_loss_of_distillation_is_hintons_written_out() -> None:
-    generator = torch.Generator().manual_seed(1)
-    logits, answers = torch.randn(2, 6, 5, generator=generator, dtype=torch.float64) * 3
-    targets = F.one_hot(torch.randint(5, (6,), generator=generator), 5).double()
-    for temperature, weight in ((1.0, 1.0), (4.0, 0.9), (20.0, 0.3), (4.0, 0.0)):
-        expected = 0.0
-        for mine, target, told in zip(logits, targets, answers, strict=True):
-            q, p, hard = (mine / temperature).softmax(0), (told / temperature).softmax(0), mine.softmax(0)
-            soft = sum(float(a * (a / b).log()) for a, b in zip(p, q, strict=True))
-            expected += (1 - weight) * -float(hard[target.argmax()].log()) + weight * temperature**2 * soft
-        found = distillation_loss(logits, targets, answers, temperature, weight)
-        assert float(found) == pytest.approx(expected / 6), (temperature, weight)
 
 
 def test_exact_and_recovered_images_are_counted_and_failures_are_neither() -> None:
@@ -42,34 +22,6 @@ def test_exact_and_recovered_images_are_counted_and_failures_are_neither() -> No
     found = scored(Reconstruction(near[[2, 0, 1]], torch.zeros(3)), truth)
     assert (found["exact"], found["recovered"]) == (1, 2)
     assert scored(Reconstruction.grey(3, (1, 4, 4), "why"), truth)["failure"] == "why"
-
-
-def test_patches_are_right_where_they_are_at_their_place() -> None:
-    truth = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    turned = from_patches(to_patches(truth, 4).roll(1, 1), 4, (3, 16, 16))
-    first_row = torch.cat([truth[:, :, :4], turned[:, :, 4:]], 2)
-    for guess, right in ((truth, 16), (turned, 0), (first_row, 4)):
-        assert right_patches(guess, truth, 4).tolist() == [right, right]
-    assert right_patches(truth, torch.full_like(truth, 0.5), 4).tolist() == [0, 0]
-
-
-def test_gradient_regularisation_of_a_quadratic_is_its_formula() -> None:
-    """Of u' A u / 2 the gradient is A u, and that of its norm is A A u / |A u|."""
-    curvature = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-
-    class Quadratic:
-        def __call__(self, unknowns: Tensor, trials: Tensor) -> tuple[Tensor, Tensor]:
-            return (unknowns @ curvature * unknowns).sum(1) / 2, unknowns @ curvature
-
-    class FlatQuadratic(Flat, Quadratic):
-        radius = 0.7
-        share = 0.25
-
-    rows = torch.tensor([[1.0, -2.0], [0.5, 4.0]], dtype=torch.float64)
-    losses, found = FlatQuadratic()(rows, torch.arange(2))
-    expected, plain = Quadratic()(rows, torch.arange(2))
-    torch.testing.assert_close(losses, expected)
-    torch.testing.assert_close(found, plain + 0.7 * 0.25 * plain @ curvature / plain.norm(dim=1, keepdim=True))
 
 
 def test_the_map_of_what_leaks_puts_the_seeds_together() -> None:

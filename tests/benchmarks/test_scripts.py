@@ -8,23 +8,11 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 OUT = "out.jsonl"
-DISTILLATION = (
-    "--seeds 0 --dataset mnist-5k --teacher cnn --teacher-images 24 --student-images 16 --auxiliary-images 16 --outsider-images 12 "
-    "--test-images 20 --attacked 4 --teacher-epochs 1 --student-epochs 1 --batch-size 8 --restorer-iterations 2"
-)
 RESUMED = {
     "inversion/leak_map.py": (
         f"--networks base --columns 1 --seeds 0 --images 2 --iterations 2 --out {OUT} --picture map.png", 1, "| base |",
     ),
-    "inversion/whole_rounds.py": (
-        f"--cases convnet:train:photos:1:2:1:0.01 --images 1 --iterations 1 --out {OUT}", 2, "| convnet:train",
-    ),
     "exact/spear_scaling.py": (f"{OUT} --batches 2 --widths 60 --seeds 0 --attacks SpearPlusPlus", 1, ""),
-    "mixer/vm_distillation.py": (f"{DISTILLATION} --out {OUT}", 7, "| SV - SO | 1 |"),
-    "tokens/split_tokens.py": (
-        f"--tokens 16 --patch 4 --defences PS --seeds 0 --images 16 --transmissions 2 --iterations 2 --out {OUT}", 5,
-        "| 16 of 4 px | same | PS | `mean` | 0 | 0 of 16",
-    ),
 }  # fmt: skip
 """Script -> its arguments, the lines of its file, and what it prints."""
 

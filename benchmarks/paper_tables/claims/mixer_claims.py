@@ -13,7 +13,7 @@ WHOLE = f"{OUTSOURCED} | STAdam()"
 """With the paper's own optimizer."""
 READABLE = (
     "The server recovers 16 of 16 uploads, 15 of them as they are ([uploads](outsourced.md)); "
-    "a learned restorer identifies 15 and 16 of 16 ([windows](visual_mixer.md#visualmixer-on-fashion-mnist))."
+    "a learned restorer identifies 15 and 16 of 16 ([windows](defenses.md#visualmixer-on-fashion-mnist))."
 )
 DRAWING = "A drawing of the method, without a number to check."
 
@@ -87,7 +87,7 @@ FOUR = tuple(
 )
 WINDOWS = Run("vm_windows", seconds=500)
 NOISE = tuple(f"ImageNoise(std={std})" for std in (0.1, 0.3, 0.6))
-VFE = "visual_mixer.md#visualmixer-on-fashion-mnist"
+VFE = "defenses.md#visualmixer-on-fashion-mnist"
 AS_IT_IS = "AsUploaded()"
 SHREDDER = "AsUploaded() | Shredder()"
 JIGSAW = "AsUploaded() | Jigsaw()"

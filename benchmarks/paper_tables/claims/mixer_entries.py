@@ -36,7 +36,7 @@ from mixer_quotes import (
     WIDER_QUOTED,
 )
 
-OPTIMIZER_PAGE = "visual_mixer.md#st-adam-beside-adam-and-sgd-fig-6"
+OPTIMIZER_PAGE = "defenses.md#st-adam-beside-adam-and-sgd-fig-6"
 ENTRIES = (
     Entry(
         PAPER,
@@ -77,7 +77,7 @@ ENTRIES = (
         PAPER,
         "Table 3",
         "Training on images mixed ahead loses at most 1.3 % of the throughput.",
-        page="visual_mixer.md#throughput-of-training-table-iii",
+        page="defenses.md#throughput-of-training-table-iii",
         page_n="9 paired rounds a model",
         page_seeds="none",
         quoted=tuple(
@@ -103,7 +103,7 @@ ENTRIES = (
         "Federated training on mixed images costs 0.4 to 6.2 points.",
         (FOUR_LENET, FOUR_CNN),
         FOUR,
-        page="visual_mixer.md#federated-training-with-visualmixer-table-iv",
+        page="defenses.md#federated-training-with-visualmixer-table-iv",
         page_n="2,000 test images",
         page_seeds="0, 1, 2",
         quoted=FOUR_QUOTED,
@@ -113,7 +113,7 @@ ENTRIES = (
         PAPER,
         "Table 5",
         "Distillation from a teacher of mixed images costs the teacher 8.1 points and the student 2.2.",
-        page="visual_mixer.md#distillation-from-a-protected-teacher-table-v",
+        page="defenses.md#distillation-from-a-protected-teacher-table-v",
         page_n="2,000 test images",
         page_seeds="0, 1, 2",
         quoted=(
@@ -145,7 +145,7 @@ ENTRIES = (
         PAPER,
         "Table 6",
         "Detectors that train on mixed scenes keep much of their mAP50 (they lose .121 to .260).",
-        page="visual_mixer.md#detection-on-protected-scenes-table-vi",
+        page="defenses.md#detection-on-protected-scenes-table-vi",
         page_n="200 test scenes",
         page_seeds="0, 1",
         quoted=(
@@ -211,7 +211,7 @@ ENTRIES = (
         page_seeds="0, 1, 2",
         quoted=OPTIMIZERS_QUOTED,
         beyond="The paper gives no rates. Seeds 0 to 2 were also compared in means of rounds 5 to 8 "
-        "([optimizers](visual_mixer.md#st-adam-beside-adam-and-sgd-fig-6)).",
+        "([optimizers](defenses.md#st-adam-beside-adam-and-sgd-fig-6)).",
     ),
     Entry(PAPER, "Figure 7", "Where attacks may start.", why="A drawing of attacks, without a number to check."),
     Entry(
@@ -251,6 +251,6 @@ ENTRIES = (
         "The difference to the same optimizer without a defence decides. "
         "Each quoted AUC is the larger of two attacks' on the same images. "
         "Under the very shuffles of the uploads, which the server has, the AUC is as high as without protection "
-        "([distillation](visual_mixer.md#distillation-from-a-protected-teacher-table-v)).",
+        "([distillation](defenses.md#distillation-from-a-protected-teacher-table-v)).",
     ),
 )
