@@ -33,10 +33,10 @@ MOST_OUTSIDE = 0.05
 class ImprintLayer(ActiveAttack):
     """Sort the batch into bins by brightness, and recover exactly each image that is alone in its bin.
 
-    The brightness is the mean of all pixels, h(x) = d . x. The first ``bins`` rows of the linear layer on the pixels become d, their
-    biases -c_k. The thresholds c_1 < c_2 < ... divide the auxiliary images evenly, and neuron k is active if h(x) > c_k. The next
-    layer's columns for these neurons become equal, so that an image has the same signal delta_i in all neurons that it activates.
-    Then
+    The brightness is the mean of all pixels, h(x) = d . x. The first ``bins`` rows of the linear layer on the pixels become d,
+    their biases -c_k. The thresholds c_1 < c_2 < ... divide the auxiliary images evenly, and neuron k is active if h(x) > c_k. The
+    next layer's columns for these neurons become equal, so that an image has the same signal delta_i in all neurons that it
+    activates. Then
 
         (dL/dW_k - dL/dW_(k+1)) / (dL/db_k - dL/db_(k+1)) = sum of delta_i x_i / sum of delta_i   over c_k < h(x_i) <= c_(k+1),
 
