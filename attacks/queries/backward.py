@@ -26,7 +26,7 @@ IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 class BackwardReconstruction(QueryAttack[Reconstruction]):
     """Search for an image that the client half maps to the received features, for each image separately.
 
-        argmin_x  mean (f(x) - z)^2 + total_variation * TV(x)
+        argmin_x  mean (f(x) - z)^2 + total_variation * TV(x) + energy * mean x^2
 
     x is normalised, as the input of the client half, and starts as faint noise around 0; TV is the sum of the mean squared
     differences of neighbours across and down. With the plug-in "ignored", f is the client half alone, as in the paper's attack on
@@ -43,6 +43,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
             objective becomes the guess; He et al. take the last.
         learning_rate: In units of normalised pixels.
         total_variation: Weight of TV.
+        energy: Weight of the mean square.
     """
 
     source: ClassVar[str] = (
@@ -59,6 +60,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
     iterations: int = steps_field(5000)
     learning_rate: float = scale_field(0.01)
     total_variation: float = scale_field(10.0, zero=True)
+    energy: float = scale_field(0.0, zero=True)
 
     @property
     def knows_defenses(self) -> bool:
@@ -76,7 +78,8 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
             return noiseless.decode_features(noiseless.encode_features(features, ("assumed",)))
 
         def prior(inputs: Tensor) -> Tensor:
-            return self.total_variation * squared_total_variation(inputs)
+            rough = self.total_variation * squared_total_variation(inputs)
+            return rough + self.energy * inputs.square().flatten(1).mean(1)
 
         rule = StepRule(self.learning_rate, epsilon=1e-3)
         spread = target.flatten(1).var(1, correction=0).clamp_min(1e-12)
