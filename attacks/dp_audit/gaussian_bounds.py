@@ -57,58 +57,6 @@ def one_run_gaussian_bound(
     return EpsilonBound(epsilon, confidence, delta, canaries, guesses, correct, largest, source, GAUSSIAN)
 
 
-def mu_bound(true: int, positives: int, false: int, negatives: int, *, confidence: float = 0.95) -> float:
-    """Lower bound of mu, at least 0, from a test with a threshold that was fixed before the scores were seen.
-
-        mu >= Phi^-1(lowest TPR) - Phi^-1(highest FPR),
-
-    with the one-sided bounds of Clopper and Pearson, each at half the error. Outcomes of canaries must be independent.
-
-    Args:
-        true: Canaries with a coin of 1 whose score is above the threshold, of ``positives``.
-        positives: Number of canaries with a coin of 1, at least 1.
-        false: Canaries with a coin of 0 whose score is above the threshold, of ``negatives``.
-        negatives: Number of canaries with a coin of 0, at least 1.
-        confidence: In (0, 1).
-
-    Raises:
-        ValueError: When a value is outside its range.
-
-    Source: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023.
-    """
-    from scipy import special
-
-    check_counts(positives, positives, true)
-    check_counts(negatives, negatives, false)
-    check_levels(0, confidence, least=0)
-    error = (1 - confidence) / 2
-    lowest = special.betaincinv(true, positives - true + 1, error) if true else 0.0
-    highest = special.betaincinv(false + 1, negatives - false, 1 - error) if false < negatives else 1.0
-    if lowest == 0 or highest == 1:
-        return 0.0
-    return max(0.0, float(special.ndtri(lowest) - special.ndtri(highest)))
-
-
-def gaussian_bound(
-    true: int, positives: int, false: int, negatives: int, *, delta: float, confidence: float = 0.95
-) -> EpsilonBound:
-    """Bound epsilon by ``mu_bound``: of its methods here the tightest, and the one with most assumptions.
-
-    ``correct`` of the result counts true positives and true negatives.
-
-    Raises:
-        ValueError: As ``mu_bound``, or when delta is outside (0, 1).
-    """
-    check_levels(delta, confidence, least=LEAST_DELTA)
-    found, most = (
-        gaussian_epsilon(mu_bound(hits, positives, misses, negatives, confidence=confidence), delta)
-        for hits, misses in ((true, false), (positives, 0))
-    )
-    total = positives + negatives
-    source = "Nasr et al. 2023"
-    return EpsilonBound(found, confidence, delta, total, total, true + negatives - false, most, source, INDEPENDENT)
-
-
 def guesses_bound(canaries: int, correct: int, *, delta: float, confidence: float = 0.95) -> EpsilonBound:
     """Bound epsilon by one guess about each canary, with a rule that was fixed before the scores were seen.
 
@@ -116,8 +64,8 @@ def guesses_bound(canaries: int, correct: int, *, delta: float, confidence: floa
 
         mu >= 2 Phi^-1(p),
 
-    with the one-sided bound p of Clopper and Pearson of the share of right guesses. One bound in place of two makes this tighter
-    than ``gaussian_bound`` where the rule errs alike for both coins.
+    with the one-sided bound p of Clopper and Pearson of the share of right guesses. One bound in place of two, of both rates (Nasr
+    et al. 2023), makes this tighter where the rule errs alike for both coins.
 
     Args:
         canaries: Number of canaries with independent fair coins, at least 1; all are guessed.
