@@ -89,7 +89,6 @@ class Attack(Generic[Observation, Guess]):
         needs_one_step: The attack needs the gradient of one step, and does not apply to an update of several steps.
         reads_linear_layer: The attack solves for the pixel inputs of a linear layer, and does not apply without such a layer.
         reads_patch_embedding: The attack solves for the pixels that a patch embedding sees, and does not apply without one.
-        on_host: Why a part of the attack computes on the host wherever its observations are; "" where nothing does.
         effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
             each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
             the card shows the last one, unless ``card`` adds more.
@@ -122,7 +121,6 @@ class Attack(Generic[Observation, Guess]):
     needs_one_step: ClassVar[bool] = False
     reads_linear_layer: ClassVar[bool] = False
     reads_patch_embedding: ClassVar[bool] = False
-    on_host: ClassVar[str] = ""
     effort: ClassVar[Mapping[str, str]] = {}
     selection: ClassVar[str] = ""
     trains_shadows: ClassVar[str] = ""

@@ -25,13 +25,13 @@ BEYOND = 0.01
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Base of attacks that solve updates one by one; where the attack does not apply, the guess is grey with a reason.
 
-    Updates are of one step, unless a subclass sets ``needs_one_step`` to False.
+    Updates are of one step, unless a subclass sets ``needs_one_step`` to False. Equations are few and in double precision, which
+    most cards compute slowly: they are solved on the host.
     """
 
     threat: ClassVar[str] = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
     needs_one_step: ClassVar[bool] = True
     begins_chains: ClassVar[bool] = True
-    on_host: ClassVar[str] = "equations of a single layer, few and in double precision, which most cards compute slowly"
 
     @property
     def threat_class(self) -> str:

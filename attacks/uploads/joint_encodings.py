@@ -70,7 +70,6 @@ class JointEncodingInversion(CollectionAttack):
         "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
     )
     needs_auxiliary: ClassVar[bool] = True
-    on_host: ClassVar[str] = "all of it: equations in double precision, which most cards compute slowly"
     effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 6, "restarts": 1}
