@@ -50,7 +50,7 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
     if len(texts) != 2:
         raise DataError(f"{name}: expected {name.partition(':')[0]}:GARMENTS,DIGITS such as 06-24,02468-13579")
     garment, garments = binary_attribute(name, texts[0], fashion.class_names)
-    digit, numbers = binary_attribute(name, texts[1], digits.class_names)
+    digit, _ = binary_attribute(name, texts[1], digits.class_names)
     generator = np.random.default_rng(SEED)
     parts = []
     for cloth, number in ((fashion.train, digits.train), (fashion.test, digits.test)):
@@ -59,7 +59,7 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
         frames = _quadrants(*images, generator)
         part = array_part(frames, garment[cloth.labels[first]])
         parts.append(replace(part, sensitive=digit[number.labels[second]]))
-    return _source(parts, garments, numbers)
+    return _source(parts, garments)
 
 
 def photo_face(name: str, option: str) -> Source:
@@ -95,7 +95,7 @@ def photo_face(name: str, option: str) -> Source:
         _paste(frames, pictures[chosen][second], generator)
         part = array_part(frames, kind[tile.labels[first]])
         parts.append(replace(part, sensitive=faces[chosen][second]))
-    return _source(parts, kinds, ("no face", "face"))
+    return _source(parts, kinds)
 
 
 def _quadrants(
@@ -121,8 +121,8 @@ def _paste(frames: NDArray[np.uint8], pictures: NDArray[np.uint8], generator: np
         frame[:, top : top + height, left : left + width] = picture
 
 
-def _source(parts: list[Part], names: tuple[str, str], sensitive_names: tuple[str, str]) -> Source:
+def _source(parts: list[Part], names: tuple[str, str]) -> Source:
     # The pictures are public, so that their statistics reveal nothing about a client.
     frames = parts[0].read(np.arange(len(parts[0].labels)), 0).to(torch.float32) / 255
     mean, std = (tuple(values.tolist()) for values in (frames.mean((0, 2, 3)), frames.std((0, 2, 3))))
-    return Source(parts[0], parts[1], names, mean, std, sensitive_names=sensitive_names)
+    return Source(parts[0], parts[1], names, mean, std)

@@ -142,7 +142,6 @@ class Described(Generic[P]):
         std: Likewise.
         columns: Names of a table's columns; empty where examples are images.
         cardinalities: Categories of each column.
-        sensitive_names: One per value of the sensitive attribute; empty where there is none.
         notes: What was left out of it, a clause each.
     """
 
@@ -153,7 +152,6 @@ class Described(Generic[P]):
     std: tuple[float, ...]
     columns: tuple[str, ...] = ()
     cardinalities: tuple[int, ...] = ()
-    sensitive_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -148,10 +148,8 @@ def celeba(root: Path, attribute: str) -> Source:
         part = picture_part([root / "img_align_celeba" / names[row] for row in rows], labels[rows, 0])
         more = {1: {}, 2: {"sensitive": labels[rows, -1]}}.get(len(wanted), {"vectors": labels[rows]})
         parts.append(replace(part, **more))
-    titles = [(f"not {name}", name) for name in wanted]
-    if len(wanted) > 2:
-        return Source(parts[0], parts[1], tuple(wanted), HALF, HALF)
-    return Source(parts[0], parts[1], titles[0], HALF, HALF, sensitive_names=titles[1] if titles[1:] else ())
+    titles = tuple(wanted) if len(wanted) > 2 else (f"not {wanted[0]}", wanted[0])
+    return Source(parts[0], parts[1], titles, HALF, HALF)
 
 
 def _wanted(option: str, attributes: Sequence[str]) -> list[str]:
