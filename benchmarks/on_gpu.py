@@ -2,8 +2,8 @@
 
 Audits need Flower; they run in one process, so that neither Ray nor its start is measured. What is not installed is named, and the
 rest is measured. A part that the time is too short for is named as well. The table of the engine is that of
-``benchmarks/inversion/engine_on_gpu.py``, whose goals are 20 times the processor at 64 targets and 6 times breaching; that of the
-default audit is 60 seconds.
+``benchmarks/inversion/attack_speed.py``; its goals on a card are 20 times the processor at 64 targets and 6 times breaching, and
+that of the default audit is 60 seconds.
 
     python benchmarks/on_gpu.py --out on_gpu.md
     python benchmarks/on_gpu.py --processor-only --minutes 2 --parts quick
@@ -19,38 +19,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-c", "from simulations.cli import app; app()")
-ENGINE = (sys.executable, str(ROOT / "benchmarks" / "inversion" / "engine_on_gpu.py"))
+ENGINE = (sys.executable, str(ROOT / "benchmarks" / "inversion" / "attack_speed.py"))
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 """Variables that leave the processor alone."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A command that is timed on the card and on the processor."""
-
-    arguments: tuple[str, ...]
-    needs: tuple[str, ...] = ("flwr",)
-    rows: bool = True
-
-
 PARTS = {
-    "default audit": Part(("run", "--in-process")),
-    "quick": Part(("run", "--preset", "quick", "--in-process")),
-    "split": Part(("run", "--preset", "split", "--in-process", "-s", "rounds=2", "-s", "attack-rounds=final")),
-    "search": Part(("search", "-s", "workers=1", "-s", "candidates=12"), rows=False),
+    "default audit": ("run", "--in-process"),
+    "quick": ("run", "--preset", "quick", "--in-process"),
+    "split": ("run", "--preset", "split", "--in-process", "-s", "rounds=2", "-s", "attack-rounds=final"),
+    "search": ("search", "-s", "workers=1", "-s", "candidates=12"),
 }
+"""Commands that are timed on the card and on the processor."""
 HEAD = "| what | on the card, s | on the processor, s | ratio | of it attacks, s | computed on |\n|---|---|---|---|---|---|"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A command's seconds, the seconds of its attacks, what computed them; or why there is no time."""
+    """A command's seconds, the seconds of its attacks and their device; or why there is no time."""
 
     seconds: float = 0.0
     attacks: float = 0.0
@@ -61,28 +53,27 @@ class Timed:
         return self.failure or f"{self.seconds:.0f}"
 
 
-def timed(part: Part, environment: Mapping[str, str], limit: float) -> Timed:
-    """Runs a part in a new folder, with these variables over the environment, for ``limit`` seconds at most."""
-    if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
-        return Timed(failure=f"not measured: {', '.join(missing)} is not installed")
+def timed(part: tuple[str, ...], environment: Mapping[str, str], limit: float) -> Timed:
+    """Run a command in a new folder, with these variables over the environment, for ``limit`` seconds at most."""
+    if importlib.util.find_spec("flwr") is None:
+        return Timed(failure="not measured: flwr is not installed")
     if limit <= 0:
         return Timed(failure="not measured: no time was left")
     with tempfile.TemporaryDirectory() as folder:
         out, start = Path(folder) / "out", time.perf_counter()
         try:
             done = subprocess.run(
-                [*COMMAND, *part.arguments, "--out", str(out)], env={**os.environ, **environment}, cwd=ROOT,
-                capture_output=True, text=True, timeout=limit, check=False,
+                [*COMMAND, *part, "--out", str(out)], env={**os.environ, **environment}, cwd=ROOT, capture_output=True,
+                text=True, timeout=limit, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return Timed(failure=f"longer than {limit:.0f} s")
-        seconds = time.perf_counter() - start
+        seconds, path = time.perf_counter() - start, out / "rows.jsonl"
         if done.returncode not in (0, 3):
             return Timed(failure=f"failed: {(done.stderr.strip() or done.stdout.strip())[-200:]}")
-        lines = (out / "rows.jsonl").read_text(encoding="utf-8").splitlines() if part.rows else []
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = [row for row in map(json.loads, lines) if row["metric"] == "attack-seconds"]
-    names = sorted({row["computed_on"] for row in rows})
-    return Timed(seconds, sum(row["value"] for row in rows), ", ".join(names))
+    return Timed(seconds, sum(row["value"] for row in rows), ", ".join(sorted({row["computed_on"] for row in rows})))
 
 
 def line(name: str, card: Timed, processor: Timed) -> str:
@@ -94,17 +85,14 @@ def line(name: str, card: Timed, processor: Timed) -> str:
     )
 
 
-def engine(targets: Sequence[int], cases: Sequence[str], limit: float, *, processor_only: bool) -> str:
+def engine(options: argparse.Namespace, limit: float) -> str:
     """The table of the engine, as far as it came within ``limit`` seconds."""
-    device = "cpu" if processor_only else "cuda"
-    chosen = ["--device", device, "--no-tests", "--cases", *cases, "--targets", *map(str, targets)]
-    if limit <= 0:
-        return "Engine: not measured, no time was left."
+    chosen = ["--device", "cpu" if options.processor_only else "cuda", "--repeats", "1", "--cases", *options.cases]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
-        process = subprocess.Popen([*ENGINE, *chosen], cwd=ROOT, stdout=printed, stderr=subprocess.STDOUT)
+        command = [*ENGINE, *chosen, "--targets", *map(str, options.targets)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=printed, stderr=subprocess.STDOUT)
         try:
-            process.wait(limit)
-            end = "" if process.returncode == 0 else f"\n\nIt ended with exit code {process.returncode}."
+            end = f"\n\nExit code {process.wait(max(limit, 0.0))}."
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -140,10 +128,7 @@ def main() -> None:
         text.append(line(name, card, timed(PARTS[name], HIDDEN, left())))
         print(text[-1], flush=True)
     if options.cases:
-        text += [
-            "",
-            engine(options.targets, options.cases, end - time.monotonic(), processor_only=options.processor_only),
-        ]
+        text += ["", engine(options, end - time.monotonic())]
         print("\n" + text[-1], flush=True)
     if options.out:
         options.out.write_text("\n".join(text) + "\n", encoding="utf-8")

@@ -15,11 +15,7 @@ mechanism for one client replaced by another, from the largest distance of two a
 
 from __future__ import annotations
 
-import argparse
-import logging
 import math
-import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,8 +23,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from audit_cells import spread
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flower_audits import CLIPPING, CONFIDENCE, DELTA, print_table, record_of
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -41,13 +37,11 @@ from flwr.serverapp.strategy import (
 
 from attacks.dp_audit.canary_clients import NORM
 from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
-from attacks.scoring.roc import binomial_interval
-from clients.flower_private import act_as_task
 from defenses.random_draws import generator_for
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.training.accounting import epsilon_spent
 
-DELTA, CONFIDENCE, CLIPPING, NOISE, SIDE, USUAL = 1e-5, 0.95, 1.0, 2.0, 16, 10
+NOISE, SIDE, USUAL = 2.0, 16, 10
 """``NOISE``: noise multiplier of every strategy. ``SIDE``: the model is one square matrix. ``USUAL``: examples of a client."""
 RATE = 1.0
 """Learning rate of the adaptive clipping norm."""
@@ -199,51 +193,17 @@ def audit(setting: Setting, seed: int) -> Audit:
     return audited({ALL: CanaryPart(scores, coins, centred=True)}, claimed, DELTA, CONFIDENCE)
 
 
-def record_of(arrays: dict[str, Any]) -> ArrayRecord:
-    """Arrays as a message carries them."""
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def line(setting: Setting, seeds: int) -> str:
-    """One row of the table."""
-    found = [audit(setting, seed) for seed in range(seeds)]
-    refuted = sum(one.refuted for one in found)
-    plainly = sum(one.shown.epsilon > one.claimed for one in found)
-    _, low, high = binomial_interval(refuted, len(found))
-    cells = (
-        *(setting.title, f"{found[0].claimed:.2f}"),
-        f"{gaussian_epsilon(2 * setting.distance / NOISE, DELTA):.2f}",
-        *(str(found[0].by_part[ALL][0].canaries), str(len(found))),
-        spread([one.shown.epsilon for one in found]),
-        spread([one.shown_gaussian.epsilon for one in found]),
-        *(f"{refuted} ({100 * low:.0f} to {100 * high:.0f} %)", str(plainly)),
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def main() -> None:
-    """Print the table and the time."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5, help="audits of each setting")
-    parser.add_argument(
-        "--settings", type=int, nargs="+", default=range(len(SETTINGS)), help="lines of SETTINGS, from 0"
-    )
-    chosen = parser.parse_args()
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    act_as_task()
-    started = time.perf_counter()
-    print(f"Flower {version('flwr')}, noise multiplier {NOISE:g}, one round, delta {DELTA:g}\n")
-    print(
-        "| strategy | claimed, one client added or removed | exact, one client replaced | canary clients | audits | "
-        "shown, no assumption | shown, Gaussian | refuted (95 % interval) | refuted without an assumption |"
-    )
-    print(f"|{'---|' * 9}")
-    for number in chosen.settings:
-        print(line(SETTINGS[number], chosen.seeds), flush=True)
-    print(f"\n{time.perf_counter() - started:.0f} s")
+def facts(setting: Setting, first: Audit) -> tuple[str, ...]:
+    """Cells before the bounds."""
+    exact = gaussian_epsilon(2 * setting.distance / NOISE, DELTA)
+    return setting.title, f"{first.claimed:.2f}", f"{exact:.2f}", str(first.by_part[ALL][0].canaries)
 
 
 if __name__ == "__main__":
-    main()
+    print_table(
+        f"Flower {version('flwr')}, noise multiplier {NOISE:g}, one round, delta {DELTA:g}",
+        ("strategy", "claimed, one client added or removed", "exact, one client replaced", "canary clients"),
+        SETTINGS,
+        audit,
+        facts,
+    )

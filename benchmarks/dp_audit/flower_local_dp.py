@@ -17,11 +17,7 @@ number. No finite epsilon holds then.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import math
-import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,18 +25,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from audit_cells import spread
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flower_audits import CLIPPING, CONFIDENCE, DELTA, print_table, record_of
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
 from attacks.dp_audit.canary_clients import NORM, client_parts
 from attacks.dp_audit.verdict import Audit, audited
-from attacks.scoring.roc import binomial_interval
-from clients.flower_private import act_as_task
 from defenses.base import Update
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 
-DELTA, CONFIDENCE, CLIPPING = 1e-5, 0.95, 1.0
 SHAPES: Mapping[str, tuple[int, ...]] = {"weight": (8, 16), "bias": (8,)}
 SCALAR: Mapping[str, tuple[int, ...]] = {**SHAPES, "temperature": ()}
 
@@ -120,54 +113,30 @@ def audit(setting: Setting, seed: int) -> Audit:
     return audited(parts, setting.epsilon, DELTA, CONFIDENCE)
 
 
-def record_of(arrays: Mapping[str, Any]) -> ArrayRecord:
-    """Arrays as a message carries them."""
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def line(setting: Setting, seeds: int) -> str:
-    """One row of the table."""
-    found = [audit(setting, seed) for seed in range(seeds)]
-    refuted = sum(one.refuted for one in found)
-    plainly = sum(one.shown.epsilon > one.claimed for one in found)
-    _, low, high = binomial_interval(refuted, len(found))
-    by = Counter(part for one in found for part in one.refuted_by)
+def facts(setting: Setting, _first: Audit) -> tuple[str, ...]:
+    """Cells before the bounds."""
     scalar = ", and one array without dimensions" if setting.scalar else ""
-    cells = (
+    return (
         f"sensitivity {setting.sensitivity:g} x clipping norm{scalar}",
         *(str(setting.rounds), f"{setting.epsilon:g}", f"{setting.rounds * setting.epsilon:g}"),
         *("none" if math.isinf(one) else f"{one:.2f}" for one in (setting.exact, setting.exact_zero_out)),
-        *(str(setting.clients), str(len(found))),
-        spread([one.shown.epsilon for one in found]),
-        spread([one.shown_gaussian.epsilon for one in found]),
-        *(f"{refuted} ({100 * low:.0f} to {100 * high:.0f} %)", str(plainly)),
-        ", ".join(f"{part} ({count})" for part, count in by.most_common(2)) or "none",
+        str(setting.clients),
     )
-    return f"| {' | '.join(cells)} |"
-
-
-def main() -> None:
-    """Print the table and the time."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5, help="audits of each setting")
-    parser.add_argument(
-        "--settings", type=int, nargs="+", default=range(len(SETTINGS)), help="lines of SETTINGS, from 0"
-    )
-    chosen = parser.parse_args()
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    act_as_task()
-    started = time.perf_counter()
-    print(f"Flower {version('flwr')}, delta {DELTA:g}\n")
-    print(
-        "| setting | rounds | claimed a message | basic composition | exact | exact, zero-out | canary clients | audits | "
-        "shown, no assumption | shown, Gaussian | refuted (95 % interval) | refuted without an assumption | by |"
-    )
-    print(f"|{'---|' * 13}")
-    for number in chosen.settings:
-        print(line(SETTINGS[number], chosen.seeds), flush=True)
-    print(f"\n{time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    print_table(
+        f"Flower {version('flwr')}, delta {DELTA:g}",
+        (
+            "setting",
+            "rounds",
+            "claimed a message",
+            "basic composition",
+            "exact",
+            "exact, zero-out",
+            "canary clients",
+        ),
+        SETTINGS,
+        audit,
+        facts,
+    )

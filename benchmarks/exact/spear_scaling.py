@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
+
+from studies import add_lines, lines_of, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -113,15 +117,12 @@ def measured(cell: dict[str, Any]) -> dict[str, Any]:
     return cell | scored(guess, images) | {"seconds": seconds, "diagnostics": shown}
 
 
-def table(lines: list[dict[str, Any]]) -> str:
+def shown(lines: list[dict[str, Any]]) -> str:
     """A Markdown table with a row for each cell over its seeds."""
     cells: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         cells[tuple(line[name] for name in CELL)].append(line)
-    rows = [
-        f"| {' | '.join((*CELL, 'seeds', 'exact', 'recovered', 'whole batches exact', 'seconds'))} |",
-        "|" + "---|" * (len(CELL) + 5),
-    ]
+    rows = []
     for cell, some in sorted(cells.items(), key=lambda pair: tuple(map(str, pair[0][:1])) + pair[0][1:]):
         batch = cell[CELL.index("batch")]
         exact, recovered = (
@@ -130,8 +131,8 @@ def table(lines: list[dict[str, Any]]) -> str:
         whole = f"{sum(one['exact'] == batch for one in some)} of {len(some)}"
         seeds = " ".join(str(one["seed"]) for one in sorted(some, key=lambda one: int(one["seed"])))
         seconds = f"{sum(one['seconds'] for one in some) / len(some):.0f}"
-        rows.append(f"| {' | '.join((*map(str, cell), seeds, exact, recovered, whole, seconds))} |")
-    return "\n".join(rows)
+        rows.append([*map(str, cell), seeds, exact, recovered, whole, seconds])
+    return table([*CELL, "seeds", "exact", "recovered", "whole batches exact", "seconds"], rows)
 
 
 def main() -> None:
@@ -153,9 +154,9 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", type=kind, nargs="+", default=default)
     given = parser.parse_args()
-    known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
+    known = lines_of(given.results)
     if given.table:
-        print(table(known))
+        print(shown(known))
         return
     torch.set_num_threads(1)
     done = {tuple(line[name] for name in (*CELL, "seed")) for line in known}
@@ -165,8 +166,7 @@ def main() -> None:
         if values in done:
             continue
         line = measured(dict(zip((*CELL, "seed"), values, strict=True)))
-        with given.results.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        add_lines(given.results, [line])
         print(
             {name: line[name] for name in (*CELL, "seed", "exact", "recovered", "psnr", "failure", "seconds")},
             flush=True,

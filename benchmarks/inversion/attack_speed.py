@@ -1,32 +1,42 @@
-"""Gradient inversion beside the package breaching 0.1.2: image-iterations per second, PSNR and peak memory.
+"""Gradient inversion beside the package breaching 0.1.2: image-iterations per second, PSNR and peak memory, as a Markdown table.
 
 Same model, targets and settings for both: signed Adam 0.1 with step decay, cosine distance, total variation, box, known
 labels, eval mode; a target is the update of one image, of a batch, or of several local steps, which both unroll. breaching attacks
-one target after the other, fedveil all of them together; both may use ``--threads`` threads. The floor is one forward and backward
-pass of the model on all images in one batch.
+one target after the other, fedveil all of them together; both may use ``--threads`` threads. Where breaching cannot be imported,
+its columns are empty. A pass is one forward and backward pass of the model on all images in one batch. "Differenced" says whether
+differences stood for second derivatives.
+
+On a card, a few targets are attacked on the processor, too, and by breaching on the card; PSNR is of these. The peak of the card's
+memory stands beside what ``attacks.gradient.trial_gradients.memory.trial_bytes`` says. Needs torch and torchvision alone: neither
+Flower nor Ray nor Opacus.
 
     uv run --with breaching==0.1.2 python benchmarks/inversion/attack_speed.py
+    python benchmarks/inversion/attack_speed.py --device cuda --targets 64 --repeats 1
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import importlib.util
 import logging
 import os
 import platform
 import resource
 import statistics
 import time
-import warnings
-from collections.abc import Callable
-from copy import deepcopy
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple, TypeVar
 
 import torch
+from peer_breaching import THEIRS, reconstructed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.trial_gradients.memory import trial_bytes
 from attacks.image_measures import psnr
 from attacks.observations import ClientUpdate
 from clients.data.datasets import load_dataset, to_float
@@ -68,6 +78,22 @@ CASES = {
 DATASET = "photos"  # breaching's total variation takes three channels only.
 TOTAL_VARIATION = 1e-2
 LEARNING_RATE = 0.1
+FEW = 4
+"""Targets on the processor and of breaching beside a card, which would take too long with all."""
+HEADER = (
+    "case", "targets", "iterations", "image-iterations/s", "breaching", "ratio (range)", "goal", "x processor", "passes",
+    "PSNR, dB", "breaching, dB", "on the processor, dB", "differenced", "peak, GiB", "of the estimate",
+)  # fmt: skip
+Result = TypeVar("Result")
+
+
+class Attacked(NamedTuple):
+    """Seconds, guesses (N, C, H, W) in [0, 1], whether differences stood for second derivatives, and the peak memory in bytes."""
+
+    seconds: float
+    images: Tensor
+    differenced: bool
+    peak: int
 
 
 def observe(
@@ -81,7 +107,7 @@ def observe(
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
     seen = []
     for own, classes in zip(images.split(each), labels.split(each), strict=True):
-        local = deepcopy(model)
+        local = copy.deepcopy(model)
         optimizer = torch.optim.SGD(local.parameters(), LEARNING_RATE)
         for part, targets in zip(own.split(batch), classes.split(batch), strict=True):
             optimizer.zero_grad()
@@ -107,115 +133,122 @@ def observe(
     return seen, images
 
 
-def run_fedveil(seen: list[ClientUpdate], iterations: int) -> Tensor:
-    """Images in [0, 1] of all targets, attacked together."""
-    attack = GradientInversion(iterations=iterations, total_variation=TOTAL_VARIATION)
-    generators = [torch.Generator().manual_seed(at) for at in range(len(seen))]
-    return torch.cat([guess.images for guess in attack.attack_many(seen, generators)])
-
-
-def run_breaching(seen: list[ClientUpdate], iterations: int) -> Tensor:
-    """Images in [0, 1] of all targets, attacked one after the other."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import breaching  # type: ignore[import-not-found]
-        from omegaconf import OmegaConf, open_dict  # type: ignore[import-not-found]
-    settings = breaching.get_config(overrides=["attack=invertinggradients"]).attack
-    with open_dict(settings):
-        settings.optim.max_iterations = iterations
-        settings.optim.callback = iterations + 1
-        settings.regularization.total_variation.scale = TOTAL_VARIATION
-    found = []
-    for at, one in enumerate(seen):
-        torch.manual_seed(at)
-        metadata = OmegaConf.create(
-            {
-                "modality": "vision",
-                "shape": list(one.input_shape),
-                "mean": list(one.mean),
-                "std": list(one.std),
-                "classes": 10,
-                "task": "classification",
-            }
-        )
-        attacker = breaching.attacks.prepare_attack(one.model, nn.CrossEntropyLoss(), settings)
-        parameters = [parameter.detach() for parameter in one.model.parameters()]
-        local, sent = None, one.gradient()
-        if one.local_steps > 1:
-            assert one.labels is not None
-            batches = list(one.labels.split(one.batch_size))
-            local = {"lr": LEARNING_RATE, "steps": one.local_steps, "data_per_step": one.batch_size, "labels": batches}
-            sent = one.update
-        payload = [{"parameters": parameters, "buffers": list(one.model.buffers()), "metadata": metadata}]
-        shared = [
-            {
-                "gradients": [sent[name] for name, _ in one.model.named_parameters()],
-                "buffers": None,
-                "metadata": {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": local},
-            }
-        ]
-        result, _ = attacker.reconstruct(payload, shared, {})
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (one.mean, one.std))
-        found.append((result["data"].detach() * std + mean).clamp(0, 1))
-    return torch.cat(found)
-
-
-def timed(action: Callable[[], Tensor]) -> tuple[float, Tensor]:
-    """Wall time and result."""
+def waited(device: torch.device, work: Callable[[], Result]) -> tuple[float, Result]:
+    """Wall seconds until the device has done the work, and its result."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     start = time.perf_counter()
-    result = action()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - start, result
 
 
-def forward_backward(model: nn.Module, truth: Tensor) -> float:
+def by_fedveil(seen: Sequence[ClientUpdate], device: torch.device, iterations: int) -> Attacked:
+    """All targets together."""
+    model = copy.deepcopy(seen[0].model).to(device)
+    there = [replace(one, model=model) for one in seen]
+    attack = GradientInversion(iterations=iterations, total_variation=TOTAL_VARIATION, chunk=max(32, len(there)))
+    generators = [torch.Generator().manual_seed(at) for at in range(len(there))]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds, guesses = waited(device, lambda: attack.attack_many(there, generators))
+    peak = (
+        torch.cuda.max_memory_allocated(device)
+        if device.type == "cuda"
+        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
+    images = torch.cat([guess.images for guess in guesses])
+    return Attacked(seconds, images, bool(guesses[0].diagnostics.get("differenced")), peak)
+
+
+def by_breaching(seen: Sequence[ClientUpdate], device: torch.device, iterations: int) -> tuple[float, Tensor]:
+    """Wall seconds and guesses, of one target after the other."""
+    model = copy.deepcopy(seen[0].model).to(device)
+    there = [
+        replace(
+            one,
+            model=model,
+            update={name: value.to(device) for name, value in one.update.items()},
+            labels=None if one.labels is None else one.labels.to(device),
+        )
+        for one in seen
+    ]
+    seconds, found = waited(
+        device, lambda: reconstructed(THEIRS, there, 10, iterations, total_variation=TOTAL_VARIATION)
+    )
+    return seconds, torch.cat(found).cpu()
+
+
+def one_pass(model: nn.Module, truth: Tensor, device: torch.device) -> float:
     """Median seconds of one forward and backward pass on all images together, gradients of weights and images."""
-    images = torch.rand_like(truth).requires_grad_()
-    labels = torch.zeros(len(truth), dtype=torch.long)
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        torch.autograd.grad(F.cross_entropy(model(images), labels), [*model.parameters(), images])
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    own = copy.deepcopy(model).to(device)
+    images = torch.rand_like(truth, device=device).requires_grad_()
+    labels = torch.zeros(len(truth), dtype=torch.long, device=device)
+
+    def run() -> object:
+        return torch.autograd.grad(F.cross_entropy(own(images), labels), [*own.parameters(), images])
+
+    return statistics.median(waited(device, run)[0] for _ in range(20))
+
+
+def line(name: str, targets: int, options: argparse.Namespace) -> list[str]:
+    """A line of the table."""
+    case, device = CASES[name], torch.device(options.device)
+    on_card, targets, iterations = device.type == "cuda", targets or case.targets, options.iterations or case.iterations
+    shape = load_dataset(DATASET).input_shape
+    model = build_model(case.model, num_classes=10, input_shape=shape, width=case.width).eval()
+    seen, truth = observe(model, DATASET, targets, case.batch, case.steps)
+    few = seen[:FEW] if on_card else seen
+    beside = importlib.util.find_spec("breaching") is not None
+    by_fedveil(seen, device, 2)
+    if beside:
+        by_breaching(few[:1], device, 2)
+    rates, peers, passes = [], [], []
+    for _ in range(options.repeats):
+        ours = by_fedveil(seen, device, iterations)
+        rates.append(len(truth) * iterations / ours.seconds)
+        passes.append(ours.seconds / iterations / one_pass(model, truth, device))
+        if beside:
+            seconds, theirs = by_breaching(few, device, iterations)
+            peers.append(len(theirs) * iterations / seconds)
+    ratios = sorted(one / other for one, other in zip(rates, peers, strict=False))
+    here = by_fedveil(few, torch.device("cpu"), iterations) if on_card else None
+    compared = truth[: len(few) * case.batch * case.steps]
+
+    def quality(images: Tensor) -> str:
+        return f"{psnr(images.cpu()[: len(compared)], compared).mean():.2f}"
+
+    estimate = targets * trial_bytes(model, seen[0].input_shape, case.batch * case.steps)
+    return [
+        name, str(targets), str(iterations), f"{statistics.median(rates):.1f}",
+        f"{statistics.median(peers):.1f}" if peers else "-",
+        f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if peers else "-",
+        str(case.goal or "-"),
+        f"{statistics.median(rates) * here.seconds / (len(here.images) * iterations):.1f}" if here else "-",
+        f"{statistics.median(passes):.1f}", quality(ours.images), quality(theirs) if peers else "-",
+        quality(here.images) if here else "-", "yes" if ours.differenced else "no",
+        f"{ours.peak / 2**30:.2f}", f"{ours.peak / estimate:.2f}" if on_card else "-",
+    ]  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--targets", type=int, nargs="*", default=[0], help="a line for each; 0: as the case says")
     parser.add_argument("--iterations", type=int, default=0, help="of each attack; 0: as many as the case says")
     parser.add_argument("--repeats", type=int, default=3, help="of both, one after the other; medians are printed")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("there is no CUDA device; --device cpu runs the same on the processor")
     torch.set_num_threads(options.threads)
-    print(f"{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}")
-    for name in options.cases:
-        case = CASES[name]
-        iterations = options.iterations or case.iterations
-        shape = load_dataset(DATASET).input_shape
-        model = build_model(case.model, num_classes=10, input_shape=shape, width=case.width).eval()
-        seen, truth = observe(model, DATASET, case.targets, case.batch, case.steps)
-        run_fedveil(seen[:1], 2)
-        run_breaching(seen[:1], 2)
-        times, floors = [], []
-        for _ in range(options.repeats):
-            ours, images = timed(lambda seen=seen, n=iterations: run_fedveil(seen, n))  # type: ignore[misc]
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            theirs, other = timed(lambda seen=seen, n=iterations: run_breaching(seen, n))  # type: ignore[misc]
-            times.append((ours, theirs))
-            floors.append(forward_backward(model, truth) * iterations)
-        work = len(truth) * iterations
-        ratios = sorted(theirs / ours for ours, theirs in times)
-        quality = [psnr(guess, truth).mean().item() for guess in (images, other)]
-        print(
-            f"{name} ({DATASET}, {case.targets} targets, {iterations} iterations, {options.repeats} repeats): "
-            f"fedveil {work / statistics.median(ours for ours, _ in times):.1f}, "
-            f"breaching {work / statistics.median(theirs for _, theirs in times):.1f} image-iterations/s, "
-            f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}; goal {case.goal or 'none'}); "
-            f"PSNR {quality[0]:.2f} / {quality[1]:.2f} dB; "
-            f"{statistics.median(ours / floor for (ours, _), floor in zip(times, floors, strict=True)):.1f} x a forward and "
-            f"backward pass; peak memory so far {peak:.2f} GiB",
-            flush=True,
-        )
+    card = f"{torch.cuda.get_device_name(options.device)}, " if options.device.startswith("cuda") else ""
+    about = f"{card}{platform.processor() or platform.machine()}, {options.threads} threads, torch {torch.__version__}"
+    print(f"{about}, {DATASET}, {options.repeats} repeats\n\n| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
+    for name, targets in product(options.cases, options.targets):
+        print(f"| {' | '.join(line(name, targets, options))} |", flush=True)
 
 
 if __name__ == "__main__":

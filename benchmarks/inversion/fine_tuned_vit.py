@@ -30,7 +30,7 @@ def lora(num_classes: int, input_shape: Shape) -> nn.Module:
 
 
 def with_trained_part(model: nn.Module, part: str) -> nn.Module:
-    """A vision transformer of timm that trains its "whole", its "head", its "last block" (with norm and head), or "lora".
+    """A vision transformer of timm that trains its "head", its "last block" (with norm and head), or "lora".
 
     The last has adapters of rank 4 in its attention, and trains these and the head. Each adapter adds B A to a weight. As LoRA
     starts, B is zero, so that the first step moves no A.
@@ -46,7 +46,7 @@ def with_trained_part(model: nn.Module, part: str) -> nn.Module:
         )
         return adapted
     last = len(model.blocks) - 1  # type: ignore[arg-type]
-    prefixes = {"whole": ("",), "head": ("head.",), "last block": (f"blocks.{last}.", "norm.", "head.")}[part]
+    prefixes = {"head": ("head.",), "last block": (f"blocks.{last}.", "norm.", "head.")}[part]
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(prefixes))
     return model

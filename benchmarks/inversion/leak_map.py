@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from leak_networks import NETWORKS, Network
 from leak_picture import draw, printed
 from paired_guesses import CANDIDATES, PairedGuesses
 from peer_strength import LEARNING_RATE, ours, timed
+from studies import add_lines, lines_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -159,15 +159,9 @@ def images_of(column: str, options: argparse.Namespace) -> int:
 
 
 def is_of(line: dict[str, Any], options: argparse.Namespace) -> bool:
-    """Whether a line was measured with these settings; a line that lacks one counts as measured with its default."""
-    column = line["column"]
-    found = (
-        line["attack"],
-        line.get("iterations", ITERATIONS),
-        line.get("n", IMAGES[COLUMNS[column][0]]),
-        line.get("auxiliary", False),
-    )
-    return found == (options.attack, options.iterations, images_of(column, options), options.auxiliary)
+    """Whether a line was measured with these settings."""
+    found = (line["attack"], line["iterations"], line["n"], line["auxiliary"])
+    return found == (options.attack, options.iterations, images_of(line["column"], options), options.auxiliary)
 
 
 def main() -> None:
@@ -183,16 +177,14 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="where to save the map as PNG")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    lines = [line for line in lines if is_of(line, options)]
+    lines = [line for line in lines_of(options.out) if is_of(line, options)]
     done = {(line["network"], line["column"], line["seed"]) for line in lines}
     columns = list(COLUMNS) if "all" in options.columns else options.columns
     for column, seed, name in itertools.product(columns, options.seeds, options.networks):
         if (name, column, seed) in done:
             continue
         lines.append(study(name, column, seed, options))
-        with options.out.open("a") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
+        add_lines(options.out, lines[-1:])
     shown = sorted(COLUMNS, key=lambda column: (COLUMNS[column][1], COLUMNS[column][0]))
     print(printed(lines, list(NETWORKS), shown))
     if options.picture:

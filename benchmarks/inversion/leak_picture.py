@@ -10,11 +10,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
-from audit_tables import table
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from peer_strength import mean_and_reach
+from studies import mean_and_reach, table
 
 Line = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Sequence[Line]]

@@ -1,4 +1,4 @@
-"""The package breaching 0.1.2 on updates of one step, as published or with the batch statistics that an update carries.
+"""The package breaching 0.1.2 on updates, as published or with the batch statistics that an update carries.
 
 A peer is named as in ``parsed``: "breaching" is ``attack=invertinggradients`` as published. "breaching, matched 0.1" adds its
 ``deep_inversion`` at a scale of 0.1, which matches the statistics of the guess to the sent ones, and leaves the network in train
@@ -30,8 +30,18 @@ def parsed(name: str) -> tuple[str, float]:
     return use, float(scale or 0.0)
 
 
-def reconstructed(name: str, seen: Sequence[ClientUpdate], classes: int, iterations: int, seed: int) -> list[Tensor]:
-    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works."""
+def reconstructed(
+    name: str,
+    seen: Sequence[ClientUpdate],
+    classes: int,
+    iterations: int,
+    seed: int = 0,
+    total_variation: float | None = None,
+) -> list[Tensor]:
+    """Its guesses (b, C, H, W) for each update, one after the other, as breaching works; several local steps are unrolled.
+
+    ``total_variation`` is in place of the published weight.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import breaching  # type: ignore[import-not-found]
@@ -43,7 +53,8 @@ def reconstructed(name: str, seen: Sequence[ClientUpdate], classes: int, iterati
         settings.optim.callback = iterations + 1
         if use:
             settings.regularization.deep_inversion = {"scale": scale}
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (seen[0].mean, seen[0].std))
+        if total_variation is not None:
+            settings.regularization.total_variation.scale = total_variation
     found = []
     for at, one in enumerate(seen):
         torch.manual_seed(1000 * seed + at)
@@ -53,10 +64,10 @@ def reconstructed(name: str, seen: Sequence[ClientUpdate], classes: int, iterati
         # Without buffers it attacks a network in train mode.
         buffers = None if one.train_mode else list(one.model.buffers())
         parameters = [parameter.detach() for parameter in one.model.parameters()]
-        gradient = one.gradient()
-        known = {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": None}
+        sent, steps = (one.update, local_steps(one)) if one.local_steps > 1 else (one.gradient(), None)
+        known = {"num_data_points": one.num_examples, "labels": one.labels, "local_hyperparams": steps}
         shared: dict[str, Any] = {
-            "gradients": [gradient[n] for n, _ in one.model.named_parameters()],
+            "gradients": [sent[n] for n, _ in one.model.named_parameters()],
             "buffers": None,
             "metadata": known,
         }
@@ -66,8 +77,17 @@ def reconstructed(name: str, seen: Sequence[ClientUpdate], classes: int, iterati
             keep_statistics(attacker, with_statistics(one))
         payload = {"parameters": parameters, "buffers": buffers, "metadata": metadata}
         result, _ = attacker.reconstruct([payload], [shared], {})
-        found.append((result["data"].detach() * std + mean).clamp(0, 1))
+        guess = result["data"].detach()
+        mean, std = (torch.tensor(values, device=guess.device).view(-1, 1, 1) for values in (one.mean, one.std))
+        found.append((guess * std + mean).clamp(0, 1))
     return found
+
+
+def local_steps(one: ClientUpdate) -> dict[str, Any]:
+    """What breaching must know of several local steps: each on images of its own, in the order of the labels."""
+    assert one.labels is not None
+    batches = list(one.labels.split(one.batch_size))
+    return {"lr": one.learning_rate, "steps": one.local_steps, "data_per_step": one.batch_size, "labels": batches}
 
 
 def with_statistics(one: ClientUpdate) -> list[Tensor]:

@@ -7,14 +7,13 @@ breaching (``attack=invertinggradients`` as it publishes it, but for the number 
 stretches) takes as many as fit into the time of the first of ours, counted by the difference between two short runs. With
 ``--peers "breaching, matched 0.1"`` breaching uses the sent averages, too (``peer_breaching.py``). Time is
 the processor's, on one thread: on an idle machine the clock shows the same. Each image is scored once, paired by the smallest
-total error within its batch: PSNR, SSIM, HaarPSI (piq), and whether it is nearest to its guess among 100 images. A line for
-each method, cell and seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells``
-the tables of what is there are printed.
+total error within its batch: PSNR, SSIM, and whether it is nearest to its guess among 100 images. A line for each method, cell
+and seed is appended to ``--out``, so that a long study can be stopped and taken up again; without ``--cells`` the tables of what
+is there are printed.
 
-    uv run --with breaching==0.1.2 --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --cells all \
-        --seeds 0 1 2 --images 16
+    uv run --with breaching==0.1.2 python benchmarks/inversion/peer_strength.py --cells all --seeds 0 1 2 --images 16
     uv run python benchmarks/inversion/peer_strength.py
-    uv run --with piq==0.8.0 python benchmarks/inversion/peer_strength.py --auxiliary --peers --out settings.jsonl --cells \
+    python benchmarks/inversion/peer_strength.py --auxiliary --peers --out settings.jsonl --cells \
         convnet:group:photos:1 --attacks "InvertingGradients()" "InvertingGradients(total_variation=0.1, signed=False)"
 
 Grey images are given as three equal channels, as breaching's total variation takes no other number. Settings are chosen on images
@@ -25,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import logging
 import math
 import sys
@@ -40,10 +38,9 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
-from audit_tables import table
 from paired_guesses import CANDIDATES, PairedGuesses
 from peer_breaching import THEIRS, parsed, reconstructed
-from scipy import stats
+from studies import add_lines, lines_of, mean_and_reach, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -68,7 +65,7 @@ CELLS = [
 ]
 LEARNING_RATE, SHORT_RUNS = 0.1, (8, 24)
 """Of the clients' one step; iterations between which speed is measured."""
-MEASURES = ("psnr", "ssim", "haarpsi", "picked")
+MEASURES = ("psnr", "ssim", "picked")
 OURS, MEAN = "InvertingGradients()", "mean image"
 
 
@@ -137,7 +134,6 @@ class Cell:
             pairs = PairedGuesses.of(guess, truth)
             found["psnr"] += pairs.psnr().tolist()
             found["ssim"] += ssim(pairs.guess, pairs.truth).tolist()
-            found["haarpsi"] += perceptual(pairs.guess, pairs.truth)
             found["picked"] += pairs.identified(self.others)
         return dict(found)
 
@@ -145,14 +141,6 @@ class Cell:
 def colours(images: Tensor) -> Tensor:
     """(N, 3, H, W) of (N, C, H, W)."""
     return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
-
-
-def perceptual(guess: Tensor, truth: Tensor) -> list[float]:
-    """HaarPSI of each pair, 0 to 1 (Reisenhofer et al. 2018)."""
-    import piq  # type: ignore[import-not-found]
-
-    values: list[float] = piq.haarpsi(guess.clamp(0, 1), truth, reduction="none").tolist()
-    return values
 
 
 def ours(text: str | GradientInversion, cell: Cell, iterations: int, seed: int) -> list[Tensor]:
@@ -200,13 +188,6 @@ def study(cell: Cell, about: dict[str, Any], options: argparse.Namespace) -> Ite
         yield {**about, "method": name, "iterations": iterations, "seconds": took, **cell.scores(found)}
 
 
-def mean_and_reach(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half of its 95 % interval over images (t)."""
-    tensor = torch.tensor(values, dtype=torch.float64)
-    reach = stats.t.ppf(0.975, len(values) - 1) * tensor.std().item() / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return tensor.mean().item(), reach
-
-
 def shown(lines: Sequence[dict[str, Any]]) -> str:
     """A table of all cells; seeds are other weights and other images, and are put together."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -226,12 +207,12 @@ def shown(lines: Sequence[dict[str, Any]]) -> str:
                 str(len({one["seed"] for one in mine})),
                 f"{sum(one['iterations'] for one in mine) / len(mine):.0f}",
                 f"{sum(one['seconds'] for one in mine) / sum(one['n'] for one in mine):.1f}",
-                *("{:.2f} ± {:.2f}".format(*mean_and_reach(values[key])) for key in MEASURES[:3]),
+                *("{:.2f} ± {:.2f}".format(*mean_and_reach(values[key])) for key in MEASURES[:2]),
                 f"{sum(values['picked']):.0f} of {len(values['picked'])}",
                 "{:+.2f} ± {:.2f}".format(*mean_and_reach(gaps)) if gaps and method not in peers[-1:] else "",
             ]
         )
-    header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "HaarPSI", "identified"]
+    header = ["cell", "method", "n", "seeds", "iterations", "s/image", "PSNR, dB", "SSIM", "identified"]
     return table([*header, "dB above the last peer"], body)
 
 
@@ -263,8 +244,7 @@ def main() -> None:
     if odd := [name for name in cells if options.images % int(name.rsplit(":", 1)[1])]:
         parser.error(f"--images {options.images} is no multiple of the batch of {', '.join(odd)}")
     torch.set_num_threads(1)
-    written = options.out.read_text().split("\n")[:-1] if options.out.exists() else []
-    lines = [json.loads(line) for line in written]
+    lines = lines_of(options.out)
     for one in options.peers:
         parsed(one)
     last = [*options.attacks, *options.peers][-1]
@@ -277,8 +257,7 @@ def main() -> None:
         lines += (
             new := list(study(Cell(name, seed, options.images, options.auxiliary, options.averages), about, options))
         )
-        with options.out.open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in new)
+        add_lines(options.out, new)
     print(shown(lines))
 
 
