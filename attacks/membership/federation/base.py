@@ -41,16 +41,13 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         """The failed test, which scores no record."""
         return RoundsTest(None, failure=reason)
 
-    def made(
-        self, history: UpdateHistory, signal: str, most_others: int = 0, *, drops_outliers: bool = False
-    ) -> RoundsTest:
+    def made(self, history: UpdateHistory, signal: str, most_others: int = 0) -> RoundsTest:
         """The test of a client.
 
         Args:
             history: What the server saw.
             signal: One of ``SIGNALS``.
             most_others: Most other clients of a round in the test; above 0, their signals are compared with the client's.
-            drops_outliers: As of ``RoundsTest``.
 
         Raises:
             AttackError: When fewer rounds than ``least_rounds`` are usable, or the model has no gradients of single records.
@@ -72,10 +69,7 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         notes = {"rounds-used": float(len(rounds))}
         if most_others:
             notes["other-clients"] = sum(one.num_clients - 1 for one in rounds) / len(rounds)
-        compared = most_others > 0
-        return RoundsTest(
-            model, diagnostics=notes, rounds=rounds, signal=signal, compared=compared, drops_outliers=drops_outliers
-        )
+        return RoundsTest(model, diagnostics=notes, rounds=rounds, signal=signal, compared=most_others > 0)
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -20,16 +20,15 @@ class FedMIA(FederationAttack):
     The other clients did not train on the record. Their signals in a round are those of non-members: normal, with their mean and
     variance. The score of a round is the probability of a smaller signal. The attack needs no auxiliary data and no training.
 
-    A record that another client holds too raises that client's signal and hides the membership. The authors' code can leave out
-    other clients' cosines that lie three standard deviations or more above their mean. Of fewer than 11 signals none does.
+    A record that another client holds too raises that client's signal and hides the membership. As in the authors' code, other
+    clients' cosines that lie three standard deviations or more above their mean are left out; losses never are. Of fewer than 11
+    signals none lies so far above.
 
     Attributes:
         most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
         signal: "cosine": between the record's gradient at the global model and the client's update (FedMIA-II). "loss": minus the
             loss under the client's model (FedMIA-I).
         most_others: Most other clients of a round that the test holds.
-        outliers: "dropped": of each record, cosines of three standard deviations or more above the mean of the other clients'
-            cosines are left out, as in the authors' code; losses never are. "kept": all count.
     """
 
     source: ClassVar[str] = "Zhu et al. 2025, FedMIA-I (loss) and FedMIA-II (cosine)"
@@ -41,9 +40,7 @@ class FedMIA(FederationAttack):
 
     signal: str = choice_field("cosine", ("cosine", "loss"))
     most_others: int = starts_field(16)
-    outliers: str = choice_field("dropped", ("dropped", "kept"))
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from all clients' updates; deterministic."""
-        drops = self.outliers == "dropped" and self.signal == "cosine"
-        return self.made(observation, self.signal, most_others=self.most_others, drops_outliers=drops)
+        return self.made(observation, self.signal, most_others=self.most_others)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.local_model import overwrite, shared_tensors
-from attacks.membership.federation.signals import SIGNALS, ObservedRound, names_of_updates, signals
+from attacks.membership.federation.signals import COSINE, SIGNALS, ObservedRound, names_of_updates, signals
 from attacks.membership.loss_threshold import Membership
 from attacks.observations import AttackError
 
@@ -35,13 +35,12 @@ class RoundsTest(Membership):
         rounds: The rounds, oldest first.
         signal: One of ``SIGNALS``.
         compared: The score of a round is the tail probability under the other clients' signals (``tail``), not the signal itself.
-        drops_outliers: Outliers among the other clients' signals of a record are left out (``typical``).
+            Outliers among the other clients' cosines of a record are left out (``typical``).
     """
 
     rounds: tuple[ObservedRound, ...] = ()
     signal: str = "loss"
     compared: bool = False
-    drops_outliers: bool = False
 
     @property
     def kind(self) -> str:
@@ -55,17 +54,17 @@ class RoundsTest(Membership):
         total = torch.zeros(len(images), dtype=torch.float64)
         for one in self.rounds:
             found = signals(one, self.signal, self.model, images, classes)
-            total += tail(found, drops_outliers=self.drops_outliers) if self.compared else found[0]
+            total += tail(found, drops_outliers=self.signal == COSINE) if self.compared else found[0]
         return total / len(self.rounds)
 
     def to_tensors(self) -> dict[str, Tensor]:
         """The test as tensors; empty if the attack failed.
 
-        "rounds/settings" holds signal, compared and drops_outliers. "rounds/R/weights/NAME" and "rounds/R/updates/NAME" follow.
+        "rounds/settings" holds signal and compared. "rounds/R/weights/NAME" and "rounds/R/updates/NAME" follow.
         """
         if self.model is None:
             return {}
-        settings = [SIGNALS.index(self.signal), int(self.compared), int(self.drops_outliers)]
+        settings = [SIGNALS.index(self.signal), int(self.compared)]
         tensors = {f"{PART}/settings": torch.tensor(settings)}
         for at, one in enumerate(self.rounds):
             for kind, values in (("weights", one.weights), ("updates", one.updates)):
@@ -81,7 +80,7 @@ class RoundsTest(Membership):
         """
         if not tensors:
             return cls(None, failure="the attack failed and sent no test")
-        signal, compared, drops = _settings(tensors)
+        signal, compared = _settings(tensors)
         held = copy.deepcopy(model)
         numbers = {key.split("/")[1] for key in tensors} - {"settings"}
         if not numbers or numbers != {str(at) for at in range(len(numbers))}:
@@ -89,9 +88,7 @@ class RoundsTest(Membership):
         rounds = tuple(_round(tensors, f"{PART}/{at}/", held) for at in range(len(numbers)))
         if compared and min(one.num_clients for one in rounds) < 2:
             raise AttackError("a round of the test holds no other client's update")
-        return cls(
-            held.eval().requires_grad_(False), rounds=rounds, signal=signal, compared=compared, drops_outliers=drops
-        )
+        return cls(held.eval().requires_grad_(False), rounds=rounds, signal=signal, compared=compared)
 
 
 def tail(found: Tensor, *, drops_outliers: bool = False) -> Tensor:
@@ -125,15 +122,15 @@ def typical(others: Tensor) -> Tensor:
     return below | ~below.any(0) if len(others) >= FEWEST_WITH_OUTLIERS else torch.ones_like(below)
 
 
-def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool, bool]:
+def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
     values = tensors.get(f"{PART}/settings")
-    if values is None or tuple(values.shape) != (3,) or values.is_floating_point():
-        raise AttackError(f"{PART}/settings is missing or is not three whole numbers")
-    at, compared, drops = values.tolist()
-    if not 0 <= at < len(SIGNALS) or compared not in (0, 1) or drops not in (0, 1):
-        allowed = f"0 to {len(SIGNALS) - 1}, and twice 0 or 1"
-        raise AttackError(f"{PART}/settings holds {at}, {compared} and {drops}; allowed: {allowed}")
-    return SIGNALS[at], bool(compared), bool(drops)
+    if values is None or tuple(values.shape) != (2,) or values.is_floating_point():
+        raise AttackError(f"{PART}/settings is missing or is not two whole numbers")
+    at, compared = values.tolist()
+    if not 0 <= at < len(SIGNALS) or compared not in (0, 1):
+        allowed = f"0 to {len(SIGNALS) - 1}, and 0 or 1"
+        raise AttackError(f"{PART}/settings holds {at} and {compared}; allowed: {allowed}")
+    return SIGNALS[at], bool(compared)
 
 
 def _round(tensors: Mapping[str, Tensor], prefix: str, held: nn.Module) -> ObservedRound:
