@@ -12,7 +12,6 @@ from torch import Tensor
 from attacks.base import OWN_OBJECTIVE, Knowledge
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
-from attacks.image_measures import total_variation
 from attacks.normalisation import Normalisation, normalise
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf, key_of
@@ -81,7 +80,7 @@ class Prepared:
 class FeatureInversion(SmashedAttack[Reconstruction]):
     """Optimise a batch of images until the client half would send the observed smashed data for them.
 
-        argmin_x  |F(x) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x),    F = defences, noise left out, on the edge(x)
+        argmin_x  |F(x) - z|^2 / (numel(z) Var(z)),    F = defences, noise left out, on the edge(x)
 
     F follows the defences' algorithm. The order of the tokens is unknown, and ``permutation`` sets an assumption. Against shuffling
     only "oracle" is right. The client's blocks mix the tokens of one row and are inverted in the assumed order too: a wrong order
@@ -99,7 +98,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         iterations: Steps of Adam (AMSGrad), 500,000 in the reference code. The lowest objective is returned; with "resampled"
             the lowest of a single draw.
         learning_rate: Learning rate for images in [0, 1], falling to zero along a half cosine; 0.001 in the paper.
-        total_variation: Weight of the image prior; 0 in the paper.
         reader_iterations: Training steps for "jigsaw".
     """
 
@@ -115,7 +113,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     permutation: str = choice_field("fixed", PERMUTATIONS)
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)
-    total_variation: float = scale_field(0.0, zero=True)
     reader_iterations: int = steps_field(500)
     learned: Prepared | None = field(default=None, repr=False, compare=False)
 
@@ -156,8 +153,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
             sent = assumed.features(images, drawn)
             if sent.shape != features.shape:
                 raise AttackError(f"smashed data have shape {tuple(features.shape)}, expected {tuple(sent.shape)}")
-            error = (sent - features).square().mean() / features.var().clamp_min(1e-12)
-            return error + self.total_variation * total_variation(images).mean()
+            return (sent - features).square().mean() / features.var().clamp_min(1e-12)
 
         start = features.new_full((len(features), *observation.input_shape), 0.5)
         images, _ = minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))
