@@ -18,9 +18,8 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import choice_field, scale_field, starts_field, steps_field
+from defenses.checks import scale_field, starts_field, steps_field
 
-SAMPLES = ("differences", "values")
 LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
 BEYOND_RANGE = 0.005
@@ -40,7 +39,7 @@ class CocktailParty(SolvingAttack):
     without a bias, an image gets the sign and factor with the largest contrast within [0, 1].
 
     Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent. The published samples,
-    ``values``, fail on digits from our start and with our budget. Differences are linear, so that the same U applies.
+    values of pixels, fail on digits from our start and with our budget. Differences are linear, so that the same U applies.
 
     The layer is the first on the pixels. Without one, it is the first linear layer, whose features are separated and then inverted
     as by ``HeadInversion``. Sparse features (three of four are zero) can be separated. Features with few zeros cannot, and only
@@ -54,7 +53,6 @@ class CocktailParty(SolvingAttack):
     ``FeatureImages``.
 
     Attributes:
-        samples: "differences" | "values" (of pixels; of features always their values).
         restarts: Fixed points from random starts, each with its descent; the lowest objective is returned.
         iterations: Steps of the descent.
         learning_rate: Learning rate of the descent's unit rows.
@@ -76,7 +74,6 @@ class CocktailParty(SolvingAttack):
     selection: ClassVar[str] = OWN_OBJECTIVE
     quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
 
-    samples: str = choice_field("differences", SAMPLES)
     restarts: int = starts_field(2)
     iterations: int = steps_field(600)
     learning_rate: float = scale_field(0.005)
@@ -115,9 +112,7 @@ class CocktailParty(SolvingAttack):
         mixtures, lengths = parts.right, parts.right.norm(dim=1)
         noise = parts.gap * float(lengths.min() / lengths.max())
         differences = mixtures if shape is None else _differences(mixtures.view(-1, *shape))
-        # What is sparse is so about zero; pixels, whose zero is arbitrary, vary about their mean.
-        values = shape is not None and self.samples == "values"
-        white = Whitened.of(mixtures - mixtures.mean(1, keepdim=True) if values else differences, noise)
+        white = Whitened.of(differences, noise)
         if white is None:
             raise AttackError(
                 "does not apply: an example is constant, or a combination of others, and cannot be separated"

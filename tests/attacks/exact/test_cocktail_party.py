@@ -40,7 +40,7 @@ def alike(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def unmixed(mixtures: np.ndarray, **changes: float) -> np.ndarray:
-    attack = CocktailParty(samples="values", total_variation=0.0, iterations=200, restarts=1, **changes)  # type: ignore[arg-type]
+    attack = CocktailParty(total_variation=0.0, iterations=200, restarts=1, **changes)  # type: ignore[arg-type]
     parts = LowRank(torch.eye(len(mixtures), dtype=torch.float64), torch.from_numpy(mixtures), 0.0)
     return np.asarray(attack.unmixing(parts, None, stream(), {}).numpy() @ mixtures)
 
@@ -99,7 +99,5 @@ def test_where_it_does_not_apply_it_says_so() -> None:
         (observe(network(100, nn.ReLU()), flat, classes(3)), "an example is constant"),
     )
     assert_refused(QUICK, cases)
-    assert_limits(
-        CocktailParty, restarts=(0, 1), samples=("all", "values"), relaxation=(0.0, 1.0), temperature=(-1.0, 1.0),
-        negentropy=(-1.0, 1.0),
-    )  # fmt: skip
+    limits = {"restarts": (0, 1), "relaxation": (0.0, 1.0), "temperature": (-1.0, 1.0), "negentropy": (-1.0, 1.0)}
+    assert_limits(CocktailParty, **limits)
