@@ -1,6 +1,6 @@
 """Algorithm 1 of VisualMixer written down slowly: one image, one region and one window at a time.
 
-The tests compare the vectorised version with it, and the benchmark times both.
+The tests compare the vectorised version with it.
 """
 
 import math
@@ -72,29 +72,6 @@ def reference_partition(
         else:
             pending.extend(divide(region, half))
     return windows
-
-
-def reference_visual_mixer(
-    images: Tensor,
-    generator: torch.Generator,
-    lower: int,
-    upper: int,
-    density: str = "normalised",
-    strict_lower: bool = False,
-    channels: str = "per-channel",
-) -> Tensor:
-    """Shuffles images (B, C, H, W), window by window."""
-    mixed = images.clone()
-    for image in mixed:
-        for window in reference_partition(image, lower, upper, density, strict_lower):
-            pixels = crop(image, window)
-            flat = pixels.flatten(1)
-            if channels == "spatial":
-                flat = flat[:, torch.randperm(flat.shape[1], generator=generator)]
-            else:
-                flat = torch.stack([row[torch.randperm(len(row), generator=generator)] for row in flat])
-            pixels.copy_(flat.view_as(pixels))
-    return mixed
 
 
 def crop(image: Tensor, region: Region) -> Tensor:

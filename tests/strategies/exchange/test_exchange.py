@@ -16,7 +16,6 @@ def exchange_over(clock: Clock, plans: dict[int, list[tuple[float, int]]], timeo
 
 
 CRASHED = error_code("MESSAGE_UNAVAILABLE")
-RAISED = error_code("CLIENT_APP_RAISED_EXCEPTION")
 
 
 def test_replies_come_in_order_of_partition_whoever_is_first(clock: Clock) -> None:
