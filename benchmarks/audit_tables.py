@@ -1,29 +1,36 @@
-"""Prints README's table and the tables of benchmarks/results/federated.md from finished runs, seeds side by side.
+"""Prints tables of finished runs that differ in their seeds alone: means over seeds, and differences with their intervals.
 
-    fedveil run --out runs/seed0
-    fedveil run -s seed=1 --out runs/seed1
-    python benchmarks/audit_tables.py runs/seed0 runs/seed1
+    for seed in 0 1; do fedveil run -s seed=$seed --out runs/seed$seed; done
+    python benchmarks/audit_tables.py runs/seed*
 
-The first table has the strongest attack on each defence, as the report leads with it: the one that recovers the largest share
-of the images. All its columns are of that attack and round but the last of a seed: the best-recovered image of all attacks, and by
-how much it lies above the best null baseline for it. The second table has every attack in every attacked round. PSNR and SSIM are
-means over the images against the original. "Identified" counts the images that were nearest to their guess among the candidates,
-"above own colour" the recovered images that lie above the flat image of their own mean colour, where these are fewer. Marked are
-* not validated, + under-powered, ^ upper bounds.
+The first table has a line a defence: images recovered by the strongest attack (which recovers the largest share, over all seeds),
+accuracy as deployed after the last round, its difference to no defence (to the same training defence alone, if that ran) with a
+95 % interval (Student's t over seeds), its change in the last quarter of the rounds, the strongest attack, and the best-recovered
+image of all attacks. If each attack knows more than a server, the strongest of these stands there. The second table has a line an
+attack and attacked model, against the original and the transformed image, each beside the mean image's score; null baselines
+follow. Marked are * not validated, + under-powered, ^ upper bounds. A model that is served at several cuts has these tables for
+each cut. The report of a run has what is special about its scenario.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from defenses.base import TrainingDefense
+from defenses.pipeline import Pipeline
+from defenses.spec import parse
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.readability import image_score, strength
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.score import Score, interval
 from simulations.report.studies.study import Study
 
-SPENT = ("epsilon", "epsilon_with_probes")
+FREE = {"seed", "output-dir", "resume", "experiment"}
+"""Settings that may differ between the runs."""
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
 
 
@@ -33,161 +40,169 @@ def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
-def read_whole(run: Path) -> ReadRun:
-    """A finished run.
+def read(runs: Sequence[Path]) -> list[tuple[Study, list[Line]]]:
+    """All runs as one, and its studies: several if a model is served at several cuts.
 
     Raises:
-        SystemExit: When anything of it cannot be read.
+        SystemExit: If the runs differ in more than their seeds, or a part of one cannot be read.
     """
-    found = read_run(run)
-    if found.notes:
-        raise SystemExit(f"{run}: {'; '.join(found.notes)}")
-    return found
+    found = [read_run(run) for run in runs]
+    for path, run in zip(runs, found, strict=True):
+        if run.notes:
+            raise SystemExit(f"{path}: {'; '.join(run.notes)}")
+        first, settings = _settings(found[0]), _settings(run)
+        if different := sorted(key for key in first.keys() | settings.keys() if first.get(key) != settings.get(key)):
+            raise SystemExit(
+                f"{path} and {runs[0]} differ in {', '.join(different)}; they may differ in their seeds only"
+            )
+    merged = functools.reduce(ReadRun.beside, found)
+    return [(study, merged.lines(study)) for study in merged.studies]
 
 
-def study_of(run: Path) -> tuple[Study, list[Line]]:
-    """The one study of a run directory, and its summary.
-
-    Raises:
-        SystemExit: When anything of it cannot be read, or there are several: a model served at several cuts has one for each.
-    """
-    found = read_whole(run)
-    if len(found.studies) != 1:
-        raise SystemExit(
-            f"{run} holds {len(found.studies)} studies, not one; see over_seeds.py and inference_tables.py"
-        )
-    return found.studies[0], found.lines(found.studies[0])
+def _settings(run: ReadRun) -> dict[str, object]:
+    settings = {key: value for key, value in run.config["config"].items() if key not in FREE}
+    return settings | {
+        "defenses": run.config["pipelines"]
+    }  # versions wrote the text of the same pipelines in other ways
 
 
-def when(cell: Cell) -> str:
-    """What was attacked."""
+def _named(defense: str) -> str:
+    return f"`{defense}`" if defense else "none"
+
+
+def _when(cell: Cell) -> str:
     return "final model" if cell.final else "initial model" if cell.round == 1 else f"round {cell.round}"
 
 
-def attack(cells: Sequence[Cell]) -> str:
-    """Its name, and every mark that it has in any run."""
-    marks = {"^" if cell.is_upper_bound else MARKS.get(cell.status, "") for cell in cells}
-    return ", then ".join(f"`{stage}`" for stage in cells[0].attack.split(" | ")) + "".join(sorted(marks))
+def _attack(cell: Cell) -> str:
+    """Its name, with its mark."""
+    mark = "^" if cell.is_upper_bound else MARKS.get(cell.status, "")
+    return ", then ".join(f"`{stage}`" for stage in cell.attack.split(" | ")) + mark
 
 
-def number(cell: Cell, metric: str, reference: str, digits: int, *, worst: bool = False) -> str:
-    """A mean, with half its interval or its worst image."""
+def _number(cell: Cell, metric: str, reference: str, digits: int = 1) -> str:
+    """A mean, with half its interval."""
     score = cell.scores.get((metric, reference))
     if score is None or score.mean is None:
         return "-"
-    text = f"{score.mean:.{digits}f}"
-    if worst:
-        return text + (f" ({score.worst:.{digits}f})" if score.worst is not None else "")
-    return text + (f" ± {score.high - score.mean:.{digits}f}" if score.high is not None else "")
+    return f"{score.mean:.{digits}f}" + (f" ± {score.high - score.mean:.{digits}f}" if score.high is not None else "")
 
 
-def share(cell: Cell, metric: str) -> str:
-    """How many images of how many, of a score that is 0 or 1 for each."""
-    score = cell.scores.get((metric, ""))
-    return f"{round(score.mean * score.n)} of {score.n}" if score is not None and score.mean is not None else "-"
-
-
-def picked(cell: Cell) -> str:
-    """How many were identified, of how many."""
-    return f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else "-"
-
-
-def recovered(cell: Cell) -> str:
-    """How many were recovered, of how many, with the interval of that share."""
+def _recovered(cell: Cell) -> str:
+    """How many images were recovered, of how many, with the interval of that share."""
     if cell.recovered is None or cell.share is None:
         return "-"
-    share = cell.share
-    ends = (
-        f" ({100 * share.low:.0f} to {100 * share.high:.0f} %)"
-        if share.low is not None and share.high is not None
-        else ""
-    )
     own = cell.detailed is not None and cell.detailed < cell.recovered[0]
-    return f"{cell.recovered[0]} of {cell.recovered[1]}{ends}{f', {cell.detailed} above own colour' if own else ''}"
+    above = f", {cell.detailed} above own colour" if own else ""
+    return f"{cell.recovered[0]} of {cell.recovered[1]}{_ends(cell.share, 0, ' %')}{above}"
 
 
-def best_image(line: Line, lead: Cell) -> str:
-    """The best-recovered image of all attacks; whose it is where it is not the strongest attack's."""
-    of = line.best_image
-    if of is None or of.best is None:
+def _ends(score: Score, digits: int, unit: str = "") -> str:
+    if score.low is None or score.high is None:
+        return ""
+    return f" ({100 * score.low:.{digits}f} to {100 * score.high:.{digits}f}{unit})"
+
+
+def _percent(score: Score | None) -> str:
+    """A share with its interval."""
+    return "-" if score is None or score.mean is None else f"{100 * score.mean:.1f}{_ends(score, 1)}"
+
+
+def _difference(line: Line, lines: Sequence[Line]) -> str:
+    """In points, to no defence or to the same training defence alone: the mean over shared seeds, and its interval."""
+    stages = [stage for stage in parse(line.defense).defenses if isinstance(stage, TrainingDefense)]
+    alone = str(Pipeline(tuple(stages)))
+    plain = next((one for one in lines if one.defense == alone and one is not line), lines[0])
+    own, base = (one.deployed.by_seed if one.deployed else {} for one in (line, plain))
+    each = [100 * (own[seed] - base[seed]) for seed in sorted(own.keys() & base.keys())]
+    if line is plain or not each:
         return "-"
-    same = lead.best is not None and lead.best.gain >= of.best.gain
-    whose = "" if same else f", by {attack([of])}, {when(of)}"
-    return f"+{of.best.gain:.1f} ({of.best.psnr:.1f}){whose}"
+    low, high = interval(each)
+    ends = f" ({low:+.1f} to {high:+.1f})" if low is not None and high is not None else ""
+    return f"{sum(each) / len(each):+.1f}{ends}"
 
 
-def headline(runs: Sequence[tuple[Study, list[Line]]]) -> str:
-    """One line a defence, a group of columns a seed."""
-    per_run = (
-        "recovered", "accuracy (change)", "strongest attack", "PSNR, dB", "SSIM", "best of all attacks, dB over null (PSNR)",
-    )  # fmt: skip
-    seeds = [study.seeds[0] for study, _ in runs]
-    header = ["defence", *(f"{name}, seed {seed}" for seed in seeds for name in per_run), "epsilon"]
-    lines = []
-    for at, first in enumerate(runs[0][1]):
-        cells = [f"`{first.defense}`" if first.defense else "none"]
-        for _, summary in runs:
-            line = summary[at]
-            best = line.strongest
-            accuracy = line.deployed
-            cells.append(recovered(best) if best else "-")
-            moved = line.change.mean if line.change else None
-            change = f" ({round(100 * moved, 1) + 0.0:+.1f})" if moved is not None else ""
-            cells.append(f"{100 * accuracy.mean:.1f} %{change}" if accuracy and accuracy.mean is not None else "-")
-            cells += (
-                [f"{attack([best])}, {when(best)}", number(best, "psnr", "original", 1), number(best, "ssim", "original", 2),
-                 best_image(line, best)]
-                if best else ["-"] * 4
-            )  # fmt: skip
-        budgets = [[getattr(summary[at], name) for _, summary in runs] for name in SPENT]
-        spent = [max(e for e in found if e is not None) for found in budgets if any(e is not None for e in found)]
-        cells.append(" (with probes ".join(f"{epsilon:.1f}" for epsilon in spent) + (")" if len(spent) > 1 else ""))
-        lines.append(cells)
-    return table(header, lines)
+def _change(study: Study, line: Line) -> str:
+    """Points by which the mean accuracy changed in the last quarter of the rounds, and its range in that quarter."""
+    reference = "transformed" if line.protected else "original"
+    scores = study.series(line.defense, "test-accuracy", reference)
+    series = {at: score.mean for at, score in scores.items() if score.mean is not None}
+    before = max((at for at in series if at <= round(0.75 * (line.round or 0))), default=None)
+    if before is None or line.round not in series:
+        return "-"
+    late = [value for at, value in series.items() if at >= before]
+    return f"{100 * (series[line.round] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
 
 
-def everything(runs: Sequence[tuple[Study, list[Line]]], reference: str) -> str:
-    """One line a defence, attack and attacked round; null baselines below."""
-    names = ("PSNR, dB", "recovered", "identified", "recognised")
-    seeds = [study.seeds[0] for study, _ in runs]
-    header = ["defence", "attack", "attacked", "n", *(f"{name}, seed {seed}" for seed in seeds for name in names)]
-    found: dict[tuple[str, str, int], dict[int, Cell]] = {}
-    for at, (study, _) in enumerate(runs):
-        # Clients hold the same images under every defence, and in every round.
-        blind = [cell for cell in study.null_cells if not cell.defense and cell.observation != "training update"]
-        for cell in (*study.cells, *(cell for cell in blind if cell.round == blind[0].round)):
-            if ("psnr", reference) in cell.scores:
-                found.setdefault((cell.defense, cell.attack, cell.round), {})[at] = cell
-    lines = []
-    for of in found.values():
-        cells = list(of.values())
-        blind_guess = cells[0].attack.rpartition(":")[2] if ":" in cells[0].attack else ""
-        counts = sorted({cell.scores["psnr", reference].n for cell in cells})
-        line = [
-            f"`{cells[0].defense}`" if cells[0].defense else "none", blind_guess or attack(cells),
-            "no attack" if blind_guess else when(cells[0]), " or ".join(map(str, counts)),
-        ]  # fmt: skip
-        for at in range(len(runs)):
-            cell = of.get(at)
-            numbers = (
-                [number(cell, "psnr", reference, 1), recovered(cell), picked(cell), share(cell, "recognition")]
-                if cell
-                else []
-            )
-            line += numbers or ["-"] * len(names)
-        lines.append(line)
-    return table(header, lines)
+def _best_image(line: Line) -> str:
+    of = line.best_image
+    return (
+        f"+{of.best.gain:.1f} ({of.best.psnr:.1f}) by {_attack(of)}" if of is not None and of.best is not None else "-"
+    )
+
+
+def defences(study: Study, lines: Sequence[Line]) -> str:
+    """The first table."""
+    header = [
+        "defence", "recovered", "accuracy, %", "less plain, points", "last quarter, points", "strongest attack", "PSNR, dB",
+        "SSIM", "n", "best image, dB over null (PSNR)", "AUC", "epsilon",
+    ]  # fmt: skip
+    found = []
+    for line in lines:
+        bounds = (cell for cell in study.cells_of(line.defense) if image_score(cell) is not None)
+        best = line.strongest or max(bounds, key=strength, default=None)
+        auc = line.membership.mean("membership-auc") if line.membership else None
+        of_best = (
+            [f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original"), _number(best, "ssim", "original", 2),
+             str(best.psnr.n) if best.psnr else "-"]
+            if best else ["-"] * 4
+        )  # fmt: skip
+        found.append([
+            _named(line.defense), _recovered(best) if best else "-", _percent(line.deployed), _difference(line, lines),
+            _change(study, line), *of_best, _best_image(line), "-" if auc is None else f"{auc:.2f}",
+            "-" if line.epsilon is None else f"{line.epsilon:.1f}",
+        ])  # fmt: skip
+    return table(header, found)
+
+
+def attacks(study: Study) -> str:
+    """The second table."""
+    header = [
+        "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
+        "mean image, to the same", "recovered", "identified",
+    ]  # fmt: skip
+    blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
+    last = blind[0].round if blind else None
+    found = []
+    for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
+        if score := cell.scores.get(("psnr", "original")):
+            name = f"{cell.name} ({cell.observation})" if cell in blind else _attack(cell)
+            measured = [
+                text for reference in ("original", "transformed")
+                for text in (_number(cell, "psnr", reference), _mean_image(cell, reference))
+            ]  # fmt: skip
+            picked = f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else "-"
+            found.append([_named(cell.defense), name, _when(cell), str(score.n), *measured, _recovered(cell), picked])
+    return table(header, found)
+
+
+def _mean_image(cell: Cell, reference: str) -> str:
+    """The score of the mean image, which needs no attack."""
+    known = cell.null_scores.get(("psnr", reference), {}).get("mean")
+    return "-" if known is None else f"{known:.1f}"
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs, alike but for the seed")
-    parser.add_argument("--reference", choices=("original", "transformed"), default="original")
-    arguments = parser.parse_args()
-    runs = [study_of(run) for run in arguments.runs]
-    print(headline(runs), end="\n\n")
-    print(everything(runs, arguments.reference))
+    for study, lines in read(parser.parse_args().runs):
+        validated = sum(cell.status == "ok" for cell in study.cells)
+        seeds = ", ".join(map(str, study.seeds))
+        print(
+            f"{' · '.join(study.words)}\n\nSeeds {seeds}; {validated} of {len(study.cells)} attacked cells are validated.\n"
+        )
+        print(defences(study, lines), attacks(study), sep="\n\n", end="\n\n")
 
 
 if __name__ == "__main__":

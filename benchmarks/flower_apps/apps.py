@@ -1,184 +1,212 @@
-"""Flower's examples that are audited, and those that cannot be: which data they get, and the lines that an audit adds to each."""
+"""Flower's examples that are audited, and variants of them: edits of a copy, the lines of the audit among them."""
 
 from __future__ import annotations
 
-from edits import Before, Replace
-from parts import CIFAR, FASHION, HALVES, MNIST, SHARE, App, client, disk, from_disk, loaders_of, server, wrapped
-from private import PRIVATE
-from variants import QUICKSTART, VARIANTS
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-SHORT = 'probe_attacks="InvertingGradients(iterations=60, restarts=1); LabelInference()", '
-"""For networks on which the usual attack takes more than minutes on two cores."""
-MONAI = "learning_rate=1e-5, local_epochs=1, settings=context.run_config"
-FASTAI = "learning_rate=1e-3, local_epochs=1, batch_size=32"
 
-APPS = {
-    "quickstart-pytorch": App(
-        "SGD with momentum", "examples/quickstart-pytorch", "pytorchexample", CIFAR, QUICKSTART
-    ),
-    "advanced-pytorch": App(
-        "own strategy with its own `start`; augmentation; heads kept per client", "examples/advanced-pytorch",
-        "pytorch_example", FASHION,
-        (
-            *server(
-                "pytorch_example",
-                wrapped('momentum=0.9, batch_size=32, settings=context.run_config'),
-            ),
-            *client(
-                "pytorch_example",
-                """
-def pixels(context):
-    from pytorch_example.task import apply_eval_transforms
+class EditError(ValueError):
+    """The place of an edit is not in the file: the app has changed."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of one file of an app.
+
+    Attributes:
+        file: Path in the app.
+        place: Start of the one line before which ``lines`` go, as far indented; "" for the end of the file.
+        lines: New lines; ``@OUT@`` stands for the folder of the audit.
+        old: A text in the file that ``lines`` replace, in place of ``place``.
+    """
+
+    file: str
+    place: str
+    lines: str
+    old: str = ""
+
+    def apply(self, text: str) -> str:
+        """The text of the file afterwards; ``EditError`` if the place does not occur exactly once."""
+        if self.old:
+            self._require_one(text.count(self.old))
+            return text.replace(self.old, self.lines)
+        if not self.place:
+            return text.rstrip("\n") + "\n\n\n" + self.lines.strip("\n") + "\n"
+        every = text.splitlines(keepends=True)
+        places = [at for at, line in enumerate(every) if line.strip().startswith(self.place)]
+        self._require_one(len(places))
+        line = every[places[0]]
+        indent = line[: len(line) - len(line.lstrip())]
+        every.insert(places[0], "".join(f"{indent}{one}\n" for one in self.lines.splitlines()))
+        return "".join(every)
+
+    def _require_one(self, count: int) -> None:
+        if count != 1:
+            raise EditError(f"{self.file} has {self.old or self.place!r} {count} times; expected 1")
+
+
+def apply_all(folder: Path, edits: Iterable[Edit], out: str) -> int:
+    """Edit the files of an app for an audit in ``out``; how many lines that are not empty were added or changed."""
+    added = 0
+    for edit in edits:
+        path = folder / edit.file
+        before = path.read_text(encoding="utf-8")
+        after = edit.apply(before).replace("@OUT@", out)
+        path.write_text(after, encoding="utf-8")
+        changes = difflib.ndiff(before.splitlines(), after.splitlines())
+        added += sum(line.startswith("+ ") and bool(line[2:].strip()) for line in changes)
+    return added
+
+
+@dataclass(frozen=True)
+class App:
+    """An app of Flower's repository, or a variant of one.
+
+    Attributes:
+        special: What is special about it.
+        folder: In the checkout.
+        package: Of its code.
+        audit: The edits that audit it.
+        variant: Edits that make a variant.
+        config: Run configuration, beside one round.
+        clients: Number of nodes.
+        mentions: Patterns of caveats that are true of the app, so that its page must state them.
+    """
+
+    special: str
+    folder: str
+    package: str
+    audit: tuple[Edit, ...]
+    variant: tuple[Edit, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    clients: int = 2
+    mentions: tuple[str, ...] = ()
+
+
+def audit_lines(
+    package: str, loaders: str, options: str, at_clients: tuple[Edit, ...] = (), also: str = ""
+) -> tuple[Edit, ...]:
+    """The lines of an audit.
+
+    Args:
+        package: Of the app.
+        loaders: Call of the training and the test loader, where ``own`` is the node's configuration.
+        options: Of ``audited``.
+        at_clients: Further edits.
+        also: Further names that the clients import.
+    """
+    server, client = f"{package}/server_app.py", f"{package}/client_app.py"
+    return (
+        Edit(server, "app = ServerApp()", "from simulations.audited import audited"),
+        Edit(server, "result = strategy.start(", f'strategy = audited(strategy, "@OUT@", Net, momentum=0.9, {options})'),
+        Edit(client, "app = ClientApp(", f"from clients import answer_audits{also}"),
+        *at_clients,
+        Edit(client, "", f"""def pixels(context):
     own = context.node_config
-    both = [one.dataset.with_transform(apply_eval_transforms) for one in load_data(own["partition-id"], own["num-partitions"])]
-    return tuple([((one["image"] * 0.3081 + 0.1307).clamp(0, 1), one["label"]) for one in part] for part in both)
-""",
-                "answer_audits(app, model=Net, data=pixels, mean=0.1307, std=0.3081)",
-            ),
-        ),
-        repair=(Replace(
-            "pytorch_example/task.py", "from flwr.common.typing import UserConfig", "from flwr.app import UserConfig",
-        ),),
-        truth="dirichlet",
-        mentions=("augment", "all layers learn"),
+    both = {loaders}
+    return tuple([(one["img"] / 2 + 0.5, one["label"]) for one in part.dataset] for part in both)
+
+
+answer_audits(app, model=Net, data=pixels, mean=0.5, std=0.5)"""),
+    )  # fmt: skip
+
+
+def quickstart(
+    special: str, *variant: Edit, options: str = "", mentions: tuple[str, ...] = (), clients: int = 2, **config: Any
+) -> App:
+    """Flower's quickstart, or a variant of it."""
+    lines = audit_lines(
+        "pytorchexample",
+        'load_data(own["partition-id"], own["num-partitions"], 32)',
+        f"settings=context.run_config{options}",
+    )
+    return App(
+        special, "examples/quickstart-pytorch", "pytorchexample", lines, variant,
+        {name.replace("_", "-"): value for name, value in config.items()}, clients, mentions,
+    )  # fmt: skip
+
+
+PRIVATE = "opacus_fl/client_app.py"
+OPACUS = 'load_data(own["partition-id"], own["num-partitions"])'
+AT_STEP = (
+    Edit(
+        PRIVATE, "privacy_engine = PrivacyEngine(", "train_loader = with_canaries(train_loader, context, seed=@SEED@)"
+    ),
+    Edit(PRIVATE, "epsilon = train(", "set_canary_gradients(private_model, optimizer, context)"),
+)
+
+
+def canaries(special: str, *variant: Edit) -> App:
+    """Flower's example of Opacus with canaries in its training, or a variant of it."""
+    options = 'probe_attacks="", learning_rate=0.001, canaries=True, rounds=range(1, num_rounds + 1)'
+    lines = audit_lines("opacus_fl", OPACUS, options, AT_STEP, ", set_canary_gradients, with_canaries")
+    return App(special, "examples/opacus", "opacus_fl", lines, variant, {"num-server-rounds": 3})
+
+
+def bug(name: str, parameters: str, value: str) -> Edit:
+    """A planted bug: what stands in place of noisy gradients."""
+    return Edit(PRIVATE, "epsilon = train(", f"""add_noise = optimizer.add_noise
+def {name}():
+    add_noise()
+    for one in {parameters}:
+        one.grad = {value}
+optimizer.add_noise = {name}""")  # fmt: skip
+
+
+TASK = "pytorchexample/task.py"
+FULL = Edit(
+    "opacus_fl/task.py",
+    "",
+    'partition_train_test["train"], batch_size=10**6',
+    'partition_train_test["train"], batch_size=32',
+)
+BOTH = "PatchEmbeddingInversion(); LabelInference()"
+LONG = "InvertingGradients(iterations=300); SurrogateMatching(iterations=300); LabelInference()"
+APPS = {
+    "quickstart-pytorch": quickstart("SGD with momentum"),
+    "quickstart/inverted": quickstart(
+        "10 clients, 5 rounds of 3 local epochs", options=f', rounds=(1, 5), update_attacks="{LONG}"', clients=10,
+        num_server_rounds=5, local_epochs=3, fraction_evaluate=0.0,
+    ),
+    "own/adam": quickstart(
+        "Adam", Edit(TASK, "", "Adam(net.parameters(), lr=lr)", "SGD(net.parameters(), lr=lr, momentum=0.9)"),
+        mentions=("optimizer",), learning_rate=0.001,
+    ),
+    "own/batchnorm": quickstart(
+        "BatchNorm", Edit(TASK, "self.fc1 =", "self.bn = nn.BatchNorm2d(16)"),
+        Edit(TASK, "", "F.relu(self.bn(self.conv2(x)))", "F.relu(self.conv2(x))"), mentions=("BatchNorm",),
+    ),
+    "own/vit": quickstart(
+        "a vision transformer of timm, trained whole",
+        Edit(TASK, "", "from timm.models.vision_transformer import VisionTransformer\n\n\nclass Convolutional(nn.Module):",
+             "class Net(nn.Module):"),
+        Edit(TASK, "", "super(Convolutional, self)", "super(Net, self)"),
+        Edit(TASK, "fds = None", """class Net(VisionTransformer):
+    def __init__(self):
+        super().__init__(img_size=32, patch_size=4, num_classes=10, embed_dim=128, depth=4, num_heads=4)
+
+
+"""),
+        options=f', probe_attacks="{BOTH}", update_attacks="{BOTH}"',
     ),
     "opacus": App(
-        "DP-SGD inside `train`; learning rate and batch size in the client", "examples/opacus", "opacus_fl", CIFAR,
-        (
-            *server("opacus_fl", wrapped('momentum=0.9, learning_rate=0.001, local_epochs=1, batch_size=32')),
-            *client("opacus_fl", loaders_of('load_data(own["partition-id"], own["num-partitions"])'), HALVES),
-        ),
+        "DP-SGD inside `train`", "examples/opacus", "opacus_fl",
+        audit_lines("opacus_fl", OPACUS, "learning_rate=0.001, local_epochs=1, batch_size=32"),
         mentions=("clipping or noise inside",),
     ),
-    "custom-mods": App(
-        "a mod of the whole app that reads `server-round`", "examples/custom-mods", "custom_mods", CIFAR,
-        (*server("custom_mods", wrapped()), *client("custom_mods", loaders_of(SHARE), HALVES)),
-        data=(Replace("custom_mods/mods.py", "flwr.client.typing", "flwr.clientapp.typing"),),  # moved in flwr 1.41
-        needs=("tensorboard", "wandb"),
-        mentions=("tensorboard_mod",),
+    "opacus/canaries": canaries("canaries in DP-SGD; batches of 32"),
+    "opacus/full": canaries("canaries in DP-SGD; full batches", FULL),
+    "opacus/layer": canaries(
+        "planted bug: no noise on the last layer; batches of 32",
+        bug("elsewhere", "private_model._module.fc3.parameters()", "one.summed_grad.view_as(one).clone()"),
     ),
-    "embedded-devices": App(
-        "grey images; learning rate in the run configuration only", "examples/embedded-devices", "embeddedexample",
-        FASHION,
-        (*server("embeddedexample", wrapped()), *client("embeddedexample", loaders_of(from_disk(FASHION), "image"), HALVES)),
-        data=disk("embeddedexample", FASHION),
+    "opacus/full-half": canaries(
+        "planted bug: half of the noise; full batches", FULL,
+        bug("half", "optimizer.params", "(one.grad + one.summed_grad.view_as(one)) / 2"),
     ),
-    "supernode-authentication": App(
-        "each node reads its images from disk", "examples/supernode-authentication", "authexample", CIFAR,
-        (*server("authexample", wrapped()), *client("authexample", loaders_of(from_disk(CIFAR)), HALVES)),
-        data=disk("authexample", CIFAR),
-    ),
-    "flowertune-vit": App(
-        "a vision transformer of which only the head is trained and sent; Adam; augmentation",
-        "examples/flowertune-vit", "vitexample", "nelorth/oxford-flowers",
-        (
-            *server(
-                "vitexample",
-                wrapped(
-                    'probe_attacks="HeadInversion(iterations=200); LabelInference()", local_epochs=1, settings=context.run_config'
-                ),
-            ),
-            *client(
-                "vitexample",
-                """
-def Net(): return get_model(102)
-
-
-def pixels(context):
-    from torchvision.transforms.functional import to_tensor
-    whose = [context.node_config["num-partitions"], context.node_config["partition-id"], context.run_config["dataset-name"]]
-    return [(to_tensor(one["image"]), one["label"]) for one in get_dataset_partition(*whose)]
-""",
-                "answer_audits(app, model=Net, data=pixels, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))",
-            ),
-            Before("vitexample/server_app.py", "app = ServerApp()", "from vitexample.client_app import Net"),
-        ),
-        data=(
-            Replace(
-                "vitexample/task.py", "vit_b_16(weights=ViT_B_16_Weights.IMAGENET1K_V1)",
-                # The seed stands for the file of weights, by which every process builds the same network.
-                "(torch.manual_seed(0), VisionTransformer(32, 8, 2, 2, 48, 96))[1]",
-            ),
-            Replace("vitexample/task.py", "import ViT_B_16_Weights, vit_b_16", "import VisionTransformer"),
-            Replace("vitexample/task.py", "Resize((256, 256))", "Resize((36, 36))"),
-            Replace("vitexample/task.py", "CenterCrop((224, 224))", "CenterCrop((32, 32))"),
-            Replace("vitexample/task.py", "RandomResizedCrop((224, 224))", "RandomResizedCrop((32, 32))"),
-        ),
-        truth="whole",
-        mentions=("optimizer", "all layers learn", "augment"),
-    ),
-    "quickstart-monai": App(
-        "DenseNet-121 with BatchNorm; Adam; augmentation; `num-examples` counts batches", "examples/quickstart-monai",
-        "monaiexample", MNIST,
-        (
-            *server("monaiexample", wrapped(SHORT + MONAI, "load_model")),
-            *client(
-                "monaiexample",
-                """
-def pixels(context):
-    from monaiexample.task import _get_transforms, get_apply_transforms_fn
-    own, plain = context.node_config, get_apply_transforms_fn(_get_transforms()[1])
-    both = [one.dataset.with_transform(plain) for one in load_data(own["num-partitions"], own["partition-id"], 128)]
-    return tuple([(one["img"], one["label"]) for one in part] for part in both)
-""",
-                "answer_audits(app, model=load_model, data=pixels)",
-            ),
-        ),
-        data=(
-            Replace("monaiexample/task.py", "_list = _download_data()", f'_list = picture_files("{MNIST}", 6, 64)'),
-            Before("monaiexample/task.py", "import monai", "from monaiexample.offline_data import picture_files"),
-        ),
-        truth="files",
-        needs=("monai",),
-        mentions=("optimizer", "BatchNorm", "augment"),
-    ),
-    "quickstart-fastai": App(
-        "torchvision's SqueezeNet with dropout; fastai's Adam and schedule", "examples/quickstart-fastai",
-        "fastai_example", MNIST,
-        (
-            *server("fastai_example", wrapped(SHORT + FASTAI, "squeezenet1_1")),
-            *client(
-                "fastai_example",
-                """
-def pixels(context):
-    train, _, test = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
-    return tuple([(one["image"], one["label"]) for one in part.dataset] for part in (train, test))
-""",
-                "answer_audits(app, model=squeezenet1_1, data=pixels)",
-            ),
-        ),
-        data=(Replace("fastai_example/task.py", "Resize(224)", "Resize(64)"),),
-        truth="three parts",
-        needs=("fastai",),
-        mentions=("optimizer", "dropout"),
-    ),
-    "federated-vae": App(
-        "a variational autoencoder", "examples/federated-vae", "fedvaeexample", CIFAR,
-        (
-            *server("fedvaeexample", wrapped()),
-            *client("fedvaeexample", loaders_of(SHARE.replace(", 32", "")), HALVES),
-        ),
-    ),
-    **VARIANTS,
-    **PRIVATE,
 }  # fmt: skip
-
-OLDER = "Flower's older API"
-NOT_AUDITED = {
-    "examples/fl-dp-sa": ("SecAggPlusWorkflow", f"{OLDER}; secure aggregation is a workflow of that API only"),
-    "examples/flower-secure-aggregation": (
-        "SecAggPlusWorkflow",
-        f"{OLDER}; secure aggregation is a workflow of that API only",
-    ),
-    "examples/flower-simulation-step-by-step-pytorch": ("NumPyClient", OLDER),
-    "examples/quickstart-pytorch-lightning": ("LightningModule", "an autoencoder: it has no classes"),
-    "examples/quickstart-huggingface": ("AutoTokenizer", "text"),
-    "examples/fl-tabular": ("adult-census-income", "rows of a table, and a model with one output"),
-    "examples/quickstart-sklearn": ("LogisticRegression", "no model of PyTorch"),
-    "baselines/fedprox": ("NumPyClient", OLDER),
-    "baselines/fedbn": ("NumPyClient", OLDER),
-    "baselines/fedper": ("NumPyClient", OLDER),
-    "baselines/fedrep": ("NumPyClient", OLDER),
-    "baselines/fedavgm": ("NumPyClient|flwr as fl", OLDER),
-}
-"""Folder -> a pattern that its code contains, and why it cannot be audited."""
+"""Name -> app."""

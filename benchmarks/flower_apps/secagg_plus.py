@@ -1,29 +1,25 @@
 """Runs Flower's SecAgg+ for real and attacks what the server receives: single masked vectors, and the sum.
 
 Each client takes one step of SGD on one digit and sends its parameters through ``secaggplus_mod``. The server runs
-``SecAggPlusWorkflow``. Nodes live in this process, and every message takes Flower's wire format. A line of the results is one sum:
+``SecAggPlusWorkflow``. Nodes live in this process, and every message takes Flower's wire format. The server attacks:
 
 - ``assumed``: the exact mean of the clients' updates, as ``aggregate-clients`` computes it.
 - ``fitted``: the protocol's mean with ``max_weight`` equal to a client's number of examples: the finest steps it can have.
 - ``default``: the protocol's mean with Flower's defaults, ``max_weight`` 1000.
 - ``masked``: the vector of the first client alone, as the server receives it, taken for its parameters.
 
-Of each: the largest error of the mean update, that error in quantisation steps, and the p-value of a Kolmogorov-Smirnov test of the
-masked integers against the uniform distribution. Of each attack: how many images it recovers (30 dB), their mean PSNR, and how
-many of the images it identifies: its guess is nearer to the image than to 99 others.
+Of each: the largest error of the mean update, that error in quantisation steps, and the smallest p-value of Kolmogorov-Smirnov
+tests of the masked integers against the uniform distribution. Of each attack: the images that it recovers (30 dB), those that it
+identifies (its guess is nearer to the image than to 99 others), and their mean PSNR.
 
-    python benchmarks/flower_apps/secagg_plus.py results.jsonl --model mlp --clients 2 4 --seeds 0 1 2 3
-    python benchmarks/flower_apps/secagg_plus.py results.jsonl --table
+    python benchmarks/flower_apps/secagg_plus.py --model mlp --clients 2 4 --seeds 0 1 2 3
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-from collections import defaultdict
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +46,9 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "mlp": {"Spear": Spear(max_samples=20_000, max_descents=256), "SpearPlusPlus": SpearPlusPlus()},
     "cnn": {"InvertingGradients": InvertingGradients(iterations=200)},
 }
+HEAD = (
+    "model", "clients", "seed", "sum", "attacked", "error", "steps", "p", "attack", "recovered", "identified", "psnr", "failure",
+)  # fmt: skip
 Arrays = list[np.ndarray]
 
 
@@ -106,19 +105,10 @@ class Round:
         names = [name for name, _ in self.model.named_parameters()]
         return Aggregate(
             model=self.model,
-            update={
-                name: torch.from_numpy(np.asarray(one, np.float32)) for name, one in zip(names, update, strict=True)
-            },
-            input_shape=(1, 28, 28),
-            mean=tuple(self.data.mean),
-            std=tuple(self.data.std),
-            num_examples=clients,
-            batch_size=clients,
-            local_steps=1,
-            learning_rate=RATE,
-            train_mode=False,
-            num_clients=clients,
-        )
+            update={name: torch.from_numpy(np.asarray(one, np.float32)) for name, one in zip(names, update, strict=True)},
+            input_shape=(1, 28, 28), mean=tuple(self.data.mean), std=tuple(self.data.std), num_examples=clients,
+            batch_size=clients, local_steps=1, learning_rate=RATE, train_mode=False, num_clients=clients,
+        )  # fmt: skip
 
 
 def step_of(max_weight: float) -> float:
@@ -154,88 +144,44 @@ def scored(guess: Reconstruction, truth: Tensor, others: Tensor) -> dict[str, An
     }
 
 
-def measured(model: str, clients: int, seed: int, iterations: int | None = None) -> list[dict[str, Any]]:
+def measured(model: str, clients: int, seed: int) -> list[dict[str, Any]]:
     """The lines of one round, one for each kind of sum."""
-    torch.manual_seed(seed)
     this = Round(model, clients, seed)
     exact = this.assumed()
     kinds: dict[str, tuple[Arrays, int, dict[str, Any]]] = {"assumed": (exact, clients, {})}
     for kind, weight in WEIGHTS.items():
         mean, masked = this.protocol(weight)
         error = max(float(np.abs(one - other).max()) for one, other in zip(mean, exact, strict=True))
-        numbers = {"error": error, "steps": error / step_of(weight), "p": [uniformity(one) for one in masked.values()]}
-        kinds[kind] = (mean, clients, numbers)
+        p = min(map(uniformity, masked.values()))
+        kinds[kind] = (
+            mean,
+            clients,
+            {"error": f"{error:.2g}", "steps": f"{error / step_of(weight):.2g}", "p": f"{p:.2g}"},
+        )
         if kind == "fitted":
             alone = unmasked_guess(next(iter(masked.values())), weight)
             kinds["masked"] = ([one - start for one, start in zip(alone, this.start, strict=True)], 1, {})
-    size = max(float(np.abs(one).max()) for one in exact)
     lines = []
     for kind, (update, count, numbers) in kinds.items():
-        seen, truth = this.observation(update, count), this.images[:count]
-        guesses = {}
+        head = {"model": model, "clients": clients, "seed": seed, "sum": kind, "attacked": count}
         for name, attack in ATTACKS[model].items():
-            tried = InvertingGradients(iterations=iterations) if iterations and name == "InvertingGradients" else attack
-            guess = tried.attack_many([seen], [torch.Generator().manual_seed(seed)])[0]
-            guesses[name] = scored(guess, truth, this.others)
-        head = {"model": model, "clients": clients, "seed": seed, "kind": kind, "images": count, "largest_update": size}
-        lines.append(head | numbers | {"attacks": guesses})
+            (guess,) = attack.attack_many([this.observation(update, count)], [torch.Generator().manual_seed(seed)])
+            lines.append(head | numbers | {"attack": name} | scored(guess, this.images[:count], this.others))
     return lines
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """A Markdown table, a row for each model, number of clients, kind of sum and attack."""
-    cells: dict[tuple[str, int, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for line in lines:
-        for attack in line["attacks"]:
-            cells[line["model"], line["clients"], line["kind"], attack].append(line)
-    head = (
-        "model",
-        "clients",
-        "attacked",
-        "sums",
-        "largest error",
-        "in steps",
-        "attack",
-        "PSNR",
-        "recovered",
-        "identified",
-    )
-    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for (model, clients, kind, attack), some in cells.items():
-        scores, images = [one["attacks"][attack] for one in some], sum(one["images"] for one in some)
-        errors = [f"{max(one[name] for one in some):.2g}" if name in some[0] else "-" for name in ("error", "steps")]
-        values = [one["psnr"] for one in scores if one["psnr"] is not None]
-        quality = (
-            f"{sum(values) / len(values):.1f}" if len(values) == len(scores) else f"{len(scores) - len(values)} fail"
-        )
-        counts = [f"{sum(one[name] for one in scores)} of {images}" for name in ("recovered", "identified")]
-        rows.append(f"| {' | '.join((model, str(clients), kind, str(len(some)), *errors, attack, quality, *counts))} |")
-    smallest = [p for line in lines for p in line.get("p", [])]
-    rows.append(f"\nSmallest of {len(smallest)} p-values of uniformity: {min(smallest):.2g}." if smallest else "")
-    return "\n".join(rows)
-
-
 def main() -> None:
-    """Measure what is missing, or show the table."""
+    """Print a line for each model, number of clients, seed, kind of sum and attack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--model", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--clients", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3])
     given = parser.parse_args()
-    known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    if given.table:
-        print(table(known))
-        return
     torch.set_num_threads(1)
-    done = {(line["model"], line["clients"], line["seed"]) for line in known}
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for cell in itertools.product(given.model, given.clients, given.seeds):
-        if cell not in done:
-            lines = measured(*cell)
-            with given.results.open("a") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-            print(*lines, sep="\n", flush=True)
+        for line in measured(*cell):
+            print(f"| {' | '.join(str(line.get(name, '-')) for name in HEAD)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,66 +1,45 @@
-"""Load and faults: what a run of fedveil does when much, or everything, goes wrong. Prints the tables of docs/reliability.md.
+"""Faults: runs of fedveil under kills, full disks, damaged files and malicious messages.
 
-Usage: ``python benchmarks/reliability/reliability.py PIECE``, with these pieces:
+    python benchmarks/reliability/reliability.py PIECE [--cases N] [--seed S] [--first K] [--kinds A,B] [--minutes M] [--verbose]
 
-    load       1,000 clients, 10 a round, 50 rounds, beside Flower's own FedAvg; --real on Flower's simulation runtime.
-    clients    a fifth of all answers fails, in five ways; --real with killed workers, too.
-    kills      kill -9 at 20 random moments of a run; --real N on Flower's runtime.
-    signals    the same by any signal, and of the processes that it starts; --real N likewise.
-    disk       a disk that fills up (a tmpfs, so root; Linux).
-    folder     the output folder of a living run is deleted, replaced, or made unwritable.
-    two        two runs at once, in one folder and in two.
-    hostile    what a client and a server of ill will may send.
-    replies    clients' replies, spoilt at random, in whole runs; --first N --cases 1 repeats one.
-    files      damaged files, and the commands that read them.
-
-Every piece asserts what its table says, and ends with an error when that does not hold. All but ``load`` depend on no clock.
+Pieces: ``breaks`` (signals, a full disk, a changed output folder, a second run; ``--real N`` on Flower's runtime), ``hostile``
+(messages of a client and of a server), ``replies`` (corrupted at random), ``files`` (damaged). A piece is a list of cases, of which
+a random one follows from the seed and its number: ``--first K --cases 1`` repeats it. A case that does not meet its requirements is
+printed, and the script ends with an error. Results are on docs/reliability.md.
 """
 
 from __future__ import annotations
 
 import argparse
 
-# The way in ---------------------------------------------------------------------------------------------------------
+from reliability_breaks import breaks
+from reliability_files import files
+from reliability_replies import replies
+from reliability_runs import CaseError, try_all
+from reliability_wire import hostile
+
+PIECES = {one.__name__: one for one in (breaks, hostile, replies, files)}
 
 
 def main() -> None:
-    """Runs one piece."""
-    from reliability_clients import clients
-    from reliability_disk import disk, folder, two
-    from reliability_files import files
-    from reliability_kills import kills
-    from reliability_load import load
-    from reliability_replies import replies
-    from reliability_signals import signals
-    from reliability_wire import hostile
-
+    """Run one piece."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    pieces = parser.add_subparsers(dest="piece", required=True)
-    for piece in (load, clients, kills, disk, two, hostile, replies, files, signals, folder):
-        one = pieces.add_parser(piece.__name__, help=(piece.__doc__ or "").splitlines()[0])
-        one.set_defaults(run=piece)
-        one.add_argument("--seed", type=int, default=0)
-        if piece in (kills, signals):
-            one.add_argument("--times", type=int, default=20)
-            one.add_argument(
-                "--real", type=int, default=0, help="further kills on Flower's runtime; about a minute each"
-            )
-        if piece is load:
-            one.add_argument("--clients", type=int, default=1000)
-            one.add_argument("--rounds", type=int, default=50)
-        if piece in (replies, files, signals):
-            one.add_argument("--cases", type=int, default=300)
-            one.add_argument("--first", type=int, default=0, help="number of the first case")
-            one.add_argument("--minutes", type=float, default=60.0, help="no further case begins after them")
-            one.add_argument("--verbose", action="store_true", help="a line for each case")
-        if piece is replies:
-            one.add_argument("--runs", default="", help="kinds of runs, by commas; all without it")
-        if piece is files:
-            one.add_argument("--readers", default="", help="commands, by commas; all without it")
-        if piece in (load, clients):
-            one.add_argument("--real", action="store_true", help="on Flower's simulation runtime")
+    parser.add_argument("piece", choices=list(PIECES))
+    parser.add_argument("--cases", type=int, default=50, help="random cases")
+    parser.add_argument(
+        "--real", type=int, default=0, help="further cases of breaks on Flower's runtime, a minute each"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--kinds", default="", help="kinds of breaks, runs or commands, by commas; all without it")
+    parser.add_argument("--minutes", type=float, default=600.0, help="no further case begins after them")
+    parser.add_argument("--verbose", action="store_true", help="a line for each case")
     arguments = parser.parse_args()
-    arguments.run(arguments)
+    piece = PIECES[arguments.piece]
+    try:
+        try_all((piece.__doc__ or "").splitlines()[0], piece(arguments), arguments)
+    except CaseError as fault:
+        raise SystemExit(f"FAILED: {fault}") from None
 
 
 if __name__ == "__main__":

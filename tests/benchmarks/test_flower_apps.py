@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apps import APPS
-from claims import Claims, Holding, false_claims, read_claims
-from edits import Before, Replace, apply_all
+from apps import APPS, apply_all
+from claims import Claims, Holding, Pictures, read_claims
 from PIL.Image import fromarray
 
 pytestmark = pytest.mark.long
@@ -26,18 +25,13 @@ PAGE = (
 
 def made_up(folder: Path, name: str) -> Path:
     """The lines of an app that its edits look for, and nothing else."""
-    lines: dict[str, dict[str, int]] = {}
-    app = APPS[name]
-    for edit in (*app.data, *app.variant, *app.audit):
-        wanted = lines.setdefault(edit.file, {})
-        if isinstance(edit, Replace):
-            wanted[edit.old] = edit.count
-        elif isinstance(edit, Before):
-            wanted[edit.anchor] = 1
+    lines: dict[str, list[str]] = {}
+    for edit in (*APPS[name].variant, *APPS[name].audit):
+        lines.setdefault(edit.file, []).append(edit.old or edit.place)
     for file, wanted in lines.items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{one}\n" * count for one, count in wanted.items()))
+        path.write_text("\n".join(dict.fromkeys(wanted)) + "\n")
     return folder
 
 
@@ -47,13 +41,13 @@ def test_the_edits_of_each_app_apply_and_its_audit_adds_at_most_ten_lines(
     for name in APPS:
         with subtests.test(name=name):
             folder, app = made_up(tmp_path / name, name), APPS[name]
-            apply_all(folder, (*app.data, *app.variant), {})
-            added = apply_all(folder, app.audit, {"OUT": "/there/audit"})
+            apply_all(folder, app.variant, "")
+            added = apply_all(folder, app.audit, "/there/audit")
             assert 1 <= added <= 10
             code = "".join(path.read_text() for path in folder.rglob("*.py"))
             assert code.count("answer_audits(") == code.count("= audited(") == 1
             assert '"/there/audit"' in code
-            assert "@" not in code
+            assert "@" not in code.replace("@SEED@", "0")
 
 
 def audit(folder: Path, guesses: int = 16, good: int = 9, **changes: Any) -> Path:
@@ -81,7 +75,7 @@ def page(folder: Path, verdict: str = "readable", count: str = "9 of 16") -> Cla
 
 def test_claims_are_held_against_the_pictures(tmp_path: Path) -> None:
     folder = audit(tmp_path / "audit")
-    assert false_claims(folder, page(folder), HELD, ["augmentation"]) == []
+    assert Pictures(folder, HELD).false_claims(page(folder), ["augmentation"]) == []
     for verdict, count, reason in (
         ("readable", "10 of 16", "10 of 16 recovered; the pictures give 9 to 9 of 16"),
         ("readable", "9 of 17", "9 of 17 recovered"),
@@ -89,17 +83,20 @@ def test_claims_are_held_against_the_pictures(tmp_path: Path) -> None:
         ("not recovered", "9 of 16", "does not follow"),
         ("unknown", "", "counts no recovered images; the pictures show 9"),
     ):
-        assert any(reason in one for one in false_claims(folder, page(folder, verdict, count), HELD)), (verdict, count)
-    wrong = false_claims(folder, page(folder), {0: Holding(IMAGES[1:12], IMAGES[12:])})
+        assert any(reason in one for one in Pictures(folder, HELD).false_claims(page(folder, verdict, count))), (
+            verdict,
+            count,
+        )
+    wrong = Pictures(folder, {0: Holding(IMAGES[1:12], IMAGES[12:])}).false_claims(page(folder))
     assert "0-original.png shows no image that client 0 trained on" in wrong
-    assert false_claims(folder, page(folder), HELD, ["BatchNorm"]) == ["the page does not mention 'BatchNorm'"]
+    assert Pictures(folder, HELD).false_claims(page(folder), ["BatchNorm"]) == ["the page does not mention 'BatchNorm'"]
     for name, changed, reason in (
         ("score", {"psnr": 20.0}, "not 20.00"),
         ("null", {"null_psnr": 3.0}, "null baseline"),
     ):
         bent = audit(tmp_path / name, **changed)
-        (wrong,) = false_claims(bent, page(bent), HELD)
+        (wrong,) = Pictures(bent, HELD).false_claims(page(bent))
         assert reason in wrong
     few = audit(tmp_path / "few", guesses=12)
-    (wrong,) = false_claims(few, page(few, "readable", "9 of 12"), HELD)
+    (wrong,) = Pictures(few, HELD).false_claims(page(few, "readable", "9 of 12"))
     assert "'readable' does not follow from 9 of 12" in wrong

@@ -1,12 +1,10 @@
 """Tables of studies over several seeds, from runs and results whose numbers are known."""
 
 import json
-import re
 from pathlib import Path
 
-import ats_scores
+import audit_tables
 import numpy as np
-import over_seeds
 import pytest
 from scipy import stats
 
@@ -51,8 +49,8 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_differences_between_defences_are_paired_and_their_interval_is_student_s(tmp_path: Path) -> None:
-    ((study, lines),) = over_seeds.read([run(tmp_path / str(seed), seed) for seed in range(3)])
-    _, mixed = cells(over_seeds.defences(study, lines))
+    ((study, lines),) = audit_tables.read([run(tmp_path / str(seed), seed) for seed in range(3)])
+    _, mixed = cells(audit_tables.defences(study, lines))
     each = 100 * (np.array(MIXED) - np.array(PLAIN))
     low, high = stats.t.interval(0.95, 2, each.mean(), stats.sem(each))
     assert mixed[3] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
@@ -60,31 +58,15 @@ def test_differences_between_defences_are_paired_and_their_interval_is_student_s
     assert mixed[4] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
     assert mixed[7] == "24"
     # Policies make hard and easy targets: to the transformed image the mean image has another score under each.
-    plain, mixed, blind = cells(over_seeds.attacks(study))
+    plain, mixed, blind = cells(audit_tables.attacks(study))
     assert [mixed[4].split()[0], mixed[5], mixed[6].split()[0], mixed[7]] == ["22.0", "12.0", "24.0", "14.0"]
     assert [plain[4].split()[0], plain[5], plain[6].split()[0], plain[7]] == ["21.0", "11.0", "23.0", "13.0"]
     assert [blind[1], blind[4].split()[0], blind[5]] == ["mean", "11.0", "-"]
 
 
 def test_upper_bounds_are_marked_and_runs_of_other_settings_refused(tmp_path: Path) -> None:
-    ((study, lines),) = over_seeds.read([run(tmp_path / str(seed), seed, bound="told labels") for seed in range(3)])
-    _, mixed = cells(over_seeds.defences(study, lines))
+    ((study, lines),) = audit_tables.read([run(tmp_path / str(seed), seed, bound="told labels") for seed in range(3)])
+    _, mixed = cells(audit_tables.defences(study, lines))
     assert mixed[5] == "`DLG()`^, initial model"
     with pytest.raises(SystemExit, match="differ in learning-rate"):
-        over_seeds.read([run(tmp_path / "a", 0), run(tmp_path / "b", 1, rate=0.2)])
-
-
-def test_a_privacy_score_that_is_what_attacks_find_is_told_from_one_that_has_nothing_to_do_with_it() -> None:
-    generator = np.random.default_rng(0)
-    tables = []
-    for scale in (1.0, 50.0):  # a seed's own level and scale must not count as agreement
-        known = generator.normal(size=40)
-        tables.append(np.stack([scale * known + scale, generator.normal(size=40), known, known, -known]))
-    transformed, gain, original = (
-        [float(value) for value in re.findall(r"[+-]\d+\.\d\d", line)] for line in ats_scores.compared(tables)
-    )
-    chance = np.mean([np.corrcoef(table[1], table[2])[0, 1] for table in tables])
-    assert transformed == gain
-    assert (transformed[:3], original[:3]) == ([1, 1, 1], [-1, -1, -1])
-    assert transformed[3] == pytest.approx(chance, abs=0.005)
-    assert transformed[6] == pytest.approx(1 - chance, abs=0.005)
+        audit_tables.read([run(tmp_path / "a", 0), run(tmp_path / "b", 1, rate=0.2)])

@@ -38,16 +38,6 @@ def test_scripts_measure_what_is_asked_and_nothing_twice(subtests: pytest.Subtes
             assert (folder / OUT).read_text() == measured
 
 
-@pytest.mark.long
-def test_the_agreement_of_privacy_scores_is_printed_with_its_interval(tmp_path: Path) -> None:
-    small = "agreement --policies 4 --images 2 --semi-epochs 1 --seeds 3"
-    lines = [
-        line for line in ran("ats_scores.py", small.split(), tmp_path).splitlines() if line.startswith("- seed 3, ")
-    ]
-    assert len(lines) == 4
-    assert all("(95 % interval " in line and line.endswith("n = 4)") for line in lines)
-
-
 @pytest.mark.slow
 def test_a_machine_without_a_card_is_timed_on_its_processor(tmp_path: Path) -> None:
     small = "--processor-only --parts quick --cases lenet --targets 1 --minutes 20 --out on_gpu.md"
