@@ -22,10 +22,9 @@ from simulations.runtime.bytecode import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
-from simulations.settings.plain import SETTINGS, fields_of, others_declare, refuse_plain
 from simulations.settings.presets import chosen
 from simulations.settings.seed_ranges import parse_seeds
-from simulations.trackers import parse_trackers, require_reachable, send_to_trackers
+from simulations.trackers import parse_track, track_run
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -39,8 +38,8 @@ Tracking = Annotated[
     str,
     typer.Option(
         "--track",
-        metavar="NAME,...",
-        help="Send rows and report to mlflow, tensorboard or wandb, each an extra of the same name, as its environment says.",
+        metavar="NAME",
+        help="Also write settings, numbers and conclusions for a tracker: tensorboard, which is an extra of fedveil.",
     ),
 ]
 
@@ -123,7 +122,7 @@ def run(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, estimate memory, and start and write nothing.")
+        bool, typer.Option("--dry-run", help="Check everything, name the attacks, and start and write nothing.")
     ] = False,
     in_process: Annotated[
         bool,
@@ -154,24 +153,28 @@ def run(
     same if noise is Gaussian) and "warnings".
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
-    gave no score (they are listed), 4 when a tracker did not take it, 130 when it was stopped.
+    gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
     """
+    from simulations.settings.plain import SETTINGS, others_declare, read
+
     try:  # what needs no torch comes first: importing that takes seconds
         values = dict(_pair(text) for text in setting or [])
         if jobs and not seeds:
             raise ConfigError(f"--jobs is {jobs}; it is for the runs of --seeds: leave it out")
-        wanted, trackers = _seeds(seeds, resume, out, values), parse_trackers(track)
+        wanted, tracked = _seeds(seeds, resume, out, values), parse_track(track)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset, size)
         for one in dict.fromkeys((size, *sizes_of(file))):  # a size that is not asked for may be wrong, too
-            refuse_plain((read_toml(file, one) if file else {}) | values, resumed=resume is not None)
+            given = (read_toml(file, one) if file else {}) | values
+            if resume is None and not others_declare():  # else it takes the run's own settings, or the package's
+                read(given, SETTINGS)
     except ConfigError as error:
         fail(str(error))
     from simulations.run.command import RunRequest, begin
 
     request = RunRequest(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, trackers, jobs, size, as_json,
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
         ray_address,
     )  # fmt: skip
     shown = terminal_for(console, quiet=quiet or as_json)
@@ -193,13 +196,12 @@ app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(comp
 def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuild report.html and rows.csv from a run's rows and pictures.
 
-    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when a
-    tracker did not take it.
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when
+    --track could not write its files.
     """
     try:
         require_rows(directory, "DIRECTORY")
-        trackers = parse_trackers(track)
-        require_reachable(trackers)
+        tracked = parse_track(track)
     except ConfigError as error:
         fail(str(error))
     from simulations.report import write_report
@@ -214,7 +216,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
-    raise typer.Exit(send_to_trackers(console, trackers, directory.resolve()))
+    raise typer.Exit(track_run(console, directory.resolve()) if tracked else 0)
 
 
 @app.command("list", epilog="Example: fedveil list defenses")
@@ -273,7 +275,10 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
 
 def _pair(text: str) -> tuple[str, Any]:
     """A setting of a run; where another package offers scenarios, what they have is read, which imports torch."""
-    known = fields_of(SETTINGS)
+    from clients.wire.schema import fields_of
+    from simulations.settings.plain import SETTINGS, others_declare
+
+    known = fields_of(*SETTINGS.values())
     if text.partition("=")[0].strip() not in known and others_declare():
         from simulations.experiment.experiment import all_settings
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     """Read the run config and run the experiment."""
     experiment = Experiment.from_mapping(context.run_config)
     if not experiment.output_dir:
-        experiment = replace(experiment, output_dir=str(Path.home() / "fedveil-runs" / f"run-{context.run_id}"))
+        experiment = experiment.but(output_dir=str(Path.home() / "fedveil-runs" / f"run-{context.run_id}"))
     run_experiment(grid, experiment)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
 from clients.federated.plan import FederatedPlan
 from clients.process.own_code import own_code
+from clients.wire.limits import MOST_IMAGES, Limit, StepsOrNone
 from defenses.base import Defense, DefenseError
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
@@ -32,7 +33,8 @@ class AppPlan(FederatedPlan):
     fedveil does not know; attacks then know of the others alone.
     """
 
-    may_be_unknown: ClassVar[frozenset[str]] = frozenset({"local_epochs", "batch_size"})
+    local_epochs: StepsOrNone
+    batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
 
     @classmethod
     def known(cls, **known: Any) -> AppPlan:

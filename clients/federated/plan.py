@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.task.task import WholeModelPlan
+from clients.wire.limits import Canaries, ProbeMode
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,6 @@ class FederatedPlan(WholeModelPlan):
         model_check: Simulated clients refuse a model that is not the agreed one; a deployed node decides for itself.
     """
 
-    probe_mode: str = "train"
+    probe_mode: ProbeMode = "train"
     model_check: bool = False
-    dp_canaries: int = 0
+    dp_canaries: Canaries = 0

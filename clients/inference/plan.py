@@ -11,6 +11,7 @@ from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
 from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
+from clients.wire.limits import Count, Text
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class InferencePlan(WholeModelPlan):
         attribute_queries: Queries of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
-    cuts: str = ""
-    attribute_queries: int = 0
+    cuts: Text = ""
+    attribute_queries: Count = 0
 
     @property
     def cut_names(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.task.task import WholeModelPlan
+from clients.wire.limits import Rounds
 
 
 @dataclass(frozen=True)
@@ -15,4 +16,4 @@ class OutsourcedPlan(WholeModelPlan):
         upload_passes: How often a client uploads each image, under fresh draws wherever a defence draws afresh at every use.
     """
 
-    upload_passes: int = 1
+    upload_passes: Rounds = 1

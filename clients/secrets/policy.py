@@ -8,16 +8,18 @@ than training.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from clients.data.datasets import dataset_names
 from clients.models.library import LIBRARIES
+from clients.wire.limits import Limit
+from clients.wire.schema import Settings, fields_of, setting
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
 UNLIMITED = -1
 """Value of ``transmissions``: as many as the server asks for."""
+Times = Annotated[int, Limit(0, also=UNLIMITED, word="-1 (no limit)")]
 
 NO_DEFENSE = "none"
 """How ``pipelines`` names the pipeline without a defence."""
@@ -27,54 +29,49 @@ class RefusedError(RuntimeError):
     """A request that this node does not answer."""
 
 
-@dataclass(frozen=True)
-class AnswerPolicy:
-    """Requests that a node answers; in its configuration the names are written with hyphens.
+class AnswerPolicy(Settings):
+    """Requests that a node answers; in its configuration the names are written with hyphens."""
 
-    Attributes:
-        probes: ``train.probe``: updates of a single step on a few images, which training never sends.
-        canaries: Training with an auditor's canaries among the examples, and their coins: the model is worse for it.
-        publish_labels: The classes of probed images.
-        audits: ``query.audit``: scores of guesses against the node's images. Numbers alone, but a server that sends enough guesses
-            can work out an image from its distances to them.
-        share_images: Pictures of the node's images, in the answer to an audit.
-        transmissions: ``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted; -1: always.
-        reveal_orders: The true order of shuffled tokens.
-        reveal_windows: The sizes of the windows in which VisualMixer shuffled probed images.
-        audit_steps: ``train.audit_step``: the client half's update after one step on an audit batch.
-        repeats: How often more than once the training of a round, a batch of it or the test images behind it are sent, for each
-            pipeline of a run: every time is under new noise, and noise averages out. Training never needs it; -1: always.
-        upload_passes: ``train.upload``: how often each image may be uploaded in the passes that a task asks for; -1: any number.
-    """
+    place: ClassVar[str] = " in the node's configuration"
 
-    probes: bool = False
-    canaries: bool = False
-    publish_labels: bool = False
-    audits: bool = False
-    share_images: bool = False
-    transmissions: int = 0
-    reveal_orders: bool = False
-    reveal_windows: bool = False
-    audit_steps: bool = False
-    repeats: int = 0
-    upload_passes: int = 1
+    probes: bool = setting(
+        False, "``train.probe``: updates of a single step on a few images, which training never sends"
+    )
+    canaries: bool = setting(
+        False, "training with an auditor's canaries among the examples, and their coins: the model is worse for it"
+    )
+    publish_labels: bool = setting(False, "the classes of probed images")
+    audits: bool = setting(
+        False,
+        "``query.audit``: scores of guesses against the node's images. Numbers alone, but a server that sends enough guesses can "
+        "work out an image from its distances to them",
+    )
+    share_images: bool = setting(False, "pictures of the node's images, in the answer to an audit")
+    transmissions: Times = setting(
+        0,
+        "``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted",
+    )
+    reveal_orders: bool = setting(False, "the true order of shuffled tokens")
+    reveal_windows: bool = setting(False, "the sizes of the windows in which VisualMixer shuffled probed images")
+    audit_steps: bool = setting(
+        False, "``train.audit_step``: the client half's update after one step on an audit batch"
+    )
+    repeats: Times = setting(
+        0,
+        "how often more than once the training of a round, a batch of it or the test images behind it are sent, for each pipeline "
+        "of a run: every time is under new noise, and noise averages out. Training never needs it",
+    )
+    upload_passes: Times = setting(
+        1, "``train.upload``: how often each image may be uploaded in the passes that a task asks for"
+    )
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> AnswerPolicy:
-        """Read the policy of a node's configuration; ``ValueError`` when a value has another type."""
-        everything = {spec.name: UNLIMITED if spec.type == "int" else True for spec in fields(cls)}
-        chosen: dict[str, Any] = everything if simulated else {}
-        for spec in fields(cls):
-            key = spec.name.replace("_", "-")
-            if key not in node_config:
-                continue
-            value = node_config[key]
-            wanted = int if spec.type == "int" else bool
-            if type(value) is not wanted or value < UNLIMITED:
-                allowed = "a whole number from -1 (no limit)" if wanted is int else "true or false"
-                raise ValueError(f"{key} is {value!r} in the node's configuration; allowed: {allowed}")
-            chosen[spec.name] = value
-        return cls(**chosen)
+        """Read the policy of a node's configuration; ``ValueError`` for a value that is not allowed."""
+        known = fields_of(cls)
+        everything = {key: UNLIMITED if spec.annotation is int else True for key, spec in known.items()}
+        chosen = {key: node_config[key] for key in known if key in node_config}
+        return cls(**(everything if simulated else {}) | chosen)
 
     def require(self, name: str, what: str) -> None:
         """Raises ``RefusedError`` unless the field ``name`` allows ``what``."""

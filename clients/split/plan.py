@@ -14,6 +14,7 @@ from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
 from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
 from clients.task.task import Plan, Task
+from clients.wire.limits import Blocks, BlocksOrNone, Count, Optimizer, Pixels, Text
 from defenses.base import DefenseError
 
 
@@ -32,14 +33,14 @@ class SplitPlan(Plan):
         attribute_queries: Test images of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
-    patch_size: int = 4
-    depth: int = 4
-    heads: int = 4
-    edge_blocks: int = 1
+    patch_size: Pixels = 4
+    depth: Blocks = 4
+    heads: Blocks = 4
+    edge_blocks: BlocksOrNone = 1
     train_edge: bool = False
-    pretrained: str = ""
-    optimizer: str = "sgd"
-    attribute_queries: int = 0
+    pretrained: Text = ""
+    optimizer: Optimizer = "sgd"
+    attribute_queries: Count = 0
 
     def shape(self) -> SplitShape:
         """Sizes of the split model under this pipeline."""

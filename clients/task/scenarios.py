@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from flwr.app import Context, Message
+from pydantic import ConfigDict
 from torch import nn
 
 from clients.task.client import Client
-from clients.task.task import SHORT, Plan, Task, TaskError, require
+from clients.task.task import Plan, Task, TaskError
 from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
-from clients.wire.texts import read_json
+from clients.wire.schema import STRICT, parsed
+from clients.wire.texts import shortened
 from defenses.base import Batch
 from defenses.registry import collected, modules_in
 
@@ -68,6 +70,17 @@ def client_side(scenario: str) -> ClientSide:
     return known[scenario]
 
 
+@dataclass(frozen=True)
+class _Orders:
+    """A task whose plan is not read yet: which fields it has depends on the scenario that it names."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    plan: dict[str, Any]
+    round: Annotated[int, Limit(0, 2 * MOST_ROUNDS)]  # phases follow the last round
+    learning_rate: Annotated[float, Limit(0, MOST_RATE)]
+
+
 def read_task(text: object) -> Task:
     """Reads what ``Task.to_json`` wrote.
 
@@ -82,16 +95,8 @@ def read_task(text: object) -> Task:
 
 @functools.lru_cache(maxsize=2)
 def _read(text: str) -> Task:
-    try:
-        values = read_json(text)
-    except (ValueError, RecursionError) as error:  # nested deeper than Python goes
-        raise TaskError(f"the task is no JSON: {type(error).__name__}: {str(error)[:SHORT]}") from None
-    plan = values.get("plan") if isinstance(values, dict) else None
-    if not isinstance(values, dict) or not isinstance(plan, dict) or not isinstance(plan.get("scenario"), str):
-        raise TaskError("the task is no JSON object with a plan that names its scenario")
-    orders = {name: value for name, value in values.items() if name != "plan"}
-    if set(orders) != {"round", "learning_rate"}:
-        raise TaskError(f"the task has {str(sorted(orders))[:SHORT]} beside its plan; expected learning_rate, round")
-    require("round", orders["round"], "int", Limit(0, 2 * MOST_ROUNDS))  # phases follow the last round
-    require("learning_rate", orders["learning_rate"], "float", Limit(0, MOST_RATE))
-    return Task(client_side(plan["scenario"]).plan.of(plan), **orders)
+    orders = parsed(_Orders, text, TaskError)
+    name = orders.plan.get("scenario")
+    if not isinstance(name, str):
+        raise TaskError(f"scenario is {shortened(name)}; expected the name of a scenario")
+    return Task(client_side(name).plan.of(orders.plan), orders.round, orders.learning_rate)

@@ -6,10 +6,11 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
@@ -19,7 +20,26 @@ from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import build_model
 from clients.models.fits import require_fits
-from clients.wire.limits import LIMITS, MOST_TEXT, Limit
+from clients.wire.limits import (
+    MOST_TEXT,
+    BelowOne,
+    Count,
+    Decay,
+    Gibibytes,
+    Images,
+    Length,
+    Norm,
+    Padding,
+    Rate,
+    Rounds,
+    Share,
+    Side,
+    Steps,
+    StepsOrNone,
+    Text,
+    Width,
+)
+from clients.wire.schema import STRICT, parsed
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -27,42 +47,17 @@ FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
 
 
-SHORT = 120
-"""Characters of what a server sent, in an error."""
-
-
 class TaskError(ValueError):
     """A text that is no valid task."""
 
 
-def require(name: str, value: Any, kind: str, limit: Limit | None = None) -> None:
-    """Refuse a value that a server sent: of another type than a field's (a whole number may stand for another), or out of range.
-
-    A text is not longer than any name; only a pipeline's may be, whose parts are checked as it is read (``defenses.spec``).
-
-    Raises:
-        TaskError: Naming the field, what came and what is allowed.
-    """
-    allowed: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (float, int)}
-    inner = kind.removeprefix("tuple[").removesuffix(", ...]")
-    if inner != kind:
-        fits = isinstance(value, tuple) and all(type(one) in allowed.get(inner, (type(one),)) for one in value)
-    else:  # a plan of another package may hold anything
-        fits = type(value) in allowed.get(kind, (type(value),))
-    if not fits or (isinstance(value, float) and not math.isfinite(value)):
-        raise TaskError(f"{name} is {repr(value)[:SHORT]}, expected {kind}")
-    if limit and not limit.allows(value):
-        raise TaskError(f"{name} is {repr(value)[:SHORT]}; allowed: {limit}")
-    if isinstance(value, str | tuple) and len(value) > MOST_TEXT and name != "pipeline":
-        raise TaskError(f"{name} has a length of {len(value)}; allowed: at most {MOST_TEXT}")
-
-
 @dataclass(frozen=True)
 class Plan:
-    """Settings that all rounds of one pipeline share; their ranges are checked on reading an experiment or a message.
+    """Settings that all rounds of one pipeline share; types and ranges are checked on reading an experiment or a message.
 
-    Most fields are settings of the same names (``simulations.settings``). Scenarios whose clients must know more have a plan of
-    their own (``clients.task.scenarios.ClientSide.plan``).
+    Most fields are settings of the same names (``simulations.settings``), and have their ranges. The text of a pipeline may be of
+    any length: its parts are checked as it is read (``defenses.spec``). Scenarios whose clients must know more have a plan of their
+    own (``clients.task.scenarios.ClientSide.plan``).
 
     Attributes:
         pipeline: The defences' text; "" for none.
@@ -71,38 +66,37 @@ class Plan:
             which no client has any), "private" (the clients' own), or the name of another data set.
         owns_data: Everything in the client's data directory is its own; else the server names its examples.
         card: Shape and normalisation that all clients share; None only until the set-up is done.
-        may_be_unknown: Fields in which 0 means unknown to the server.
     """
 
-    may_be_unknown: ClassVar[frozenset[str]] = frozenset()
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
-    scenario: str
-    dataset: str
-    data_dir: str
+    scenario: Text
+    dataset: Text
+    data_dir: Text
     download: bool
-    image_size: int
-    train_limit: int
-    test_limit: int
-    model: str
-    width: int
-    norm: str
+    image_size: Side
+    train_limit: Count
+    test_limit: Count
+    model: Text
+    width: Width
+    norm: Norm
     pipeline: str
-    seed: int
-    rounds: int
-    local_epochs: int
-    batch_size: int
-    momentum: float
-    weight_decay: float
-    probe_targets: int
-    probe_images: int
-    local_steps: int = 0
+    seed: Count
+    rounds: Rounds
+    local_epochs: Steps
+    batch_size: Images
+    momentum: BelowOne
+    weight_decay: Decay
+    probe_targets: Images
+    probe_images: Images
+    local_steps: StepsOrNone = 0
     nesterov: bool = False
-    crop_padding: int = 0
+    crop_padding: Padding = 0
     horizontal_flip: bool = False
-    auxiliary_fraction: float = 0.0
-    auxiliary_data: str = "held-out"
-    auxiliary_limit: int = 0
-    image_memory: float = IMAGE_MEMORY
+    auxiliary_fraction: BelowOne = 0.0
+    auxiliary_data: Text = "held-out"
+    auxiliary_limit: Count = 0
+    image_memory: Gibibytes = IMAGE_MEMORY
     owns_data: bool = False
     card: DataCard | None = None
 
@@ -111,20 +105,9 @@ class Plan:
         """Read the output of ``dataclasses.asdict``, also after JSON, which knows neither cards nor tuples.
 
         Raises:
-            TaskError: Naming a value that is missing, unknown or of another type.
+            TaskError: Naming a value that is missing, unknown, of another type or out of its range.
         """
-        card = values.get("card")
-        read: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        read |= {"card": None if card is None else DataCard.from_mapping(card)}
-        kinds = {spec.name: str(spec.type) for spec in fields(cls)}
-        needed = {spec.name for spec in fields(cls) if spec.default is MISSING and spec.default_factory is MISSING}
-        if odd := sorted(set(read) - set(kinds)) or sorted(needed - set(read)):
-            raise TaskError(f"plan: {str(odd[0])[:SHORT]!r} is {'unknown' if odd[0] in read else 'missing'}")
-        for name, value in read.items():
-            if name != "card":
-                unknown = name in cls.may_be_unknown and value == 0
-                require(name, value, kinds[name], None if unknown else LIMITS.get(name))
-        return cls(**read)
+        return parsed(cls, json.dumps(values), TaskError)
 
     @classmethod
     def narrow(cls, plan: Plan) -> Self:
@@ -209,9 +192,9 @@ class WholeModelPlan(Plan):
     The learning rate is multiplied by ``learning_rate_factor`` after each round of ``milestones``.
     """
 
-    learning_rate: float = 0.1
-    milestones: tuple[int, ...] = ()
-    learning_rate_factor: float = 0.1
+    learning_rate: Rate = 0.1
+    milestones: Annotated[tuple[int, ...], Length(MOST_TEXT)] = ()
+    learning_rate_factor: Share = 0.1
 
     def at(self, server_round: int, learning_rate: float | None = None) -> Task:
         """Orders for a round, with the learning rate that MultiStepLR has in epoch ``server_round`` - 1 unless one is given."""

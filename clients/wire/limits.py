@@ -1,13 +1,17 @@
-"""Smallest and largest numbers of a plan, for an experiment's settings and for nodes that receive a plan; without torch.
+"""Types of numbers and texts with their ranges, declared once for settings and for plans that nodes receive; without torch.
 
-A node checks them itself: a server may send anything.
+A node checks a plan itself: a server may send anything.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Sized
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 MOST_STEPS = 10**9
 """Of local passes or steps: eleven days at a thousandth of a second each."""
@@ -31,64 +35,114 @@ MOST_TEXT = 4096
 """Characters of a name, a path or a list in words: the longest path of a file."""
 
 
+class Allowed(ABC):
+    """What a value may be besides its type, as metadata of ``Annotated``; its text says it in an error and in the help."""
+
+    @abstractmethod
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the type is allowed."""
+
+    def require(self, value: Any) -> Any:
+        """Return the value; ``ValueError`` unless it is allowed."""
+        if not self.allows(value):
+            raise ValueError(str(self))
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.require, handler(source))
+
+
 @dataclass(frozen=True)
-class Limit:
+class Limit(Allowed):
     """A range.
 
     Attributes:
-        least: The smallest number, included.
+        least: The smallest number, included unless ``above``.
         most: The largest, included unless ``below``.
+        above: The smallest is excluded.
         below: The largest is excluded.
-        zero: 0 is allowed besides.
+        also: A number that is allowed besides; None for no other.
+        word: The other number's name in words, if it has one.
     """
 
     least: float
-    most: float
+    most: float = MOST_COUNTED
+    above: bool = False
     below: bool = False
-    zero: bool = False
+    also: float | None = None
+    word: str = ""
 
     def allows(self, value: float) -> bool:
         """Whether a number is within."""
-        inside = self.least <= value <= self.most and not (self.below and value == self.most)
-        return inside or (self.zero and value == 0)
+        inside = self.least <= value <= self.most
+        excluded = (self.above and value == self.least) or (self.below and value == self.most)
+        return (inside and not excluded) or value == self.also
 
     def __str__(self) -> str:
-        end = f"below {self.most:g}" if self.below else f"at most {_number(self.most)}"
-        return f"{'0, or ' if self.zero else ''}at least {_number(self.least)}, {end}"
+        start = f"{'above' if self.above else 'at least'} {_number(self.least)}"
+        end = f"{'below' if self.below else 'at most'} {_number(self.most)}"
+        return f"{'' if self.also is None else f'{self.word or _number(self.also)}, or '}{start}, {end}"
 
 
 def _number(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
-COUNT = Limit(0, MOST_COUNTED)
-SHARE = Limit(math.ulp(0.0), 1)  # above 0
-LIMITS: Mapping[str, Limit] = {
-    "image_size": Limit(2, MOST_SIDE, zero=True),
-    "train_limit": COUNT,
-    "test_limit": COUNT,
-    "auxiliary_limit": COUNT,
-    "attribute_queries": COUNT,
-    "seed": COUNT,
-    "width": Limit(0, MOST_WIDTH),
-    "rounds": Limit(1, MOST_ROUNDS),
-    "local_epochs": Limit(1, MOST_STEPS),
-    "local_steps": Limit(0, MOST_STEPS),
-    "batch_size": Limit(1, MOST_IMAGES),
-    "momentum": Limit(0, 1, below=True),
-    "weight_decay": Limit(0, MOST_RATE),
-    "probe_targets": Limit(1, MOST_IMAGES),
-    "probe_images": Limit(1, MOST_IMAGES),
-    "dp_canaries": Limit(0, MOST_CANARIES),
-    "crop_padding": Limit(0, MOST_SIDE),
-    "auxiliary_fraction": Limit(0, 1, below=True),
-    "image_memory": Limit(1e-9, 1e6),  # GiB: from one byte
-    "learning_rate": Limit(LEAST_RATE, MOST_RATE),
-    "learning_rate_factor": SHARE,
-    "patch_size": Limit(1, MOST_SIDE),
-    "depth": Limit(1, MOST_DEPTH),
-    "heads": Limit(1, MOST_DEPTH),
-    "edge_blocks": Limit(0, MOST_DEPTH),
-    "upload_passes": Limit(1, MOST_ROUNDS),
-}
-"""Field of a plan -> its range."""
+@dataclass(frozen=True)
+class OneLine(Allowed):
+    """A text of one line with at most so many characters."""
+
+    most: int
+
+    def allows(self, value: str) -> bool:
+        """Whether a text is no longer, and prints as it is."""
+        return len(value) <= self.most and value.isprintable()
+
+    def __str__(self) -> str:
+        return f"one line of at most {self.most} characters"
+
+
+@dataclass(frozen=True)
+class Length(Allowed):
+    """The most characters of a text, or entries of a list."""
+
+    most: int
+
+    def allows(self, value: Sized) -> bool:
+        """Whether it is no longer."""
+        return len(value) <= self.most
+
+    def __str__(self) -> str:
+        return f"at most {self.most}"
+
+
+Text = Annotated[str, Length(MOST_TEXT)]
+Norm = Literal["group", "batch"]
+ProbeMode = Literal["train", "eval"]
+Optimizer = Literal["sgd", "adamw"]
+Count = Annotated[int, Limit(0)]
+"""Of what there is: more means all. Or a number that only names a stream, such as a seed."""
+SIDE = Limit(2, MOST_SIDE, also=0)
+Side = Annotated[int, SIDE]
+"""Of images, 0 for no scaling. Images of one pixel are refused: shuffles, crops and scores need more."""
+Pixels = Annotated[int, Limit(1, MOST_SIDE)]
+Padding = Annotated[int, Limit(0, MOST_SIDE)]
+Width = Annotated[int, Limit(0, MOST_WIDTH)]
+"""0 for the model's own."""
+Blocks = Annotated[int, Limit(1, MOST_DEPTH)]
+"""Or attention heads of one."""
+BlocksOrNone = Annotated[int, Limit(0, MOST_DEPTH)]
+Rounds = Annotated[int, Limit(1, MOST_ROUNDS)]
+"""Or passes."""
+Steps = Annotated[int, Limit(1, MOST_STEPS)]
+StepsOrNone = Annotated[int, Limit(0, MOST_STEPS)]
+Images = Annotated[int, Limit(1, MOST_IMAGES)]
+"""Of a batch; or batches."""
+Canaries = Annotated[int, Limit(0, MOST_CANARIES)]
+Rate = Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
+"""Of learning."""
+Decay = Annotated[float, Limit(0, MOST_RATE)]
+Share = Annotated[float, Limit(0, 1, above=True)]
+BelowOne = Annotated[float, Limit(0, 1, below=True)]
+Gibibytes = Annotated[float, Limit(1e-9, 1e6)]
+"""From one byte."""

@@ -9,6 +9,8 @@ from typing import Any
 
 SHORT = 120
 """Characters of a received value in an error."""
+LONGEST = 160
+"""Characters of a value that a user wrote, in an error."""
 MOST_SHOWN = 4096
 """Characters of an error that are looked at."""
 MOST_JSON = 2**20
@@ -27,9 +29,14 @@ def read_json(text: str) -> Any:
         ValueError: When the text is no JSON.
         RecursionError: When the text is nested too deep for Python.
     """
+    require_short(text)
+    return json.loads(text)
+
+
+def require_short(text: str) -> None:
+    """Raise ``RecordError`` for a JSON text that is longer than any text of our own clients."""
     if len(text) > MOST_JSON:
         raise RecordError(f"{len(text)} characters of JSON came; at most {MOST_JSON} are read")
-    return json.loads(text)
 
 
 class Received(dict[str, Any]):
@@ -53,6 +60,15 @@ def shortened(value: object) -> str:
     """A received value for an error or a row: in Python's notation, cut to a maximum length."""
     text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
+
+
+def shown(value: object) -> str:
+    """A value that a user wrote, for an error; a long text is cut and its length is added."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
+        return f"{type(value).__name__} that is too large to show"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -46,7 +46,7 @@ INTERFACES = {
         "clients/index": ("Clients of any Flower app", ["clients.external_app.app", "clients.external_app.protect"]),
         "clients/scenario": (
             "A scenario's clients",
-            ["clients.task.scenarios", "clients.task.task", "clients.task.local_data"],
+            ["clients.task.scenarios", "clients.task.task", "clients.task.local_data", "clients.wire.schema"],
         ),
         "clients/training": ("Local training", ["clients.federated.client"]),
         "clients/data": ("Data and models", ["clients.data.datasets", "clients.data.card", "clients.process.own_code"]),
@@ -74,7 +74,6 @@ INTERFACES = {
             "Experiments",
             [
                 "simulations.experiment.experiment",
-                "simulations.settings.fields",
                 "simulations.server_app",
                 "simulations.run_folder.run_directory",
             ],

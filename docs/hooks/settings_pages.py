@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import Field
-from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from pydantic.fields import FieldInfo
 
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
+from clients.wire.schema import allowed
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.search.settings import keys as search_settings
@@ -62,9 +62,9 @@ def named() -> str:
     return text
 
 
-def _row(key: str, spec: Field[Any]) -> str:
+def _row(key: str, spec: FieldInfo) -> str:
     default = "none" if spec.default == "" else f"`{_cell(str(spec.default))}`"
-    return f"| `{key}` | {default} | {_cell(spec.metadata['about'])} | {_cell(spec.metadata['allowed'])} |\n"
+    return f"| `{key}` | {default} | {_cell(str(spec.description))} | {_cell(allowed(spec))} |\n"
 
 
 def _cell(text: str) -> str:

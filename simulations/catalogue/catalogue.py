@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from attacks.registry import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
+from clients.wire.schema import allowed
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.experiment.experiment import all_settings, owners
@@ -89,9 +92,9 @@ def _usual(key: str) -> Iterator[str]:
                 yield f"default of {whose}: {usual[key]!r}"
 
 
-def _setting(key: str, spec: Any, whose: str = "") -> tuple[str, ...]:
-    allowed = f" ({spec.metadata['allowed']})" if spec.metadata["allowed"] else ""
-    return key, whose + spec.metadata["about"] + allowed, f"default: {spec.default!r}"
+def _setting(key: str, spec: FieldInfo, whose: str = "") -> tuple[str, ...]:
+    range_of = f" ({allowed(spec)})" if allowed(spec) else ""
+    return key, f"{whose}{spec.description}{range_of}", f"default: {spec.default!r}"
 
 
 def _signature(name: str, cls: Any) -> str:

@@ -7,9 +7,8 @@ import inspect
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import Field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.markup import escape
@@ -17,6 +16,9 @@ from rich.markup import escape
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.presets import presets
+
+if TYPE_CHECKING:  # importing it takes a tenth of a second
+    from pydantic.fields import FieldInfo
 
 LONGEST_ERROR = 2000
 """Characters of a message: some name everything that is known."""
@@ -90,7 +92,7 @@ def paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(one.split()) for one in inspect.cleandoc(text).split("\n\n"))
 
 
-def setting_of(text: str, fields: Mapping[str, Field[Any]]) -> tuple[str, Any]:
+def setting_of(text: str, fields: Mapping[str, FieldInfo]) -> tuple[str, Any]:
     """``key=value`` with the value read as the type of its field, where there is one of that key, else as text."""
     key, equals, value = text.partition("=")
     if not equals:

@@ -10,12 +10,12 @@ from attacks.registry import ATTACKS
 from attacks.spec import stages_of
 from clients.data.datasets import is_multi_label, is_table
 from clients.task.auxiliary import OWN_AUXILIARY
+from clients.wire.schema import key_of
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.scenario import scenario, scenarios
 from simulations.settings.common import CommonSettings
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import key_of
 from strategies.audit.adaptive import reads
 from strategies.audit.kinds import Kind
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from attacks.base import Attack
 from attacks.registry import ATTACKS
@@ -16,28 +18,23 @@ from clients.data.partitions import parse_partition
 from clients.task.auxiliary import OWN_AUXILIARY
 from clients.task.scenarios import client_side, client_sides
 from clients.task.task import Plan
+from clients.wire.schema import fields_of, key_of
 from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError
 from defenses.spec import parse_pipelines
 from simulations.experiment.data_rules import check_data
 from simulations.experiment.known_names import require_dataset
 from simulations.experiment.scenario import scenario, scenarios
-from simulations.settings.common import CHOSEN_HERE, CommonSettings
-from simulations.settings.defaults import AUTO, FEDERATED
+from simulations.settings.common import CommonSettings
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, naming
-from simulations.settings.fields import (
-    check_values,
-    key_of,
-)
-from simulations.settings.plain import refuse_keys
+from simulations.settings.plain import read
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import Kind
 
-Value = bool | int | float | str
 NO_DEFENSE = Pipeline()
 
 
-@dataclass(frozen=True)
 class Experiment(CommonSettings):
     """Checked settings of one run; use ``Experiment.of``, which makes the subclass of the scenario (``Scenario.settings``).
 
@@ -47,8 +44,8 @@ class Experiment(CommonSettings):
         ConfigError: On any value that cannot be run.
     """
 
-    def __post_init__(self) -> None:
-        check_values(self)
+    def check_together(self) -> None:
+        """Raise ``ConfigError`` for names that are unknown, and for values that contradict each other."""
         if self.scenario not in client_sides():
             raise ConfigError(
                 f"scenario is {self.scenario!r}, and no package offers its client side: offer it as an entry point of the group "
@@ -113,28 +110,15 @@ class Experiment(CommonSettings):
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Make an experiment from hyphenated keys and values; other scenarios' settings may be present with their defaults.
 
-        A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default.
-        A plain `flwr run` passes every setting of the app's file, where settings with a scenario's own default are "auto".
+        See ``simulations.settings.plain.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
+        scenario's own default are "auto".
 
         Raises:
             ConfigError: For unknown keys, with the nearest known key, and for bad values.
         """
-        name = values.get("scenario", FEDERATED)
-        settings = scenario(name).settings
-        free = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
-        free.add(CHOSEN_HERE)
-        values = {key: value for key, value in values.items() if value != AUTO or key not in free}
-        on_tables = settings.usual_on_tables if is_table(str(values.get("dataset"))) else {}
-        values = {**settings.usual, **on_tables, **values}
         all_settings()
-        refuse_keys(values, name, {one.name: one.settings for one in scenarios().values()})
-        own = {key_of(spec.name): spec.name for spec in fields(settings)}
-        experiment: Experiment = settings(**{own[key]: value for key, value in values.items() if key in own})
-        return experiment
-
-    def to_mapping(self) -> dict[str, Value]:
-        """Hyphenated key -> value, of all settings of the scenario."""
-        return {key_of(spec.name): getattr(self, spec.name) for spec in fields(self)}
+        experiments: dict[str, type[Experiment]] = {name: one.settings for name, one in scenarios().items()}
+        return read(values, experiments, tables=is_table(str(values.get("dataset"))))
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
@@ -189,19 +173,19 @@ class Experiment(CommonSettings):
         return kind(**values, pipeline=str(pipeline), card=card)
 
 
-def all_settings() -> dict[str, Field[Any]]:
+def all_settings() -> dict[str, FieldInfo]:
     """Key -> field, of the settings of all scenarios.
 
     Raises:
         RegistryError: When two scenarios give the same setting different defaults.
     """
-    found = {key_of(spec.name): spec for spec in fields(Experiment)}
+    found = fields_of(Experiment)
     for one in scenarios().values():
-        for spec in fields(one.settings):
-            known = found.setdefault(key_of(spec.name), spec)
+        for key, spec in fields_of(one.settings).items():
+            known = found.setdefault(key, spec)
             if (type(known.default), known.default) != (type(spec.default), spec.default):
                 raise RegistryError(
-                    f"scenario {one.name!r}: {key_of(spec.name)} has the default {spec.default!r}; allowed: {known.default!r}, as "
+                    f"scenario {one.name!r}: {key} has the default {spec.default!r}; allowed: {known.default!r}, as "
                     "in the other scenarios"
                 )
     return found
@@ -209,4 +193,4 @@ def all_settings() -> dict[str, Field[Any]]:
 
 def owners(key: str) -> list[str]:
     """The scenarios that read a setting."""
-    return [one.name for one in scenarios().values() if any(key_of(spec.name) == key for spec in fields(one.settings))]
+    return [one.name for one in scenarios().values() if key in fields_of(one.settings)]

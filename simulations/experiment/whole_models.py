@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.known_names import require_model
 from simulations.settings.errors import ConfigError
 from simulations.settings.whole_models import WholeModelSettings
 
 
-@dataclass(frozen=True)
 class WholeModelExperiment(WholeModelSettings, Experiment):
     """Settings of such scenarios besides those that all scenarios read."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_together(self) -> None:
+        """As for all experiments, and rounds of ``learning-rate-milestones`` that there are."""
+        super().check_together()
         _ = self.milestones
 
     def check_training_by_server(self, why: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def requested(
     experiment = Experiment.from_mapping(before | values)
     if resume is not None:
         check_same(experiment, kept | {"config": before})
-    return experiment if experiment.num_clients else replace(experiment, num_clients=DEFAULT_CLIENTS)
+    return experiment if experiment.num_clients else experiment.but(num_clients=DEFAULT_CLIENTS)
 
 
 def _without_empty_folder(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from simulations.console.command_line import errors
@@ -24,11 +23,11 @@ def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
     left = []
     for seed in seeds:
         folder = Path(experiment.output_dir) / f"seed-{seed}"
-        one = replace(experiment, seed=seed, output_dir=str(folder))
+        one = experiment.but(seed=seed, output_dir=str(folder))
         config = folder / "config.json"
         if is_there(config, "output-dir"):
             kept = read_config(config, "--seeds")
-            one = replace(one, resume=True)
+            one = one.but(resume=True)
             check_same(one, kept)
             if kept.get("progress", {}).get("finished") is True:
                 continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
                 if engine and start < STARTS and not _has_worked(read_progress(out), before):
                     console.say(f"Ray failed: {engine}; started again")
                     # The folder may already say that it holds a run, which has failed.
-                    experiment = replace(experiment, resume=(out / "config.json").is_file())
+                    experiment = experiment.but(resume=(out / "config.json").is_file())
                     continue
                 if not box.startswith(NOT_STARTED):
                     return _ended(console, out, runtime.status(), engine or box, started)

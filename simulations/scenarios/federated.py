@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -40,7 +39,6 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, P
 from strategies.training.checkpoint import Checkpoint
 
 
-@dataclass(frozen=True)
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
 

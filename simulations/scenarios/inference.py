@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -45,7 +45,6 @@ from strategies.inference.public_model import PublicTraining, read_weights
 from strategies.inference.server import InferenceServer
 
 
-@dataclass(frozen=True)
 class InferenceExperiment(InferenceSettings, WholeModelExperiment):
     """Settings of such runs besides those of whole models."""
 

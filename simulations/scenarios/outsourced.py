@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.spec import stages_of
@@ -30,7 +29,6 @@ from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer
 
 
-@dataclass(frozen=True)
 class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
     """The settings of outsourced training."""
 

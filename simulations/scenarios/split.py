@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -41,7 +40,6 @@ MIN_EXAMPLES = 2
 """Training and test examples that a client needs: a batch of one has nothing to be shuffled with."""
 
 
-@dataclass(frozen=True)
 class SplitExperiment(SplitSettings, Experiment):
     """The settings of split learning."""
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from clients.wire.limits import (
+    BelowOne,
+    Count,
+    Decay,
+    Gibibytes,
+    Images,
+    Limit,
+    Norm,
+    OneLine,
+    Padding,
+    Rate,
+    Rounds,
+    Share,
+    Side,
+    Steps,
+    StepsOrNone,
+    Width,
+)
+from clients.wire.schema import Settings, setting
 from simulations.settings.defaults import AUTO, FEDERATED
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import (
-    IMAGE_SIDE,
-    SHARE,
-    at_least,
-    at_most_characters,
-    between,
-    limited,
-    one_of,
-    setting,
-)
 
 DEFAULT_DEFENSES = "; ".join(
     (
@@ -46,11 +54,10 @@ def attribute_attacks() -> Any:
 def attribute_queries() -> Any:
     """The setting ``attribute-queries`` of several scenarios."""
     about = "number of each client's test images whose sensitive attribute is attacked, from the first on; 0: all"
-    return setting(0, about, **at_least(0))
+    return setting(0, about)
 
 
-@dataclass(frozen=True)
-class CommonSettings:
+class CommonSettings(Settings):
     """Names, defaults, meanings and ranges of the settings that all scenarios read.
 
     Attributes:
@@ -58,10 +65,11 @@ class CommonSettings:
         usual_on_tables: Key -> the scenario's own default for data sets of tables; overrides ``usual``.
     """
 
+    refused: ClassVar[type[ValueError]] = ConfigError
     usual: ClassVar[Mapping[str, Any]] = {}
     usual_on_tables: ClassVar[Mapping[str, Any]] = {}
 
-    experiment: str = setting("default", "name of the experiment, written into every row", **at_most_characters(200))
+    experiment: Annotated[str, OneLine(200)] = setting("default", "name of the experiment, written into every row")
     scenario: str = setting(
         FEDERATED, "kind of cooperation between clients and server; `fedveil list scenarios` lists them"
     )
@@ -69,60 +77,55 @@ class CommonSettings:
         "", "absolute path of the folder for rows.jsonl, pictures and report.html; empty: a new one in ~/fedveil-runs"
     )
     resume: bool = setting(False, "continue the run in output-dir from its last complete round")
-    seed: int = setting(0, "seed of all random streams of the run", **limited("seed"))
+    seed: Count = setting(0, "seed of all random streams of the run")
 
     dataset: str = setting("photos", "data set; `fedveil list datasets` describes them")
     data_dir: str = setting("", "folder of the data set's files, for data sets read from files")
     download: bool = setting(False, "let torchvision download a missing data set")
-    image_size: int = setting(0, "side in pixels to which images are resized; 0: no resizing", **IMAGE_SIDE)
-    train_limit: int = setting(0, "largest number of training examples; 0: all", **limited("train_limit"))
-    test_limit: int = setting(0, "largest number of test examples; 0: all", **limited("test_limit"))
-    image_memory: float = setting(
+    image_size: Side = setting(0, "side in pixels to which images are resized; 0: no resizing")
+    train_limit: Count = setting(0, "largest number of training examples; 0: all")
+    test_limit: Count = setting(0, "largest number of test examples; 0: all")
+    image_memory: Gibibytes = setting(
         1.0,
         "GiB of images that a process may hold in memory. The limit applies to the bytes of a data set's training or test part, to "
         "the floats of a client's share after defences that act once, and to the server's examples. Larger data are read, decoded "
         "and protected batch by batch, with the same results; only the server's examples must fit (auxiliary-limit)",
-        **limited("image_memory"),
     )
     partition: str = setting(
         "iid",
         "division of the training examples among clients: iid, dirichlet(alpha=0.5), shards(num_shards_per_partition=2), or "
         "node: each node's own data",
     )
-    num_clients: int = setting(
-        0, "number of clients to wait for; 0: all connected clients, at least two", **at_least(0)
-    )
+    num_clients: Count = setting(0, "number of clients to wait for; 0: all connected clients, at least two")
 
     model: str = setting("cnn", "model; `fedveil list models` describes them")
-    width: int = setting(0, "width of the model; 0: the model's default width", **limited("width"))
-    norm: str = setting("group", "kind of normalisation layers", **one_of("group", "batch"))
+    width: Width = setting(0, "width of the model; 0: the model's default width")
+    norm: Norm = setting("group", "kind of normalisation layers")
 
     defenses: str = setting(
         DEFAULT_DEFENSES,
         "pipelines of defences: | joins stages, ; separates pipelines; the pipeline without a defence always runs first",
     )
-    rounds: int = setting(16, "training rounds of each pipeline", **limited("rounds"))
-    local_epochs: int = setting(6, "passes of a client over its data in a round", **limited("local_epochs"))
-    local_steps: int = setting(
+    rounds: Rounds = setting(16, "training rounds of each pipeline")
+    local_epochs: Steps = setting(6, "passes of a client over its data in a round")
+    local_steps: StepsOrNone = setting(
         0,
         "optimizer steps of a client in a round, in place of local-epochs; 0: local-epochs applies",
-        **limited("local_steps"),
     )
-    batch_size: int = setting(16, "examples per local step", **limited("batch_size"))
-    learning_rate: float = setting(0.01, "learning rate of local SGD", **limited("learning_rate"))
-    momentum: float = setting(0.9, "momentum of local SGD", **limited("momentum"))
+    batch_size: Images = setting(16, "examples per local step")
+    learning_rate: Rate = setting(0.01, "learning rate of local SGD")
+    momentum: BelowOne = setting(0.9, "momentum of local SGD")
     nesterov: bool = setting(False, "use Nesterov momentum in local SGD; needs a momentum above 0")
-    weight_decay: float = setting(0.0, "L2 coefficient of local SGD", **limited("weight_decay"))
-    crop_padding: int = setting(
+    weight_decay: Decay = setting(0.0, "L2 coefficient of local SGD")
+    crop_padding: Padding = setting(
         0,
         "train on random crops of images padded with this many black pixels on each side; 0: no crops. Crops are drawn anew for "
         "each batch, before all input defences, which protect each crop anew. Probes use crops, too",
-        **limited("crop_padding"),
     )
     horizontal_flip: bool = setting(False, "mirror each training image with probability 1/2, drawn anew like crops")
-    min_usable: float = setting(0.5, "least share of clients with a usable reply; the run stops below it", **SHARE)
-    client_timeout: float = setting(
-        300.0, "seconds that the server waits for a client's reply to a message", **between(0.001, 1e6)
+    min_usable: Share = setting(0.5, "least share of clients with a usable reply; the run stops below it")
+    client_timeout: Annotated[float, Limit(0.001, 1e6)] = setting(
+        300.0, "seconds that the server waits for a client's reply to a message"
     )
 
     attack_rounds: str = setting(
@@ -131,36 +134,32 @@ class CommonSettings:
         "model at its start and the messages of the round; final attacks the model after the last round",
     )
     adaptive: bool = setting(True, "also run the adaptive attacks, which know the pipeline's defences")
-    auxiliary_fraction: float = setting(
+    auxiliary_fraction: BelowOne = setting(
         0.2,
         "share of the training examples held out for the server's attacks that learn; no client gets these examples",
-        **limited("auxiliary_fraction"),
     )
     auxiliary_data: str = setting(
         "held-out",
         "source of the server's examples: held-out (auxiliary-fraction of the training examples), private (the clients' own "
         "examples, the worst case; split only, where test images are attacked), or the name of another data set (split only)",
     )
-    auxiliary_limit: int = setting(0, "largest number of the server's examples; 0: all", **limited("auxiliary_limit"))
-    probe_targets: int = setting(
+    auxiliary_limit: Count = setting(0, "largest number of the server's examples; 0: all")
+    probe_targets: Images = setting(
         4,
         "number of observations per client that the audit attacks: one-step updates, or batches of sent data",
-        **limited("probe_targets"),
     )
-    probe_images: int = setting(1, "images in each of these observations", **limited("probe_images"))
+    probe_images: Images = setting(1, "images in each of these observations")
     labels: str = setting(
         "",
         "holder of the labels. federated: unknown or known (whether clients publish the classes of probed images); split: server "
         "or client (a client sends labels with its tokens); outsourced: uploaded; inference: unknown; empty: the first of these",
     )
-    attack_workers: int = setting(
-        2, "number of attacks that run in parallel during training; 0: attacks run between rounds", **between(0, 1024)
+    attack_workers: Annotated[int, Limit(0, 1024)] = setting(
+        2, "number of attacks that run in parallel during training; 0: attacks run between rounds"
     )
-    attack_gpus: float = setting(
+    attack_gpus: Annotated[float, Limit(0, 1024, also=CHOSEN_SHARE, word=AUTO)] = setting(
         CHOSEN_SHARE,
         "share of a GPU for each attack worker; auto (-1): what the clients of `fedveil run` leave of the GPUs of this machine",
-        allowed="auto, or at least 0, at most 1024",
-        check=lambda share: share == CHOSEN_SHARE or 0 <= share <= 1024,
     )
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
 

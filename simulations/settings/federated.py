@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 
+from clients.wire.limits import Canaries, ProbeMode, Share
+from clients.wire.schema import setting
+from clients.wire.texts import shown
 from simulations.settings.common import attribute_attacks
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import SHARE, limited, one_of, setting, shown
 from simulations.settings.whole_models import WholeModelSettings
 
 SIZE = r"0*[1-9][0-9]{0,8}"
 """Pattern of a number of clients, of at most 9 digits: Python refuses to parse numbers of thousands of digits."""
 
 
-@dataclass(frozen=True)
 class FederatedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of federated learning."""
 
-    fraction_train: float = setting(1.0, "share of the clients that train in a round", **SHARE)
+    fraction_train: Share = setting(1.0, "share of the clients that train in a round")
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
     update_attacks: str = setting(
         "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",
@@ -31,12 +31,11 @@ class FederatedSettings(WholeModelSettings):
         "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
         "the report shows them separately and leaves them out of its summary",
     )
-    dp_canaries: int = setting(
+    dp_canaries: Canaries = setting(
         0,
         "canaries among each client's training examples under DP-SGD: examples whose gradients an auditor chooses. Under ClientDP "
         "and FlowerLocalDP: clients whose updates an auditor chooses. From all updates the run bounds epsilon from below. Canaries "
         "cost accuracy; 0: none",
-        **limited("dp_canaries"),
     )
     model_check: bool = setting(
         False,
@@ -47,11 +46,10 @@ class FederatedSettings(WholeModelSettings):
         "group sizes for attacks on sums of clients' one-step probes, as under secure aggregation, such as 1,2,4; empty: no sums",
     )
     aggregate_attacks: str = setting("", "attacks on these sums, separated by ;")
-    probe_mode: str = setting(
+    probe_mode: ProbeMode = setting(
         "train",
         "mode of the model in probes. In eval mode BatchNorm uses its running statistics and dropout is off, as in most papers on "
         "gradient inversion; training steps never send such a gradient",
-        **one_of("train", "eval"),
     )
 
     @cached_property

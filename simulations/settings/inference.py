@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from clients.wire.limits import MOST_IMAGES, MOST_STEPS
+from clients.wire.limits import Count, Images, Steps
+from clients.wire.schema import setting
 from simulations.settings.common import attribute_attacks, attribute_queries
-from simulations.settings.fields import at_least, between, one_of, setting
 from simulations.settings.whole_models import WholeModelSettings
 
-STATISTICS = ("imagenet", "efficientnet-lite0")
-"""Keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
-ARCHITECTURES = ("split", "tuned", "full")
+Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
+"""With the keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
+Architecture = Literal["split", "tuned", "full"]
 """Architectures of an adversary (``attacks.attributes.inference``), repeated for the same reason."""
 
 
-@dataclass(frozen=True)
 class InferenceSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of edge-cloud inference."""
 
@@ -40,31 +38,26 @@ class InferenceSettings(WholeModelSettings):
         "their last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer "
         "starts from random weights, and all layers are trained",
     )
-    normalisation: str = setting(
+    normalisation: Normalisation = setting(
         "",
         "mean and standard deviation of the images' normalisation: data (the data set's), imagenet (torchvision's weights), "
         "efficientnet-lite0; empty: those of named weights, otherwise the data set's. A checkpoint needs the value of its own run",
-        **one_of("", "data", *STATISTICS),
     )
-    path_images: int = setting(
+    path_images: Count = setting(
         0,
         "number of the server's images held out to measure a defence's protection and accuracy while it learns; 0: no such curves. "
         "Neither the model nor a defence learns from these images",
-        **at_least(0),
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     attribute_attacks: str = attribute_attacks()
-    attribute_queries: int = attribute_queries()
-    offline_adversary: str = setting(
+    attribute_queries: Count = attribute_queries()
+    offline_adversary: Architecture = setting(
         "split",
         "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
         "half starting from its own weights (tuned), or a whole network (full)",
-        **one_of(*ARCHITECTURES),
     )
-    offline_iterations: int = setting(
-        1000, "training steps of this adversary, each on 32 of the server's images", **between(1, MOST_STEPS)
-    )
-    query_batches: int = setting(4, "batches of queries per message", **between(1, MOST_IMAGES))
+    offline_iterations: Steps = setting(1000, "training steps of this adversary, each on 32 of the server's images")
+    query_batches: Images = setting(4, "batches of queries per message")
 
 
 SETTINGS = InferenceSettings

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from clients.wire.limits import MOST_IMAGES
-from simulations.settings.fields import between, limited, setting
+from clients.wire.limits import Images, Rounds
+from clients.wire.schema import setting
 from simulations.settings.whole_models import WholeModelSettings
 
 
-@dataclass(frozen=True)
 class OutsourcedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of outsourced training."""
 
@@ -27,13 +25,12 @@ class OutsourcedSettings(WholeModelSettings):
     collection_attacks: str = setting(
         "", "attacks on all uploads of a client at once, separated by ;, such as JointEncodingInversion()"
     )
-    upload_passes: int = setting(
+    upload_passes: Rounds = setting(
         1,
         "number of times that a client uploads each image; defences such as InstaHide draw anew each time",
-        **limited("upload_passes"),
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    upload_batches: int = setting(4, "batches of uploaded images per message", **between(1, MOST_IMAGES))
+    upload_batches: Images = setting(4, "batches of uploaded images per message")
 
 
 SETTINGS = OutsourcedSettings

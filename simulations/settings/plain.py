@@ -1,33 +1,26 @@
-"""Checks of settings by name, type and range, without importing torch, so that errors appear at once."""
+"""Settings by scenario, read without importing torch, so that errors appear at once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, TypeVar
 
+from clients.wire.schema import fields_of
+from clients.wire.texts import shown
 from simulations.settings.common import CHOSEN_HERE, CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, require_known, unknown_scenario
-from simulations.settings.fields import checked, key_of, shown
 
+S = TypeVar("S", bound=CommonSettings)
 _BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
 SETTINGS: Mapping[str, type[CommonSettings]] = {
     name: module.SETTINGS for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
 }
 """Scenario -> its settings, from the module of the same name. A test compares them with the scenarios, which import torch."""
-
-USUAL = {key for kind in SETTINGS.values() for key in (*kind.usual, *kind.usual_on_tables)} | {CHOSEN_HERE}
-"""Keys whose value may be "auto": some scenario has its own default, or the machine decides."""
-
-
-def fields_of(settings: Mapping[str, type[Any]]) -> dict[str, Field[Any]]:
-    """Key -> field, of all given settings (scenario -> class)."""
-    return {key_of(spec.name): spec for kind in settings.values() for spec in fields(kind)}
 
 
 def others_declare() -> bool:
@@ -35,38 +28,35 @@ def others_declare() -> bool:
     return bool(entry_points(group=SCENARIOS_GROUP))
 
 
-def refuse_plain(values: Mapping[str, Any], *, resumed: bool = False) -> None:
-    """Raise ``ConfigError``, as ``Experiment`` would, for unknown keys, wrong types or ranges, and other scenarios' settings.
+def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: bool = False) -> S:
+    """The settings of the scenario that hyphenated ``values`` name; other scenarios' may be present with their defaults.
 
-    If other packages offer scenarios, this function checks only types and ranges of our own settings, and ``Experiment`` the rest.
-    With ``resumed``, the values override those of a stored run, which name the scenario.
+    A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default.
+
+    Args:
+        values: Key -> value.
+        settings: Scenario -> its settings.
+        tables: The data set's examples are rows of a table.
+
+    Raises:
+        ConfigError: For unknown keys, with the nearest known key, for other scenarios' settings, and for bad values.
     """
-    known, values = (
-        fields_of(SETTINGS),
-        {key: value for key, value in values.items() if key not in USUAL or value != AUTO},
-    )
-    if not others_declare():
-        for key in values:
-            require_known("setting", key, known, listed="settings")
-    for key, value in values.items():
-        if key in known:
-            checked(known[key], value)
-    if not resumed and not others_declare():
-        refuse_keys(values, values.get("scenario", FEDERATED), SETTINGS)
-
-
-def refuse_keys(values: Mapping[str, Any], scenario: str, settings: Mapping[str, type[Any]]) -> None:
-    """Raise ``ConfigError`` for unknown keys, an unknown scenario, and other scenarios' settings with values but their defaults.
-
-    ``settings`` maps each scenario's name to its settings.
-    """
-    if scenario not in settings:
-        raise unknown_scenario(scenario, settings)
-    known, own = fields_of(settings), fields_of({scenario: settings[scenario]})
+    known, kinds = fields_of(*settings.values()), settings.values()
+    free = {CHOSEN_HERE}.union(*(kind.usual for kind in kinds), *(kind.usual_on_tables for kind in kinds))
+    values = {key: value for key, value in values.items() if value != AUTO or key not in free}
+    name = values.get("scenario", FEDERATED)
+    if not isinstance(name, str):
+        CommonSettings(scenario=name)
+    if name not in settings:
+        raise unknown_scenario(name, settings)
+    own = settings[name]
+    mine = fields_of(own)
     for key, value in values.items():
         require_known("setting", key, known, listed="settings")
-        if key not in own and value != known[key].default:
-            owners = [name for name, kind in settings.items() if key in fields_of({name: kind})]
+        if key not in mine and value != known[key].default:
+            owners = [other for other, kind in settings.items() if key in fields_of(kind)]
             raise ConfigError(
-                f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {scenario!r}: leave it out"
+                f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
             )
+    usual = {**own.usual, **own.usual_on_tables} if tables else own.usual
+    return own(**{key: value for key, value in {**usual, **values}.items() if key in mine})

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from clients.wire.limits import LIMITS, MOST_IMAGES
+from clients.wire.limits import (
+    LEAST_RATE,
+    MOST_RATE,
+    Blocks,
+    BlocksOrNone,
+    Count,
+    Images,
+    Limit,
+    Optimizer,
+    Pixels,
+    Share,
+)
+from clients.wire.schema import setting
 from simulations.settings.common import CommonSettings, attribute_attacks, attribute_queries
-from simulations.settings.fields import SHARE, between, limited, one_of, setting
 
 
-@dataclass(frozen=True)
 class SplitSettings(CommonSettings):
     """Names, defaults, meanings and ranges of the settings of split learning."""
 
@@ -24,11 +33,11 @@ class SplitSettings(CommonSettings):
         "smashed-attacks": "EmbeddingReversal(); FieldReading()",
     }
 
-    patch_size: int = setting(4, "side of a patch in pixels, a divisor of the images' sides", **limited("patch_size"))
-    depth: int = setting(4, "number of transformer blocks of both halves together", **limited("depth"))
-    heads: int = setting(4, "attention heads per block", **limited("heads"))
-    edge_blocks: int = setting(
-        1, "number of blocks in the client half, unless a defence requires another number", **limited("edge_blocks")
+    patch_size: Pixels = setting(4, "side of a patch in pixels, a divisor of the images' sides")
+    depth: Blocks = setting(4, "number of transformer blocks of both halves together")
+    heads: Blocks = setting(4, "attention heads per block")
+    edge_blocks: BlocksOrNone = setting(
+        1, "number of blocks in the client half, unless a defence requires another number"
     )
     train_edge: bool = setting(False, "train and average the client half; otherwise it keeps its initial weights")
     pretrained: str = setting(
@@ -36,26 +45,22 @@ class SplitSettings(CommonSettings):
         "vit: absolute path of a file of initial weights, the same file on every machine (a state dict of timm by torch.save, or "
         ".safetensors); empty: random weights. Set width, depth, patch-size and heads to the file's (heads cannot be checked)",
     )
-    block_learning_rate: float = setting(
+    block_learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE, also=0)] = setting(
         0.0,
         "learning rate of transformer blocks in both halves; 0: learning-rate. Otherwise learning-rate applies only to the head",
-        allowed=f"0, or {LIMITS['learning_rate']}",
-        check=lambda value: value == 0 or LIMITS["learning_rate"].allows(value),
     )
-    learning_rate_floor: float = setting(
+    learning_rate_floor: Share = setting(
         0.004,
         "last round's learning rates divided by the first round's; rates fall along a cosine",
-        **SHARE,
     )
-    optimizer: str = setting("sgd", "optimizer of both halves", **one_of("sgd", "adamw"))
-    batches_per_message: int = setting(
+    optimizer: Optimizer = setting("sgd", "optimizer of both halves")
+    batches_per_message: Images = setting(
         4,
         "batches per message (K); with 1, a trained client half is updated after each batch",
-        **between(1, MOST_IMAGES),
     )
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attribute_attacks()
-    attribute_queries: int = attribute_queries()
+    attribute_queries: Count = attribute_queries()
 
 
 SETTINGS = SplitSettings

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
+from clients.wire.limits import Share
+from clients.wire.schema import setting
 from simulations.settings.common import CommonSettings
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import SHARE, setting
 
 DEFAULT_MILESTONES = "5/8,7/8"
 """The rate falls late in a run, so that the final accuracy depends less on the noise of the last steps."""
 
 
-@dataclass(frozen=True)
 class WholeModelSettings(CommonSettings):
     """Names, defaults, meanings and ranges of the settings of training whole models."""
 
@@ -23,7 +22,7 @@ class WholeModelSettings(CommonSettings):
         "rounds after which learning-rate is multiplied by learning-rate-factor (MultiStepLR with rounds as epochs), separated by "
         "commas: numbers, or shares of rounds such as 5/8 (ignored if no round fits); empty: constant rate",
     )
-    learning_rate_factor: float = setting(0.1, "factor of learning-rate at each of learning-rate-milestones", **SHARE)
+    learning_rate_factor: Share = setting(0.1, "factor of learning-rate at each of learning-rate-milestones")
 
     @cached_property
     def milestones(self) -> tuple[int, ...]:

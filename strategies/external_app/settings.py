@@ -10,14 +10,17 @@ from typing import Any
 from attacks.base import Attack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from clients.wire.limits import LIMITS, Limit
+from clients.federated.plan import FederatedPlan
+from clients.wire.limits import Limit
+from clients.wire.schema import fields_in, limit_of
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
 OR_UNKNOWN = ("probe_targets", "learning_rate", "local_epochs", "batch_size")
+_OF_PLANS = {name: limit for name, spec in fields_in(FederatedPlan).items() if (limit := limit_of(spec))}
 RANGES = {
-    **{name: LIMITS[name] for name in ("probe_images", "momentum", "weight_decay", "seed")},
-    **{name: replace(LIMITS[name], zero=True) for name in OR_UNKNOWN},
+    **_OF_PLANS,
+    **{name: replace(_OF_PLANS[name], also=0) for name in OR_UNKNOWN},
     "workers": Limit(0, 1024), "timeout": Limit(0.001, 1e9),
 }  # fmt: skip
 ENOUGH = 16

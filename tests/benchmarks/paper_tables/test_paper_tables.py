@@ -1,36 +1,32 @@
-"""The page of all tables and figures: complete, and made of the committed numbers."""
+"""The page of the papers' claims: complete, and made of the committed numbers."""
 
 import re
 from pathlib import Path
 
-import adp_quotes
 import catalogue
-import introduction
 import pytest
 import records
-import summary
+import run
 import verdict
 import write
-from entry import NULLS, Claim
 
+from attacks.metrics.names import Role
 from simulations.console.command_line import setting_of
-from simulations.report.studies.score import interval
 from simulations.run.requested import requested
+from simulations.run_folder.rows import Row
 from simulations.settings.plain import SETTINGS, fields_of
 
 pytestmark = pytest.mark.long
 
-ALL = (*catalogue.ENTRIES, *catalogue.BEYOND)
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
-ROOT = BENCHMARKS.parent
+ROOT = Path(__file__).resolve().parents[3]
 IN_PAPERS = {"PatchShuffling": (9, 15), "ADP": (6, 6), "ATS": (7, 16), "VisualMixer": (6, 10)}
 """Tables and figures, counted in the papers."""
+COUNTED = ("Table", "Figure")
 
 
 @pytest.fixture(scope="module")
-def judged() -> dict[str, list[verdict.Judged]]:
-    found = records.read()
-    return {entry.title: verdict.judged(entry, found) for entry in ALL}
+def papers() -> tuple[catalogue.Paper, ...]:
+    return catalogue.papers()
 
 
 @pytest.fixture(scope="module")
@@ -45,114 +41,105 @@ def test_the_committed_page_is_made_of_the_committed_numbers(page: str) -> None:
     there = found[found.index("Of 75, ") : found.index("cannot be run here.")]
     assert re.findall(r"\d+", there) == re.findall(r"\d+", totals)
     for name, by_seed in records.read().items():
-        for cell in verdict.cells_of(ALL, name):
+        for cell in catalogue.cells_of(name):
             for seed, rows in by_seed.items():
                 assert records.chosen(rows, cell), (name, seed, cell)
 
 
-def test_every_table_and_figure_of_the_papers_has_one_line_with_claims_or_a_reason() -> None:
-    for paper, (tables, figures) in IN_PAPERS.items():
-        names = [entry.name for entry in catalogue.ENTRIES if entry.paper == paper]
-        assert names == [f"Table {at + 1}" for at in range(tables)] + [f"Figure {at + 1}" for at in range(figures)]
-    assert len(catalogue.ENTRIES) == 75
-    for entry in ALL:
-        assert bool(entry.why) != bool(entry.claims or entry.quoted), entry.title
-        assert entry.why or not entry.absent, entry.title
-        assert bool(entry.runs) == bool(entry.claims), entry.title
-
-
-def test_a_repeat_has_no_claim_of_its_own_and_is_counted_once() -> None:
-    repeats = [entry for entry in ALL if entry.repeats]
-    for entry in repeats:
-        (first,) = [one for one in ALL if (one.paper, one.name) == (entry.paper, entry.repeats)]
-        assert not first.repeats
-        assert set(entry.claims) <= set(first.claims), entry.title
-        assert {claim.says for claim in entry.quoted} <= {claim.says for claim in first.quoted}, entry.title
-    totals = next(line for line in write.page({}).splitlines() if line.startswith("75 tables"))
-    counts = [int(word) for word in re.findall(r"(?<![\w,])\d+", totals)]
-    total, own, confirmed, refuted, favouring, left, repeated, nothing, absent = counts
-    assert (own, repeated) == (confirmed + refuted + left, len(repeats))
-    assert favouring <= refuted
-    assert total == own + repeated + nothing + absent
+def test_every_table_and_figure_of_the_papers_stands_once_with_claims_or_a_reason(
+    papers: tuple[catalogue.Paper, ...],
+) -> None:
+    for paper in papers:
+        tables, figures = IN_PAPERS[paper.name]
+        names = [table.name for table in paper.tables if table.name.startswith(COUNTED)]
+        every = sorted([*names, *paper.repeats, *paper.nothing, *paper.absent])
+        assert every == sorted(
+            [f"Table {at + 1}" for at in range(tables)] + [f"Figure {at + 1}" for at in range(figures)]
+        )
+        assert set(paper.repeats.values()) <= set(names)
+        for table in paper.tables:
+            assert table.claims, table.name
+            assert set(table.runs) <= set(paper.runs) or table.command, table.name
+            for claim in table.claims:
+                assert claim.terms or claim.earlier, claim.says
+                assert claim.terms or claim.command or table.command or table.runs, claim.says
+                assert {claim.promise} <= {"", *paper.promises}, claim.says
 
 
 def test_claims_read_what_the_configuration_runs() -> None:
     known = fields_of(SETTINGS)
-    for one in (run for run in catalogue.runs() if not run.script):
+    for name, one in run.every_run().items():
         values = dict(setting_of(text, known) for text in one.settings)
-        experiment = requested(ROOT / f"simulations/configs/{one.config}.toml", values, Path("nowhere"))
+        config = ROOT / f"simulations/configs/{name.partition('-')[0]}.toml"
+        experiment = requested(config, values, Path("nowhere"))
         pipelines = {str(pipeline): pipeline for pipeline in experiment.pipelines}
-        for cell in verdict.cells_of(ALL, one.name):
-            assert cell.defense in pipelines, (one.name, cell)
-            if cell.attack and cell.attack not in NULLS:
-                run = (experiment.attacks_on(pipelines[cell.defense], kind) for kind in experiment.kinds)
-                assert cell.attack in {repr(attack) for attacks in run for attack in attacks}, (one.name, cell)
+        cells = catalogue.cells_of(name)
+        assert cells, name
+        for cell in cells:
+            assert cell.defense in pipelines, (name, cell)
+            if cell.attack and cell.attack not in records.NULLS:
+                attacked = (experiment.attacks_on(pipelines[cell.defense], kind) for kind in experiment.kinds)
+                assert cell.attack in {repr(attack) for attacks in attacked for attack in attacks}, (name, cell)
 
 
-def test_quoted_numbers_stand_on_their_pages_and_over_the_seeds_that_they_name() -> None:
-    for entry in ALL:
-        assert len({claim.says for claim in entry.quoted}) == len(entry.quoted), entry.title
-        for claim in entry.quoted:
-            file = (claim.page or entry.page).partition("#")[0]
-            assert claim.text in (BENCHMARKS / "results" / file).read_text(encoding="utf-8"), (entry.title, claim.says)
-            if claim.each:
-                low, high = verdict.within(*interval(claim.each), claim.possible)
-                one = verdict.quote(claim)
-                assert one.low <= low <= high <= one.high, claim.says  # type: ignore[operator]
-                assert claim.value == pytest.approx(sum(claim.each) / len(claim.each))
-    for _, promise in catalogue.MAIN:
-        assert not re.search(r"\d", promise.known.partition("(")[0]) or promise.quotes, promise.says
-        for file, text in promise.quotes:
-            assert text in (BENCHMARKS / "results" / file).read_text(encoding="utf-8"), text
-    results = (BENCHMARKS / "results/inference.md").read_text(encoding="utf-8")
-    for title, measured in (
-        ("Table 4 of the paper (VGG16", adp_quotes.FOUR_MEASURED), ("Table 5 of the paper (ResNet50", adp_quotes.FIVE_MEASURED),
-        ("Table 6 of the paper (ResNet50", adp_quotes.SIX_MEASURED),
-    ):  # fmt: skip
-        part = results[results.index(title) :]
-        part = part[: part.index("\n\n", part.index("|---"))]
-        for cut, kind in measured:
-            assert adp_quotes.line(cut, kind, measured) in part, (title, cut, kind)
+def test_every_promise_is_decided_by_claims_of_the_paper(papers: tuple[catalogue.Paper, ...]) -> None:
+    found = records.read()
+    for paper in papers:
+        results = {table.name: verdict.judged(table, found) for table in paper.tables}
+        verdicts = dict(write.promised(paper, results))
+        for key in paper.promises:
+            named = [one for of in results.values() for one in of if one.claim.promise == key]
+            decide = [one for one in named if not (one.claim.control or one.claim.ours)]
+            assert decide, (paper.name, key)
+            assert not any(one.claim.variant for one in named)
+            assert (verdicts[key] == verdict.REFUTED) == (verdict.overall(decide) == verdict.REFUTED), (paper.name, key)
 
 
-def test_the_main_claims_are_of_all_papers_and_begin_with_the_worst(
-    judged: dict[str, list[verdict.Judged]], page: str
-) -> None:
-    assert {entry.paper for entry, _ in catalogue.MAIN} == {entry.paper for entry in catalogue.ENTRIES}
-    _, lines = summary.main_claims(judged)
-    assert [line[1] for line in lines] == sorted((line[1] for line in lines), key=summary.WORST_FIRST.index)
-    for entry, promise in catalogue.MAIN:
-        (line,) = [line for line in lines if line[0].startswith(f"{entry.paper}: {promise.says}")]
-        decide, beside = (
-            [one for one in judged[entry.title] if one.claim.says in of] for of in (promise.deciding, promise.beside)
-        )
-        assert len(decide) == len(promise.deciding) > 0
-        assert len(beside) == len(promise.beside)
-        assert not any(one.claim.control or one.claim.variant or one.claim.ours for one in decide)
-        assert all(one.claim.control or one.claim.ours for one in beside)
-        assert line[1] == verdict.overall([*decide, *beside])
-        assert (line[1] == verdict.REFUTED) == (verdict.overall(decide) == verdict.REFUTED), promise.says
-        assert all(one.claim.says in line[2] for one in (*decide, *beside))
-        assert line[4] in page
-    _, table = summary.every_table(judged, records.read())
-    assert len(table) == len(ALL)
+def test_every_table_has_a_command_and_its_cost_where_it_was_not_run(page: str) -> None:
+    sections = [part.partition("```text")[::2] for part in page.split("\n### ")[1:]]
+    for before, claims in sections:
+        command = before.rstrip().rpartition("\n")[2]
+        assert command.count("`") in (2, 4), before
+        assert ("not run yet" in claims) == bool(re.search(r"\(about \d+ minutes a seed\)", command)), before
 
 
-def test_every_section_with_claims_that_were_not_run_says_how_and_at_what_cost(
-    judged: dict[str, list[verdict.Judged]], page: str
-) -> None:
-    sections = {part.partition("\n")[0]: part for part in page.split("\n## ")}
-    known, there = {run.name: run for run in catalogue.runs()}, set(records.read())
-    for entry in ALL:
-        missing = [one for one in judged[entry.title] if one.note == verdict.NOT_YET]
-        said = re.findall(r"Not run yet: `(.+?)` \((about \d+ minutes?) a seed", sections.get(entry.title, ""))
-        assert len(said) == bool(missing), entry.title
-        for command, cost in said:
-            names = command.partition("--only ")[2].partition(" --seeds ")[0].split()
-            assert cost == summary.minutes([known[name] for name in names])
-            for claim in (one.claim for one in missing):
-                assert isinstance(claim, Claim)
-                assert {cell.run or entry.runs[0].name for _, cell in claim.terms} <= {*names, *there}
-    rest = page.replace(introduction.abbreviations(), "")
-    for term in (word for short, _ in introduction.ABBREVIATIONS for word in short.split(", ")):
-        assert re.search(rf"(?<!\w){re.escape(term)}(?!\w)", rest), term
+def test_sums_are_read_and_refused() -> None:
+    known = {
+        "names": {"BS": "BatchShuffle(k=0.4)", "both": ["BS", "7"]}, "unnamed": "ATS(policies='{}')",
+        "numbers": {"accuracy": {"metric": "test-accuracy"}},
+    }  # fmt: skip
+    found = catalogue.terms("0.5 accuracy(both) - accuracy()", ["r", "q"], known, cut="conv2")
+    assert [(factor, cell.defense, cell.run) for factor, cell in found[:3]] == [
+        (0.125, "BatchShuffle(k=0.4)", "r"), (0.125, "ATS(policies='7')", "r"), (-0.5, "", "r"),
+    ]  # fmt: skip
+    assert {cell.cut for _, cell in found} == {"conv2"}
+    for text in ("accuracy", "loss(BS)"):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            catalogue.terms(text, ["r"], known)
+
+
+def test_a_finished_run_keeps_the_rows_that_claims_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, other = (Row(metric="psnr", seed=3, attack=name, role=Role.ATTACK, value=9.0, n=4) for name in ("A()", "B()"))
+    (tmp_path / "rows.jsonl").write_text(f"{read.to_json()}\n{other.to_json()}\n", encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"versions": {"torch": "2", "numpy": "1"}}', encoding="utf-8")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setattr(records, "FOLDER", kept)
+    cells = [catalogue.Cell("psnr", attack="A()"), catalogue.Cell("ssim", attack="A()")]
+    assert records.keep(tmp_path, "r", 3, cells) == ["ssim of A() under no defence"]
+    assert [(row.attack, row.value, row.seed) for row in records.read()["r"][3]] == [("A()", 9.0, 3)]
+    assert "numpy" not in (kept / "r-seed3.json").read_text(encoding="utf-8")
+
+
+def test_named_runs_are_repeated_and_others_are_run_once(tmp_path: Path) -> None:
+    name = "split_table6"
+    assert [(one.name, seed) for one, seed in run.wanted([name], [0, 4])] == [(name, 0), (name, 4)]
+    for path in records.FOLDER.glob("*.json"):
+        (tmp_path / path.name).touch()
+    left = [(one.name, seed) for one, seed in run.wanted([], [0, 1], tmp_path)]
+    assert (name, 0) not in left
+    assert (name, 1) not in left, "one seed is enough"
+    assert ("split_table1", 1) in left
+    words = run.command(run.every_run()["vm_table2-mlp"], 1, tmp_path / "new")
+    assert words[3:] == ["simulations/configs/vm_table2.toml", "--in-process", "--out", str(tmp_path / "new"),
+                         "-s", "model=mlp", "-s", "seed=1"]  # fmt: skip

@@ -2,13 +2,13 @@
 
 import json
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
 
+from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
 from simulations.experiment.attribute_rules import check_memory
@@ -20,7 +20,6 @@ from simulations.server_app import app as app_of_flower
 from simulations.server_app import run_experiment
 from simulations.settings.common import CHOSEN_HERE
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import key_of
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
@@ -50,8 +49,8 @@ def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
     usual.add(CHOSEN_HERE)
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
     for one in scenarios().values():
-        for spec in fields(one.settings):
-            assert spec.default == all_settings()[key_of(spec.name)].default, f"{one.name}: {spec.name}"
+        for key, spec in fields_of(one.settings).items():
+            assert spec.default == all_settings()[key].default, f"{one.name}: {key}"
 
 
 def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:

@@ -1,7 +1,6 @@
 """The whole federation in this process: real ClientApp, real strategy, real attacks; only the transport is local."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def experiment(out: Path, **changes: object) -> Experiment:
         update_attacks="LabelInference(); LossThreshold()", attack_workers=0,
         adaptive=False,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 def without_attacks(out: Path, **changes: object) -> Experiment:
@@ -195,10 +194,10 @@ def test_a_verdict_needs_sixteen_images() -> None:
     for (targets, clients), told in {
         (1, 1): "has 1 image (1 clients, ", (1, 2): "has 2 images (2 clients, ", (15, 1): "has 15 images", (16, 1): "", (8, 2): "",
     }.items():  # fmt: skip
-        said = too_few_images(replace(settings, probe_targets=targets, probe_images=1), clients)
+        said = too_few_images(settings.but(probe_targets=targets, probe_images=1), clients)
         assert (told in said) if told else not said, (targets, clients, said)
     unattacked = ({"attack_rounds": ""}, {"probe_attacks": "", "update_attacks": ""})
-    assert not any(too_few_images(replace(settings, probe_targets=1, **changes), 2) for changes in unattacked)
+    assert not any(too_few_images(settings.but(probe_targets=1, **changes), 2) for changes in unattacked)
 
 
 def test_a_failed_test_of_membership_is_no_privacy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

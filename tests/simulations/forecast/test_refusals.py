@@ -3,8 +3,8 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from flwr.app import Message
@@ -14,18 +14,16 @@ from attacks.attributes.inference import ARCHITECTURES
 from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
 from clients.models.packaged_weights import NORMALISATIONS
+from clients.wire.schema import allowed, fields_of
 from simulations.cli import app
-from simulations.experiment.experiment import Experiment, all_settings
+from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.run.requested import requested
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
-from simulations.settings.common import CHOSEN_HERE
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import checked
-from simulations.settings.inference import ARCHITECTURES as DECLARED_ARCHITECTURES
-from simulations.settings.inference import STATISTICS
-from simulations.settings.plain import SETTINGS, USUAL, fields_of, refuse_plain
+from simulations.settings.inference import Architecture, Normalisation
+from simulations.settings.plain import SETTINGS, read
 from tests.flower_private import get_fused_config_from_dir
 from tests.local_grid import LocalGrid
 
@@ -136,7 +134,7 @@ def test_switching_the_scenario_alone_works() -> None:
     for name in ("split", "outsourced", "inference"):
         result = CliRunner().invoke(app, ["run", "-s", f"scenario={name}", "--dry-run"])
         assert result.exit_code == 0, result.output
-        for word in ("data:", "clients:", "model:", "memory:", "pipelines:", "attacks:"):
+        for word in ("scenario:", "pipelines:", "attacks:", "clients:", "rounds:"):
             assert f"{word} " in result.output, name
     for given in ({"scenario": "split", "dataset": "census"}, *({"scenario": name} for name in SETTINGS)):
         model = "difm" if "dataset" in given else "vit" if given["scenario"] == "split" else "vgg_small"
@@ -179,23 +177,22 @@ def test_plain_values_are_refused_without_torch(tmp_path: Path) -> None:
 
 def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     known = all_settings()
-    for key, spec in fields_of(SETTINGS).items():
+    for key, spec in fields_of(*SETTINGS.values()).items():
         assert spec.default == known[key].default
-        assert spec.metadata["allowed"] == known[key].metadata["allowed"]
-        wrong = object()
+        assert allowed(spec) == allowed(known[key])
+        wrong = {"scenario": owners(key)[0], key: object()}
         with pytest.raises(ConfigError) as early:
-            refuse_plain({key: wrong})
+            read(wrong, SETTINGS)
         with pytest.raises(ConfigError) as late:
-            checked(known[key], wrong)
+            Experiment.from_mapping(wrong)
         assert str(early.value) == str(late.value)
-    assert known.keys() == fields_of(SETTINGS).keys()
+    assert known.keys() == fields_of(*SETTINGS.values()).keys()
     assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
-        assert {spec.name for spec in fields(SETTINGS[name])} == {spec.name for spec in fields(one.settings)}
-    usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
-    assert usual | {CHOSEN_HERE} == USUAL
-    assert set(STATISTICS) == set(NORMALISATIONS)
-    assert DECLARED_ARCHITECTURES == ARCHITECTURES
+        assert fields_of(SETTINGS[name]).keys() == fields_of(one.settings).keys()
+        assert (SETTINGS[name].usual, SETTINGS[name].usual_on_tables) == (one.settings.usual, one.settings.usual_on_tables)
+    assert set(get_args(Normalisation)) == {"", "data", *NORMALISATIONS}
+    assert get_args(Architecture) == ARCHITECTURES
 
 
 def test_a_split_that_differs_between_processes(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def cuts_experiment(out: Path, **changes: Any) -> Experiment:
         defenses=f"{DELTA}; {BOUNDED}", probe_targets=1, probe_images=2, query_attacks="",
         attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8, path_images=8,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -220,7 +220,7 @@ def test_a_killed_phase_is_done_again_and_those_before_are_not(tmp_path: Path, r
     with pytest.raises(Killed):
         run_experiment(LocalGrid(2, killed_at("query.features", 7)), settings)
     grid = LocalGrid(2)
-    run_experiment(grid, replace(settings, resume=True))
+    run_experiment(grid, settings.but(resume=True))
     assert untimed(rows_in(settings)) == untimed(unbroken)
     assert len([kind for kind, _ in grid.sent if kind == "query.features"]) == 2 + 4
 
@@ -232,4 +232,4 @@ def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> 
     # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
     with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 40 queries"):
         scenario("inference").check_clients(settings, clients)
-    scenario("inference").check_clients(replace(settings, attribute_queries=4), clients)
+    scenario("inference").check_clients(settings.but(attribute_queries=4), clients)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def inference_experiment(out: Path, **changes: Any) -> Experiment:
         defenses="", probe_targets=2, probe_images=2, attack_workers=0, adaptive=False, share_images=False,
         query_attacks=INVERSION,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 __all__ = ["no_report"]  # a fixture
@@ -265,10 +264,10 @@ def test_a_model_from_a_file_is_used_as_it_is(tmp_path: Path) -> None:
     save_file({f"model/{name}": tensor for name, tensor in model.state_dict().items()}, file)
     grid = LocalGrid(2)
     with pytest.raises(ModelError, match=r"^weights: the file has changed since the run began"):
-        run_experiment(grid, replace(settings, resume=True))
+        run_experiment(grid, settings.but(resume=True))
     assert {kind for kind, _ in grid.sent} <= {"query.partition", "query.setup"}
     Path(file).write_bytes(kept)
-    run_experiment(LocalGrid(2), replace(settings, resume=True))
+    run_experiment(LocalGrid(2), settings.but(resume=True))
     assert untimed(rows_in(settings)) == [row for row in trained if row["metric"] != "train-loss"]
 
 

@@ -1,7 +1,6 @@
 """Outsourced training in this process: real clients, real training, real attacks; only the transport is local."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def outsourced_experiment(out: Path, **changes: Any) -> Experiment:
         num_clients=2, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.5, upload_batches=2, defenses="",
         probe_targets=2, probe_images=2, attack_rounds="first,final", attack_workers=0, adaptive=False, share_images=False,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 __all__ = ["no_report"]  # a fixture
@@ -230,4 +229,4 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     with pytest.raises(
         ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in collection-attacks"
     ):
-        replace(settings, upload_passes=1)
+        settings.but(upload_passes=1)

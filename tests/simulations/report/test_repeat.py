@@ -1,5 +1,4 @@
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def test_the_command_gives_the_settings_of_the_run(tmp_path: Path, monkeypatch: 
         one = taken.pop()
         assert (one.seeds, one.in_process) == ([0, 1, 2, 3, 4], bool(changed))
         again = requested(one.config, one.settings, one.out, one.resume, one.clients, one.size)
-        assert replace(again, seed=9, output_dir=before.output_dir) == replace(before, **changed)
+        assert again.but(seed=9, output_dir=before.output_dir) == before.but(**changed)
 
 
 def test_a_damaged_configuration_gives_a_plain_command() -> None:

@@ -4,7 +4,6 @@ import functools
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ RUNS: dict[str, tuple[Callable[..., Experiment], dict[str, Any], str, Kills, int
 def resumed(settings: Experiment) -> list[tuple[str, int]]:
     """The messages of the second part. A new grid: the nodes have forgotten their state, as when a simulation ends."""
     grid = LocalGrid(settings.num_clients)
-    run_experiment(grid, replace(settings, resume=True))
+    run_experiment(grid, settings.but(resume=True))
     return grid.sent
 
 
@@ -130,11 +129,11 @@ def test_a_small_run_is_resumed_after_a_kill_and_refuses_other_settings_and_a_se
     small = {"model": "mlp", "defenses": "", "rounds": 2, "attack_rounds": ""}
     settings = experiment(tmp_path / "run", **small)
     with pytest.raises(ConfigError, match="holds no run"):
-        RunDirectory.open(tmp_path / "run", replace(settings, resume=True))
+        RunDirectory.open(tmp_path / "run", settings.but(resume=True))
     with pytest.raises(Killed):
         run_experiment(LocalGrid(3, killed_at("train", 5)), settings)
     grid = LocalGrid(3)
-    run_experiment(grid, replace(settings, resume=True))
+    run_experiment(grid, settings.but(resume=True))
     assert len([sent for sent in grid.sent if sent[0] == "train"]) == 3
     whole = experiment(tmp_path / "whole", **small)
     run_experiment(LocalGrid(3), whole)
@@ -143,14 +142,14 @@ def test_a_small_run_is_resumed_after_a_kill_and_refuses_other_settings_and_a_se
     with pytest.raises(ConfigError, match="already holds a run"):
         run_experiment(LocalGrid(3), settings)
     with pytest.raises(ConfigError, match="batch-size was 32 and is now 8"):
-        run_experiment(LocalGrid(3), replace(settings, resume=True, batch_size=8))
+        run_experiment(LocalGrid(3), settings.but(resume=True, batch_size=8))
 
 
 def test_two_writers_are_refused_and_columns_of_a_scenario_s_own_and_times_are_kept(tmp_path: Path) -> None:
     settings, config = experiment(tmp_path / "run"), tmp_path / "run" / "config.json"
 
     def written(resume: bool) -> dict[str, Any]:
-        run = RunDirectory.open(tmp_path / "run", replace(settings, resume=resume))
+        run = RunDirectory.open(tmp_path / "run", settings.but(resume=resume))
         with pytest.raises(ConfigError, match="another run is still writing"):
             RunDirectory.open(tmp_path / "run", settings)
         if not resume:

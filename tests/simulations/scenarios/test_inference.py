@@ -138,7 +138,7 @@ def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^rounds is 2; allowed with weights .* as many classes as the data: 1"):
         scenario("inference").check_data(settings, parse(""), GREY)
     for changes, classes in (({"rounds": 1}, 10), ({}, 4), ({"rounds": 1}, 4)):
-        scenario("inference").check_data(replace(settings, **changes), parse(""), replace(GREY, num_classes=classes))
+        scenario("inference").check_data(settings.but(**changes), parse(""), replace(GREY, num_classes=classes))
 
 
 def test_queries_take_as_many_messages_as_their_setting_says(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Settings of outsourced training that cannot work are refused by name before anything is uploaded."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
     assert [repr(attack) for attack in settings.attacks_on(mixer, MODEL)] == ["LossThreshold()"]
     assert [repr(attack) for attack in settings.attacks_on(parse(""), UPLOAD)] == ["AsUploaded()"]
     assert settings.attacks_on(mixer, scenario("federated").kinds[0]) == []
-    assert not replace(settings, upload_attacks="").attacks_on(mixer, UPLOAD)
+    assert not settings.but(upload_attacks="").attacks_on(mixer, UPLOAD)
 
 
 def test_an_upload_takes_as_many_messages_as_its_setting_says(tmp_path: Path) -> None:

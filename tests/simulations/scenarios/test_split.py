@@ -1,6 +1,5 @@
 """Settings of a split run that cannot work are refused by name before anything is trained."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,4 +111,4 @@ def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_pat
     assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)
     assert torch.equal(server.blocks.state_dict()["0.attn.qkv.weight"], whole.blocks[1].attn.qkv.weight)
     with pytest.raises(ConfigError, match=r"blocks\.2\.norm1\.weight is missing, .*; set depth = 2, as in the file"):
-        check(replace(settings, depth=3), clients)
+        check(settings.but(depth=3), clients)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from clients.wire.schema import fields_of
 from simulations.settings.errors import NEAREST, ConfigError, nearest, require_known
-from simulations.settings.plain import SETTINGS, fields_of, refuse_plain
+from simulations.settings.plain import SETTINGS, read
 
 
 def test_a_setting_is_suggested_only_where_it_is_similar() -> None:
@@ -13,7 +14,7 @@ def test_a_setting_is_suggested_only_where_it_is_similar() -> None:
         ("zzzz", ""),
     ):
         with pytest.raises(ConfigError) as error:
-            refuse_plain({name: 1})
+            read({name: 1}, SETTINGS)
         assert str(error.value).startswith(f"unknown setting {name!r}{suggested}; ")
         assert str(error.value).endswith("`fedveil list settings` shows all")
 
@@ -24,7 +25,7 @@ def test_few_names_are_all_shown_and_of_many_the_nearest() -> None:
     for count, shown in ((2 * NEAREST, "known: "), (2 * NEAREST + 1, "`fedveil list settings` shows all")):
         with pytest.raises(ConfigError, match=shown):
             require_known("thing", "zz", [f"name{at}" for at in range(count)], listed="settings")
-    near = nearest("batch", fields_of(SETTINGS))
+    near = nearest("batch", fields_of(*SETTINGS.values()))
     assert 1 < len(near) <= NEAREST
     assert "batch-size" in near
     assert nearest("l", ["learning", "rate"]) == [], "one letter is no abbreviation"

@@ -3,19 +3,19 @@
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clients.task.scenarios import client_sides
-from clients.wire.limits import LIMITS
+from clients.wire.limits import MOST_COUNTED, Limit, OneLine
+from clients.wire.schema import fields_in, fields_of, limit_of
+from clients.wire.texts import shown
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
-from simulations.settings.fields import LARGEST, above, at_least, at_most_characters, between, shown
-from simulations.settings.plain import SETTINGS, fields_of, refuse_plain
+from simulations.settings.plain import SETTINGS, read
 from tests.bounded import bounded
 
 EXTREMES: list[Any] = [
@@ -35,11 +35,12 @@ HANGS = 120
 
 def test_ranges_include_the_ends_that_they_name() -> None:
     for limit, holds, fails in (
-        (at_least(2), (2, 3), (1,)), (between(2, 4), (2, 4), (1, 5)), (above(0, 1), (1e-9, 1), (0, 1.1)),
-        (at_most_characters(3), ("", "abc"), ("abcd", "\n")),
+        (Limit(2), (2, 3, MOST_COUNTED), (1, MOST_COUNTED + 1)), (Limit(2, 4), (2, 4), (1, 5)),
+        (Limit(0, 1, above=True), (1e-9, 1), (0, 1.1)), (Limit(0, 1, below=True), (0, 0.9), (1,)),
+        (Limit(2, 4, also=-1, word="auto"), (-1, 2), (0, 1)), (OneLine(3), ("", "abc"), ("abcd", "\n")),
     ):  # fmt: skip
-        assert all(map(limit["check"], holds))
-        assert not any(map(limit["check"], fails))
+        assert all(map(limit.allows, holds))
+        assert not any(map(limit.allows, fails))
     assert shown("x" * 158) == repr("x" * 158)
     assert shown("x" * 159) == f"'{'x' * 159}... (161 characters)"
 
@@ -62,11 +63,11 @@ def try_numbers(key: str, values: Iterable[Any]) -> None:
     for value in values:
         if with_one(key, value) is None:
             with pytest.raises(ConfigError, match=rf"\b{key}\b"):  # the same before torch is loaded
-                refuse_plain({"scenario": owners(key)[0], key: value})
+                read({"scenario": owners(key)[0], key: value}, SETTINGS)
             continue
         assert type(value) in (int, float), key
         assert not math.isnan(value), key
-        assert value <= (LARGEST if key in HARMLESS else 10**9), key
+        assert value <= (MOST_COUNTED if key in HARMLESS else 10**9), key
 
 
 def test_a_number_is_refused_by_its_key_or_has_an_end() -> None:
@@ -84,12 +85,12 @@ def try_dry_runs(keys: Iterable[str], out: Path) -> None:
     for key in keys:
         for value in (*EXTREMES, 10**9, 10**6, 4096):
             experiment = with_one(key, value)
-            if experiment is None or value == fields_of(SETTINGS)[key].default:
+            if experiment is None or value == fields_of(*SETTINGS.values())[key].default:
                 continue
             told = key
             try:
                 with bounded(HANGS, 2**31):
-                    preflight(replace(experiment, output_dir=str(out)), lambda _: None)
+                    preflight(experiment.but(output_dir=str(out)), lambda _: None)
             except ConfigError as error:
                 told = str(error)
             assert re.search(rf"\b{key}\b|memory: ", told), told
@@ -105,21 +106,16 @@ def test_a_dry_run_of_every_extreme_number_needs_little_memory(tmp_path: Path) -
 
 
 def test_a_node_takes_what_the_settings_allow() -> None:
-    """And has a limit for each number of a plan: a setting and a node's limit of the same name fit each other."""
+    """And has a limit for each number of a plan: that of the setting of the same name."""
     known = all_settings()
     for scenario in ("federated", "inference", "outsourced", "split"):
-        plan = client_sides()[scenario].plan
-        numbers = [spec for spec in plan.__dataclass_fields__.values() if str(spec.type) in ("int", "float")]
-        assert {spec.name for spec in numbers} <= set(LIMITS)
-        for spec in numbers:
-            limit, setting = LIMITS[spec.name], known[spec.name.replace("_", "-")]
-            assert limit.allows(limit.least)
-            assert limit.allows(limit.most) != limit.below
-            check = setting.metadata["check"] or (lambda _: True)
-            kind = type(setting.default)
-            for value in (0, 1, 2, 10**3, 10**6, 10**9, 10**12, LARGEST, 1e-12, 1e-3, 0.5, 0.999):
-                if type(value) is kind and check(value):
-                    assert limit.allows(value), (spec.name, value)
+        for name, spec in fields_in(client_sides()[scenario].plan).items():
+            if spec.annotation in (int, float):
+                limit = limit_of(spec)
+                assert limit is not None, name
+                assert limit == limit_of(known[name.replace("_", "-")]), name
+                assert limit.allows(limit.least) != limit.above
+                assert limit.allows(limit.most) != limit.below
     default = Experiment.of(num_clients=4).plan()
     assert type(default).of(default.__dict__ | {"card": None}) == default
 

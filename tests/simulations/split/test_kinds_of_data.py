@@ -1,6 +1,5 @@
 """Data that are more than images of one class, through the split scenario: a sensitive attribute, several labels, tables."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def attribute_experiment(out: Path, **changes: Any) -> Experiment:
         test_limit=96, rounds=1, defenses=NOISE,
         auxiliary_fraction=0.4, smashed_attacks="", attribute_attacks=STATIC, adaptive=True, attack_rounds="first,final",
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 Result = tuple[Path, list[dict[str, Any]], Wire]
@@ -107,7 +106,7 @@ def vector_experiment(out: Path, data: Path, **changes: Any) -> Experiment:
         batch_size=8, auxiliary_fraction=0.3, defenses="", smashed_attacks="TokenDecoder(iterations=3, width=16, depth=1, heads=2)",
         attack_rounds="final", probe_images=4,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 @pytest.fixture(scope="module", params=["server", "client"])
@@ -166,7 +165,7 @@ def table_experiment(out: Path, **changes: Any) -> Experiment:
         smashed_attacks="FieldReading(); ServerPrediction()", attack_rounds="final", probe_targets=1, probe_images=8,
         attack_workers=0,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 @pytest.fixture(scope="module")

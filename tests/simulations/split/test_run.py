@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def split_experiment(out: Path, **changes: Any) -> Experiment:
         batches_per_message=2, defenses="", smashed_attacks=f"{DECODER}; ServerPrediction()", attack_rounds="",
         probe_targets=1, probe_images=2, attack_workers=0, adaptive=False, share_images=False,
     )  # fmt: skip
-    return replace(small, **changes)
+    return small.but(**changes)
 
 
 def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) -> list[float]:

@@ -172,7 +172,7 @@ def test_too_few_whole_uploads_end_the_run(tmp_path: Path) -> None:
             TooFewReplies, match=f"1 of 2 train.upload replies are usable, min-usable = 0.6 asks.*{reason}"
         ):
             Served(settings, spoiling(raising, batch)).server.collect()
-    Served(replace(settings, min_usable=0.5), spoiling(raising, 2)).server.collect()
+    Served(settings.but(min_usable=0.5), spoiling(raising, 2)).server.collect()
 
 
 def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Path) -> None:

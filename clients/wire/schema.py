@@ -1,0 +1,148 @@
+"""Models of what is read: type, default, help and range are declared once, and one sentence says what is refused and why."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from clients.wire.limits import Allowed, Length, Limit
+from clients.wire.texts import SHORT, one_line, require_short, shown
+
+T = TypeVar("T")
+STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+"""A whole number may stand for another number; nothing else is converted."""
+
+
+def key_of(name: str) -> str:
+    """The key that users write for a field: its name with hyphens."""
+    return name.replace("_", "-")
+
+
+class Settings(BaseModel):
+    """Base of settings: keys are the names with hyphens; types and ranges are checked, then ``check_together``.
+
+    Attributes:
+        refused: The exception for a value that is refused.
+        place: Where the values stand, for that exception; "" for settings of a run.
+    """
+
+    model_config: ClassVar[ConfigDict] = {
+        **STRICT,
+        "alias_generator": key_of,
+        "validate_by_name": True,
+        "defer_build": True,
+    }
+    refused: ClassVar[type[ValueError]] = ValueError
+    place: ClassVar[str] = ""
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self.refused(refusal(error, fields_of(type(self)), self.place)) from None
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Raise ``refused`` for values that contradict each other; their types and ranges are right."""
+
+    def but(self, **changes: Any) -> Self:
+        """Copy with other values of some fields; the copy is checked, too."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Key -> value, of all fields."""
+        return self.model_dump(by_alias=True)
+
+
+def setting(default: Any, about: str) -> Any:
+    """A field of settings: its default and its meaning, which is the help text. Its annotation is its type and range."""
+    return Field(default, description=about)
+
+
+def fields_of(*settings: type[Settings]) -> dict[str, FieldInfo]:
+    """Key -> field, of all given settings."""
+    return {key_of(name): spec for kind in settings for name, spec in kind.model_fields.items()}
+
+
+def fields_in(kind: type) -> dict[str, FieldInfo]:
+    """Name -> field, of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {spec.name: FieldInfo.from_annotation(hints[spec.name]) for spec in fields(kind)}
+
+
+def limit_of(spec: FieldInfo) -> Limit | None:
+    """The range of a field."""
+    return next((one for one in spec.metadata if isinstance(one, Limit)), None)
+
+
+def allowed(spec: FieldInfo) -> str:
+    """What a field's value may be besides its type, in words; "" for anything."""
+    if get_origin(spec.annotation) is Literal:
+        return " or ".join(map(repr, get_args(spec.annotation)))
+    return ", ".join(str(one) for one in spec.metadata if isinstance(one, Allowed))
+
+
+def parsed(kind: type[T], text: str, refused: type[ValueError]) -> T:
+    """Read a dataclass from the JSON of a message, in which lists stand for tuples.
+
+    Raises:
+        RecordError: When the text is longer than any text of our own clients.
+        ValueError: Of the type ``refused``: when the text is no JSON, or a value is missing, unknown, or not allowed.
+    """
+    require_short(text)
+    try:
+        found: T = _adapter(kind).validate_json(text)  # type: ignore[arg-type]  # a type is hashable
+    except ValidationError as error:
+        raise refused(refusal(error, fields_in(kind))) from None
+    return found
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def refusal(error: ValidationError, known: Mapping[str, FieldInfo], place: str = "") -> str:
+    """The sentence for the first error: the key, its value and what is allowed; ``known`` are the fields by key."""
+    if (count := error.error_count()) > MOST_ERRORS:
+        return f"{count} values are not allowed"
+    first = error.errors(include_url=False)[0]
+    key = one_line(".".join(map(str, first["loc"])) or "the text", SHORT)
+    if first["type"] == "missing":
+        return f"{key} is missing"
+    spec = known.get(key)
+    if spec is None:  # of a part of a value, or of the whole
+        known_key = first["type"] not in UNKNOWN
+        return f"{key}: {first['msg']}; it is {shown(first['input'])}" if known_key else f"{key} is unknown"
+    return f"{key} {_came(first, spec, place)}"
+
+
+MOST_ERRORS = 1000
+"""Errors of a text that are looked at: a megabyte of JSON can hold more of them than memory should."""
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's errors for keys that no field has."""
+
+
+def _came(error: ErrorDetails, spec: FieldInfo, place: str) -> str:
+    value, kind = error["input"], _kind(spec)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        expected = "true or false" if kind is bool else kind.__name__
+        such = "" if spec.is_required() or kind is bool else f", such as {spec.default!r}"
+        return f"is {shown(value)} ({type(value).__name__}){place}; expected {expected}{such}"
+    if any(isinstance(one, Length) for one in spec.metadata):
+        return f"has a length of {len(error['input'])}; allowed: {allowed(spec)}"
+    return f"is {shown(value)}{place}; allowed: {allowed(spec) or 'finite numbers'}"
+
+
+def _kind(spec: FieldInfo) -> type:
+    """The type of a field's values as they are written; lists stand for tuples."""
+    origin = get_origin(spec.annotation)
+    if origin is Literal:
+        return type(get_args(spec.annotation)[0])
+    return list if origin is tuple else spec.annotation if isinstance(spec.annotation, type) else dict
