@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from entry import DEPLOYED, NULLS, Cell
+from catalogue import Cell
 
 from attacks.metrics.names import Role
 from simulations.report.analysis.run import read_run
-from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "paper_tables"
+NULLS = ("grey", "mean")
+"""Names of null baselines, which stand in rows as attacks do."""
 KEPT = ("defense", "attack", "role", "metric", "reference", "cut", "round", "value", "ci_low", "ci_high", "n", "status")
 """Fields of a row that are kept."""
 VERSIONS = ("fedveil", "flwr", "torch", "python")
@@ -27,7 +28,7 @@ Records = Mapping[str, Mapping[int, Sequence[Row]]]
 def chosen(rows: Sequence[Row], cell: Cell) -> list[Row]:
     """The rows of one seed that are the cell's number: one, or one for each client."""
     found = [row for row in rows if _fits(row, cell)]
-    if cell.reference == DEPLOYED:
+    if cell.reference == "deployed":
         deployed = [row for row in found if row.reference == "transformed"]
         found = deployed or [row for row in found if row.reference == "original"]
     rounds = [row.round for row in found]
@@ -45,36 +46,19 @@ def _fits(row: Row, cell: Cell) -> bool:
         return False
     if cell.observation not in ("", row.card.observation):
         return False
-    return cell.reference in (DEPLOYED, row.reference) and cell.cut in ("", row.cut)
+    return cell.reference in ("deployed", row.reference) and cell.cut in ("", row.cut)
 
 
-def score(rows: Sequence[Row], cell: Cell) -> Score | None:
-    """The cell's number from rows of one seed or several; None where there is none."""
-    found = chosen(rows, cell)
-    return merge(found) if found else None
-
-
-def write(folder: Path, run: str, seed: int, cells: Sequence[Cell], to: Path = FOLDER) -> list[str]:
+def keep(folder: Path, run: str, seed: int, cells: Sequence[Cell]) -> list[str]:
     """Write the small file of a finished run's folder, with the rows that cells read; cells without a row, in words."""
-    read = read_run(folder)
-    kept: dict[int, Row] = {}
-    missing = []
-    for cell in dict.fromkeys(cells):
-        found = chosen(read.rows, cell)
-        if not found:
-            missing.append(f"{cell.metric} of {cell.attack or 'training'} under {cell.defense or 'no defence'}")
-        kept |= {id(row): row for row in found}
-    save(run, seed, list(kept.values()), read.config.get("versions") or {}, to)
-    return missing
-
-
-def save(run: str, seed: int, rows: Sequence[Row], versions: Mapping[str, str], to: Path) -> None:
-    """Write rows of a run as its small file, a row a line."""
-    lines = sorted({json.dumps(_kept(row)) for row in rows})
-    shown = {name: text for name, text in sorted(versions.items()) if name in VERSIONS}
-    head = f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(shown)}, "rows": [\n'
-    to.mkdir(parents=True, exist_ok=True)
-    (to / f"{run}-seed{seed}.json").write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+    whole = read_run(folder)
+    found = {cell: chosen(whole.rows, cell) for cell in cells}
+    lines = sorted({json.dumps(_kept(row)) for rows in found.values() for row in rows})
+    versions = {name: text for name, text in sorted((whole.config.get("versions") or {}).items()) if name in VERSIONS}
+    head = f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(versions)}, "rows": [\n'
+    (FOLDER / f"{run}-seed{seed}.json").write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+    missing = [cell for cell, rows in found.items() if not rows]
+    return [f"{one.metric} of {one.attack or 'training'} under {one.defense or 'no defence'}" for one in missing]
 
 
 def _kept(row: Row) -> dict[str, Any]:
@@ -83,10 +67,10 @@ def _kept(row: Row) -> dict[str, Any]:
     return {name: full[name] for name in KEPT} | ({"card": {"observation": observation}} if observation else {})
 
 
-def read(folder: Path = FOLDER) -> dict[str, dict[int, list[Row]]]:
-    """All small files of a folder."""
+def read() -> dict[str, dict[int, list[Row]]]:
+    """All small files."""
     found: dict[str, dict[int, list[Row]]] = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(FOLDER.glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         rows = [Row.from_json({**row, "seed": data["seed"]}) for row in data["rows"]]
         found.setdefault(data["run"], {})[int(data["seed"])] = rows

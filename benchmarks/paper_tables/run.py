@@ -1,13 +1,13 @@
-"""Runs what the catalogue of tables and figures needs, and keeps the few rows that its claims read.
+"""Runs what the claims of the papers need, and keeps the few rows that they read.
 
     python benchmarks/paper_tables/run.py --list
-    python benchmarks/paper_tables/run.py --out FOLDER --hours 4
-    python benchmarks/paper_tables/run.py --out FOLDER --hours 1 --only split_table4 adp_table5-full --seeds 0
+    python benchmarks/paper_tables/run.py split_table4 adp_table5-full --seeds 0
+    python benchmarks/paper_tables/run.py --hours 4
 
-One run of one seed follows the other, the cheapest first, in a folder FOLDER/NAME-seedN. A finished folder is read and not
-repeated, so that a run started by hand with the same name counts; a begun one is resumed. A run that fails is noted, and the next
-begins. No run starts after the hours are over. Small files of finished runs stand in benchmarks/results/paper_tables, of which
-write.py makes the page.
+Named runs are repeated, in a folder OUT/NAME-seedN; without names the runs without a small file follow, the cheapest first. A
+finished folder is read and not repeated, so that a run started by hand with the same name counts; a begun one is resumed. A run
+that fails is noted, and the next begins. No run starts after the hours are over. Small files of finished runs stand in
+benchmarks/results/paper_tables, of which write.py makes the page.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from pathlib import Path
 
 import catalogue
 import records
-from entry import Run
-from verdict import cells_of
+from catalogue import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(run: Run, seed: int, folder: Path) -> list[str]:
     """What follows "python" in the command that makes a run's folder, or goes on with it."""
-    if run.script:
-        return [f"benchmarks/paper_tables/{run.script}", "--seed", str(seed)]
     fedveil = ["-m", "simulations.cli", "run"]
     if (folder / "config.json").is_file():
         return [*fedveil, "--resume", str(folder), "--in-process"]
     settings = [word for text in (*run.settings, f"seed={seed}") for word in ("-s", text)]
-    return [*fedveil, f"simulations/configs/{run.config}.toml", "--in-process", "--out", str(folder), *settings]
+    return [
+        *fedveil,
+        f"simulations/configs/{run.name.partition('-')[0]}.toml",
+        "--in-process",
+        "--out",
+        str(folder),
+        *settings,
+    ]
 
 
 def finished(folder: Path) -> bool:
@@ -48,22 +52,21 @@ def finished(folder: Path) -> bool:
     return bool(config.get("progress", {}).get("finished") is True)
 
 
-def left(seeds: Sequence[int], only: Sequence[str], kept: Path) -> Iterator[tuple[Run, int]]:
-    """Runs and seeds without a small file: all runs of the first seed, then those of the next, each time the cheapest first."""
-    there = {run.name: len(list(kept.glob(f"{run.name}-seed*.json"))) for run in catalogue.runs()}
+def every_run() -> dict[str, Run]:
+    """All runs by name."""
+    return {name: run for paper in catalogue.papers() for name, run in paper.runs.items()}
+
+
+def wanted(names: Sequence[str], seeds: Sequence[int], kept: Path = records.FOLDER) -> Iterator[tuple[Run, int]]:
+    """Named runs, or those without a small file: all runs of the first seed, then of the next, each time the cheapest first."""
+    runs = sorted(every_run().values(), key=lambda run: (run.seconds, run.name))
+    there = {run.name: len(list(kept.glob(f"{run.name}-seed*.json"))) for run in runs}
     for seed in seeds:
-        for run in catalogue.runs():
-            wanted = run.name in only if only else there[run.name] < run.most_seeds
-            if wanted and not (kept / f"{run.name}-seed{seed}.json").is_file():
+        for run in runs:
+            missing = there[run.name] < run.most_seeds and not (kept / f"{run.name}-seed{seed}.json").is_file()
+            if run.name in names if names else missing:
                 there[run.name] += 1
                 yield run, seed
-
-
-def keep(run: Run, seed: int, folder: Path, kept: Path) -> None:
-    """Write the small file of a finished run, and print cells without a row."""
-    cells = cells_of((*catalogue.ENTRIES, *catalogue.BEYOND), run.name)
-    missing = records.write(folder, run.name, seed, cells, kept)
-    print(f"{folder.name}: kept" + "".join(f"\n    no row for {one}" for one in missing), flush=True)
 
 
 def start(run: Run, seed: int, folder: Path) -> bool:
@@ -73,41 +76,42 @@ def start(run: Run, seed: int, folder: Path) -> bool:
     with (folder.parent / f"{folder.name}.log").open("a", encoding="utf-8") as log:
         code = subprocess.run(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{folder.name}: {time.monotonic() - began:.0f} s, exit code {code}", flush=True)
-    return code == 0 if run.script else finished(folder)
+    return finished(folder)
 
 
-def main() -> None:
-    """Reads the arguments; the exit code is 1 if a run failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder of the runs' folders")
-    parser.add_argument(
-        "--hours", type=float, default=0.0, help="no run starts after so many hours; 0 reads finished folders alone"
-    )
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names of runs, as --list prints them")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--list", action="store_true", help="print the command of every run that is left, and end")
-    chosen = parser.parse_args()
-    unknown = set(chosen.only) - {run.name for run in catalogue.runs()}
-    if unknown:
-        parser.error(f"unknown runs: {', '.join(sorted(unknown))}")
-    if chosen.list:
-        for run, seed in left(chosen.seeds, chosen.only, records.FOLDER):
-            folder = (chosen.out or Path("FOLDER")) / f"{run.name}-seed{seed}"
-            print(f"python {' '.join(command(run, seed, folder))}")
-        return
-    if chosen.out is None:
-        parser.error("--out is missing")
-    chosen.out.mkdir(parents=True, exist_ok=True)
+def run_all(chosen: argparse.Namespace) -> list[str]:
+    """Run and keep what the arguments name; the folders of failed runs."""
     until, failed = time.monotonic() + 3600 * chosen.hours, []
-    for run, seed in left(chosen.seeds, chosen.only, records.FOLDER):
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    for run, seed in wanted(chosen.names, chosen.seeds):
         folder = chosen.out.resolve() / f"{run.name}-seed{seed}"
         ready = finished(folder)
         if not ready and time.monotonic() < until:
             ready = start(run, seed, folder)
             failed += [] if ready else [folder.name]
-        if ready and not run.script:
-            keep(run, seed, folder, records.FOLDER)
-    if failed:
+        if ready:
+            missing = records.keep(folder, run.name, seed, catalogue.cells_of(run.name))
+            print(f"{folder.name}: kept" + "".join(f"\n    no row for {one}" for one in missing), flush=True)
+    return failed
+
+
+def main() -> None:
+    """Reads the arguments; the exit code is 1 if a run failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="names of runs, as --list prints them; none for all that are left")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "paper_tables", help="folder of the runs' folders")
+    parser.add_argument(
+        "--hours", type=float, default=24.0, help="no run starts after so many hours; 0 reads finished folders"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--list", action="store_true", help="print the command of every run that is left, and end")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.names) - set(every_run()):
+        parser.error(f"unknown runs: {', '.join(sorted(unknown))}")
+    if chosen.list:
+        for run, seed in wanted(chosen.names, chosen.seeds):
+            print(f"python {' '.join(command(run, seed, chosen.out / f'{run.name}-seed{seed}'))}")
+    elif failed := run_all(chosen):
         raise SystemExit(f"failed: {', '.join(failed)}")
 
 

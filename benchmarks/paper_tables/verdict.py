@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from entry import ANY, Cell, Claim, Entry, Quoted
+from catalogue import Claim, Table, possible
 from records import Records, chosen
 
 from attacks.metrics.metric import OverSeeds
@@ -17,17 +18,18 @@ from simulations.report.studies.score import Score, interval, merge, same_images
 from simulations.run_folder.rows import Row
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "open"
-NOT_RUN, NOTHING = "cannot be run here", "nothing to check"
 NOT_VALIDATED = "not-validated"
 NOT_YET = "not run yet"
 """Note on a claim whose runs have no small file."""
 EXACT = ("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes")
 """Metrics that are counted, so that they have no interval."""
+Ends = tuple[float | None, float | None]
+"""Lower and upper end of an interval; None where it has none."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One claim with what was measured.
+    """One claim with what was measured, in shown units.
 
     Attributes:
         claim: What was judged.
@@ -35,18 +37,18 @@ class Judged:
         value: The compared number; None where it is missing.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        n: Least number of units behind a cell, all seeds together.
-        seeds: Seeds with a number for all cells.
+        n: Images or other units behind the number, in words: of a run the least number behind a cell, all seeds together.
+        seeds: Seeds behind it; "-" where it has none.
         note: Why the claim is open although there is a number, or why there is none.
     """
 
-    claim: Claim | Quoted
+    claim: Claim
     verdict: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    n: int = 0
-    seeds: tuple[int, ...] = ()
+    n: str = ""
+    seeds: tuple[int, ...] | str = ()
     note: str = ""
 
 
@@ -61,11 +63,11 @@ def side_of(low: float | None, high: float | None, side: str, bound: float) -> s
     return CONFIRMED if claimed else REFUTED if other else OPEN
 
 
-def judge(claim: Claim, records: Records, first: str) -> Judged:
-    """The verdict on one claim; ``first`` is the run of cells that name none."""
+def judge(claim: Claim, records: Records) -> Judged:
+    """The verdict on one claim by its runs."""
     cells = [cell for _, cell in claim.terms]
-    runs = [records.get(cell.run or first, {}) for cell in cells]
-    seeds = sorted(set.intersection(*(set(run) for run in runs)))
+    runs = [records.get(cell.run, {}) for cell in cells]
+    seeds = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
     if not seeds:
         return Judged(claim, OPEN, note=NOT_YET)
     rows = {seed: [chosen(run[seed], cell) for run, cell in zip(runs, cells, strict=True)] for seed in seeds}
@@ -73,18 +75,18 @@ def judge(claim: Claim, records: Records, first: str) -> Judged:
     used = tuple(known)
     if not used:
         return Judged(claim, OPEN, note="the runs have no such number")
-    value, *ends = _compared(claim, [rows[seed] for seed in used], [known[seed] for seed in used])
-    low, high = within(*ends, possible(claim))
-    n = min(sum(known[seed][at].n for seed in used) for at in range(len(cells)))
-    unusual = {one.status for seed in used for one in known[seed] if one.status != "ok"}
+    found = _compared(claim, [rows[seed] for seed in used], list(known.values()))
+    value, low, high = (None if one is None else claim.scale * one for one in found)
+    low, high = within(low, high, possible(claim))
+    units = min(sum(of[at].n for of in known.values()) for at in range(len(cells)))
+    unusual = {one.status for of in known.values() for one in of} - {"ok"}
     notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual) + ([claim.note] if claim.note else [])
     if dropped := [seed for seed in seeds if seed not in known]:
         # A failed attack is a result: to leave its seed out of the mean would favour those that worked.
         notes.append(f"no number in seed{'s' if len(dropped) > 1 else ''} {', '.join(map(str, dropped))}")
-    if notes:
-        return Judged(claim, OPEN, value, low, high, n, used, " and ".join(notes))
-    note = "" if low is not None else "no interval"
-    return Judged(claim, side_of(low, high, claim.side, claim.bound), value, low, high, n, used, note)
+    verdict = OPEN if notes else side_of(low, high, claim.side, claim.bound)
+    note = " and ".join(notes) or ("" if low is not None else "no interval")
+    return Judged(claim, verdict, value, low, high, f"{units:,}", used, note)
 
 
 def _scores(rows: Sequence[Sequence[Row]]) -> list[Score]:
@@ -121,22 +123,20 @@ def _shared(row: Row) -> bool:
     return same_images(row) or metric_of(row.metric).over_seeds is OverSeeds.AREA
 
 
-def _scaled(factor: float, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+def _scaled(factor: float, low: float | None, high: float | None) -> Ends:
     if low is None or high is None:
         return None, None
     return min(factor * low, factor * high), max(factor * low, factor * high)
 
 
-def _average(hulls: Sequence[tuple[float | None, float | None]]) -> tuple[float | None, float | None]:
+def _average(hulls: Sequence[Ends]) -> Ends:
     lows, highs = [one for one, _ in hulls if one is not None], [one for _, one in hulls if one is not None]
     if len(lows) < len(hulls) or len(highs) < len(hulls):
         return None, None
     return math.fsum(lows) / len(lows), math.fsum(highs) / len(highs)
 
 
-def _hull(
-    claim: Claim, scores: Sequence[Score], shared: Sequence[bool] | None = None
-) -> tuple[float | None, float | None]:
+def _hull(claim: Claim, scores: Sequence[Score], shared: Sequence[bool] | None = None) -> Ends:
     """Lowest and highest sum that the cells' own intervals allow; with ``shared`` cells that are not stand at their means.
 
     A difference of two accuracies has the interval of ``newcombe``, which is narrower.
@@ -162,51 +162,52 @@ def _change(claim: Claim, scores: Sequence[Score]) -> tuple[float, float] | None
     return newcombe(*counted)
 
 
-def quote(claim: Quoted) -> Judged:
-    """The verdict on numbers of a page, by the same rule."""
-    low, high = within(claim.low, claim.high, claim.possible)
-    note = claim.note or ("" if low is not None else "no interval")
-    verdict = OPEN if claim.note else side_of(low, high, claim.side, claim.bound)
-    return Judged(claim, verdict, claim.value, low, high, note=note)
+def measured_earlier(claim: Claim) -> Judged:
+    """The verdict on what an earlier page of results has, by the same rule.
+
+    One of these stands in ``claim.earlier``, in shown units: ``interval``, the compared number with both ends; ``cells``, the two
+    numbers whose difference it is, each with its ends, of which the widest difference is taken; ``by_seed``, the compared number
+    of each seed from 0 on, or both of its accuracies; ``shares``, two accuracies. Accuracies are on the same ``tests`` images in
+    all seeds, so that no interval is narrower than that of one seed's images (Newcombe 1998, method 10). ``value`` stands where
+    the page rounds another way. ``n`` is in words.
+    """
+    found: Mapping[str, Any] = claim.earlier
+    value, low, high = found.get("interval", (None, None, None))
+    if "cells" in found:
+        (left, least, most), (right, lowest, highest) = found["cells"]
+        value, low, high = left - right, least - highest, most - lowest
+    each, shares = found.get("by_seed", ()), found.get("shares")
+    if each and isinstance(each[0], list):
+        shares = [math.fsum(of) / len(each) for of in zip(*each, strict=True)]
+        each = [left - right for left, right in each]
+    if each:
+        value, (low, high) = math.fsum(each) / len(each), interval(each)
+    if shares is not None:
+        value = shares[0] - shares[1] if value is None else value
+        least, most = newcombe(*((share / 100, found["tests"]) for share in shares))
+        low, high = (100 * least, 100 * most) if low is None else (min(low, 100 * least), max(high, 100 * most))
+    value = found.get("value", value)
+    low, high = within(low, high, possible(claim))
+    reason = claim.note or found.get("note", "")
+    verdict = OPEN if reason else side_of(low, high, claim.side, claim.bound)
+    note = reason or ("" if low is not None else "no interval")
+    n = found.get("n") or f"{found['tests']:,}"
+    seeds = range(len(each)) if each else found.get("seeds", (0,))
+    return Judged(claim, verdict, value, low, high, n, seeds if isinstance(seeds, str) else tuple(seeds), note)
 
 
-def within(low: float | None, high: float | None, ends: tuple[float, float]) -> tuple[float | None, float | None]:
+def within(low: float | None, high: float | None, ends: tuple[float, float]) -> Ends:
     """An interval cut to the values that the quantity can have, the smallest and the largest."""
     return None if low is None else max(low, ends[0]), None if high is None else min(high, ends[1])
 
 
-def possible(claim: Claim) -> tuple[float, float]:
-    """Smallest and largest value that a claim's sum can have."""
-    ends = [_scaled(factor, *range_of(cell.metric)) for factor, cell in claim.terms]
-    return math.fsum(low for low, _ in ends if low is not None), math.fsum(high for _, high in ends if high is not None)
-
-
-def range_of(metric: str) -> tuple[float, float]:
-    """Smallest and largest value of a metric: shares and areas lie between 0 and 1, similarities between -1 and 1."""
-    if metric_of(metric).values.in_unit:
-        return 0.0, 1.0
-    return (-1.0, 1.0) if metric in ("ssim", "ms-ssim") else ANY
-
-
-def count(seeds: str) -> int:
-    """Number of seeds that words name, such as "0, 1" or "three"; 1 where they name none."""
-    words = {"two": 2, "three": 3}
-    return words.get(seeds, len(seeds.split(", ")) if seeds[:1].isdigit() else 1)
-
-
-def judged(entry: Entry, records: Records) -> list[Judged]:
-    """All claims of an entry. A number of a page decides a claim until as many seeds of a run have measured the same one."""
-    pages = {claim.says: claim for claim in entry.quoted}
+def judged(table: Table, records: Records) -> list[Judged]:
+    """All claims of a table. An earlier number decides a claim until as many seeds of a run have measured it."""
     found = []
-    for claim in entry.claims:
-        own, page = judge(claim, records, entry.runs[0].name), pages.get(claim.says)
-        if page is None or len(own.seeds) >= count(page.seeds or entry.page_seeds):
-            pages.pop(claim.says, None)
-            found.append(own)
-        else:
-            kind = {name: getattr(claim, name) for name in ("control", "variant", "favours", "ours")}
-            found.append(quote(replace(pages.pop(claim.says), note=claim.note or page.note, **kind)))
-    return found + [quote(claim) for claim in pages.values()]
+    for claim in table.claims:
+        own, earlier = judge(claim, records), measured_earlier(claim) if claim.earlier else None
+        found.append(own if earlier is None or len(own.seeds) >= max(1, len(earlier.seeds)) else earlier)
+    return found
 
 
 def counting(found: Sequence[Judged]) -> list[Judged]:
@@ -228,25 +229,6 @@ def _of_the_paper(found: Sequence[Judged]) -> list[Judged]:
 
 
 def favoured(found: Sequence[Judged]) -> str:
-    """The defences that all refuted claims of an entry favour; "" where one of them speaks against the paper's defence."""
+    """The defences that all refuted claims of a table favour; "" where one of them speaks against the paper's defence."""
     refuted = [one.claim.favours for one in counting(found) if one.verdict == REFUTED]
     return " and ".join(dict.fromkeys(refuted)) if all(refuted) else ""
-
-
-def verdict_on(entry: Entry, found: Sequence[Judged]) -> str:
-    """The word of an entry's line."""
-    if entry.why:
-        return NOT_RUN if entry.absent else NOTHING
-    return overall(found)
-
-
-def cells_of(entries: Sequence[Entry], run: str) -> list[Cell]:
-    """All cells that claims read in a run."""
-    found = [
-        cell
-        for entry in entries
-        for claim in entry.claims
-        for _, cell in claim.terms
-        if (cell.run or entry.runs[0].name) == run
-    ]
-    return list(dict.fromkeys(found))

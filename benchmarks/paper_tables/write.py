@@ -1,4 +1,4 @@
-"""Writes benchmarks/results/paper_tables.md from the catalogue and the small files of finished runs.
+"""Writes benchmarks/results/paper_tables.md from the claims and the small files of finished runs.
 
 python benchmarks/paper_tables/write.py
 """
@@ -6,147 +6,146 @@ python benchmarks/paper_tables/write.py
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import catalogue
 import records
-from entry import Claim, Entry, Quoted, Run
-from introduction import AFTER_MAIN, HEAD, RULE, abbreviations
-from shown import compared, ends, plain, seeds_of, single, units_of, word
-from summary import counted, every_table, left_to_run, main_claims, minutes
-from verdict import Judged, judged, range_of, within
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-from audit_tables import table
+from catalogue import Paper, Table
+from verdict import CONFIRMED, NOT_YET, OPEN, REFUTED, Judged, favoured, judged, overall
 
 PAGE = records.FOLDER.parent / "paper_tables.md"
-PERCENT = ("test-accuracy", "attribute-accuracy", "recognition", "membership-tpr")
-DIGITS = {
-    "psnr": 1,
-    "psnr-paper": 1,
-    "ssim": 2,
-    "ms-ssim": 2,
-    "membership-auc": 3,
-    "test-loss": 2,
-    "mse-embedding": 3,
-    "privacy-score": 3,
-}
-NAMES = {
-    "psnr": "PSNR, dB",
-    "psnr-paper": "PSNR in the paper's convention, dB",
-    "ssim": "SSIM",
-    "ms-ssim": "MS-SSIM",
-    "test-accuracy": "accuracy, %",
-    "attribute-accuracy": "the adversary's accuracy, %",
-    "recognition": "recognised, %",
-    "membership-auc": "AUC of membership",
-    "test-loss": "loss on test images",
-    "mse-embedding": "MSE of embeddings",
-    "privacy-score": "S_pri",
-    "edge-macs": "multiply-accumulates of the client half",
-    "edge-training-macs": "multiply-accumulates of the client half in training",
-    "edge-parameters": "parameters of the client half",
-    "edge-peak-bytes": "bytes of the client half at the peak",
-}
+RUN = "python benchmarks/paper_tables/run.py"
+STAR = "*"
+"""Marks a claim whose number another command repeats."""
+HEAD = """# Claims of four papers
+
+Part of the [measured results](../../docs/findings.md), which name the machine. `python benchmarks/paper_tables/write.py` writes
+this page from the claims (`benchmarks/paper_tables/claims`) and the rows of finished runs (`benchmarks/results/paper_tables`)."""
+RULE = """## The rule
+
+A claim is **confirmed** if the 95 % interval of the compared number lies wholly on the claimed side, **refuted** if it lies wholly
+on the other side, and **open** otherwise. An open claim without a reason in brackets has its bound inside the interval. Verdicts
+are about our small networks and data. A confirmed claim about a weak attack is no protection.
+
+- **Interval.** Over several seeds it is Student's t, paired by seed. All seeds have the same test images: an accuracy's interval is
+  never narrower than that of one seed's images. With one seed it is the widest that the intervals of the single numbers allow; it
+  holds for other images, not for other weights. Intervals are not corrected for the number of claims.
+- **Earlier numbers** of pages of results stand until the runner has measured the claim with as many seeds.
+- **Not-validated** is an attack that fails without a defence, too.
+- **Tables and promises.** A table is refuted if any claim is, confirmed if all are, and open otherwise; a promise likewise, by the
+  claims with its letter. Controls (the attack works without a defence), configurations beside the paper's method and comparisons of
+  ours refute nothing. An unconfirmed control leaves a promise open.
+- **Bounds.** Where the paper has words ("hardly", "keeps accuracy"), the bound is ours: 3 points of accuracy, 1 dB, 0.1 of a loss,
+  60 % of two classes, 20 % of generated images. "A < B" alone compares the attack's images behind A and behind B, by PSNR or SSIM.
+- **Repeating.** Above the claims stand n, seeds and the command, in rows what differs (\\* another command). The runner
+  repeats seeds 0 to 2 and rewrites the small files; without names it runs what is left. The comments of `simulations/configs` say
+  what differs from the paper."""
 
 
 def page(found: records.Records) -> str:
     """The whole page."""
-    results = {entry.title: judged(entry, found) for entry in (*catalogue.ENTRIES, *catalogue.BEYOND)}
-    parts = [HEAD, "## Summary", counted(results), table(*main_claims(results)), AFTER_MAIN]
-    parts += ["## Abbreviations", abbreviations(), "## The rule", RULE]
-    parts += ["## All tables and figures", table(*every_table(results, found))]
-    for entry in (*catalogue.ENTRIES, *catalogue.BEYOND):
-        parts += _detail(entry, results[entry.title], found)
+    papers = catalogue.papers()
+    results = {(paper.name, table.name): judged(table, found) for paper in papers for table in paper.tables}
+    parts = [HEAD, counted(papers, results), RULE]
+    for paper in papers:
+        parts += _paper(paper, {table.name: results[paper.name, table.name] for table in paper.tables})
     return "\n\n".join(parts) + "\n"
 
 
-def _detail(entry: Entry, of: Sequence[Judged], found: records.Records) -> Iterator[str]:
-    if not of:
-        return
-    yield f"## {entry.title}"
-    yield entry.says + (f" {entry.beyond}" if entry.beyond else "")
-    if entry.runs:
-        yield f"Runs: {'; '.join(map(_command, entry.runs))}."
-    if entry.repeats:
-        yield f"The claims are those of {entry.repeats}, and are counted there."
-    if missing := left_to_run(entry, of, found):
-        yield _left(missing)
-    pages = [one.claim.page for one in of if isinstance(one.claim, Quoted)]
-    if shown := [page for page in dict.fromkeys([entry.page, *pages]) if page]:
-        links = (f"[{page.partition('#')[0].rpartition('/')[2]}]({page})" for page in shown)
-        yield f"Earlier results: {', '.join(links)}."
-    yield table(
-        ["claim", "compared", "95 % interval", "confirmed if", "n", "seeds", "verdict"],
-        [_line(one, entry) for one in of],
+def counted(papers: Sequence[Paper], results: Mapping[tuple[str, str], Sequence[Judged]]) -> str:
+    """The totals, in which each claim's evidence counts once."""
+    own = [of for (_, name), of in results.items() if name.startswith(("Table", "Figure"))]
+    words = Counter(overall(of) for of in own)
+    better = sum(overall(of) == REFUTED and bool(favoured(of)) for of in own)
+    repeats, nothing, absent = (
+        sum(len(getattr(one, name)) for one in papers) for name in ("repeats", "nothing", "absent")
     )
-    if cells := list(_cells(entry, found)):
-        yield table(["number", "defence", "attack", "paper", "ours", "n", "seeds"], cells)
-
-
-def _command(run: Run) -> str:
-    if run.script:
-        return f"`python benchmarks/paper_tables/{run.script} --seed N`"
-    return " ".join([f"`{run.config}.toml`", *(f"`-s {text}`" for text in run.settings)])
-
-
-def _left(missing: Sequence[Run]) -> str:
-    """How to run what claims of a section still need, and about how long that takes."""
-    seeds = min(3, *(run.most_seeds for run in missing))
-    names = " ".join(run.name for run in missing)
-    hours = math.ceil(seeds * sum(run.seconds for run in missing) / 3600)
-    numbers = " ".join(map(str, range(seeds)))
     return (
-        f"Not run yet: `python benchmarks/paper_tables/run.py --out FOLDER --hours {hours} --only {names} --seeds {numbers}` "
-        f"({minutes(missing)} a seed on two cores), then `python benchmarks/paper_tables/write.py`."
+        f"{len(own) + repeats + nothing + absent} tables and figures. {len(own)} have claims of their own: "
+        f"{words[CONFIRMED]} confirmed, {words[REFUTED]} refuted"
+        f"{f' ({better} of them only in favour of the defence)' if better else ''}, {words[OPEN]} open. "
+        f"{repeats} repeat claims of another table or figure. {nothing} have nothing to check, and {absent} cannot be run here."
     )
 
 
-def _line(one: Judged, entry: Entry) -> list[str]:
-    claim = one.claim
-    return [
-        claim.says,
-        compared(one) + (f" ({by})" if (by := single(one)) else ""),
-        ends(one) or "-",
-        f"{claim.side} {plain(claim.bound * (claim.scale if isinstance(claim, Claim) else 1.0))}",
-        units_of(one, entry) if one.value is not None else "-",
-        seeds_of(one, entry) or "-",
-        word(one),
+def _paper(paper: Paper, results: Mapping[str, Sequence[Judged]]) -> Iterator[str]:
+    yield f"## {paper.name}"
+    yield paper.about
+    yield "\n".join(f"- **{key}** {verdict}: {paper.promises[key]}" for key, verdict in promised(paper, results))
+    other = {name: f"as {of}" for name, of in paper.repeats.items()} | dict(paper.nothing) | dict(paper.absent)
+    rest = [
+        f"{', '.join(name for name in other if other[name] == why)} ({why})" for why in dict.fromkeys(other.values())
     ]
+    yield f"Without claims of their own: {'; '.join(rest)}."
+    for table in paper.tables:
+        yield from _table(table, results[table.name], paper)
 
 
-def _cells(entry: Entry, found: records.Records) -> Iterator[list[str]]:
-    named = [cell for claim in entry.claims for _, cell in claim.terms]
-    # Two claims may read one number, of which only one names the paper's.
-    for cell in {replace(cell, paper=""): cell for cell in sorted(named, key=lambda one: bool(one.paper))}.values():
-        run = cell.run or entry.runs[0].name
-        by_seed = found.get(run, {})
-        score = records.score([row for rows in by_seed.values() for row in records.chosen(rows, cell)], cell)
-        if score is None or score.mean is None:
-            continue
-        scale = 100 if cell.metric in PERCENT else 1
-        digits = 1 if cell.metric in PERCENT else DIGITS.get(cell.metric, 0)
-        low, high = within(score.low, score.high, range_of(cell.metric))
-        between = "" if low is None or high is None else f" ({scale * low:,.{digits}f} to {scale * high:,.{digits}f})"
-        status = "" if score.status == "ok" else f", {score.status}"
-        where = [
-            f"round {cell.at}" if isinstance(cell.at, int) else f"{cell.at} round" if cell.at == "first" else "",
-            cell.cut,
-            "" if run == entry.runs[0].name else f"run `{run}`",
-        ]
-        name = ", ".join([NAMES.get(cell.metric, cell.metric), *filter(None, where)])
-        yield [
-            name,
-            f"`{cell.defense}`" if cell.defense else "none",
-            f"`{cell.attack}`" if cell.attack else "-",
-            cell.paper or "-",
-            f"{scale * score.mean:,.{digits}f}{between}{status}",
-            f"{score.n:,}",
-            ", ".join(map(str, score.by_seed)),
-        ]
+def promised(paper: Paper, results: Mapping[str, Sequence[Judged]]) -> list[tuple[str, str]]:
+    """The paper's promises with their verdicts, by the claims that name them."""
+    every = [one for of in results.values() for one in of]
+    return [(key, overall([one for one in every if one.claim.promise == key])) for key in paper.promises]
+
+
+def _table(table: Table, of: Sequence[Judged], paper: Paper) -> Iterator[str]:
+    verdict = overall(of)
+    better = favoured(of) if verdict == REFUTED else ""
+    yield f"### {table.name}: {verdict}{f' (in favour of {better})' if better else ''}"
+    ((usual, _),) = Counter(_sample(one) for one in of if one.value is not None).most_common(1) or [((), 0)]
+    yield table.says
+    repeat = table.command or f"`{' '.join([RUN, *table.runs])}`"
+    missing = [paper.runs[run] for run in table.runs if any(one.note == NOT_YET for one in of)]
+    cost = f" (about {math.ceil(sum(run.seconds for run in missing) / 60)} minutes a seed)" if missing else ""
+    others = dict.fromkeys(one.claim.command for one in of if one.claim.command)
+    yield f"{', '.join(usual)}{': ' if usual else ''}{repeat}{cost}{''.join(f'; {STAR} {other}' for other in others)}."
+    lines = [_line(one, usual) for one in of]
+    widths = [max(len(line[at]) for line in lines) for at in range(2)]
+    yield "\n".join(["```text", *(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in lines), "```"])
+
+
+def _line(one: Judged, usual: Sequence[str]) -> tuple[str, str, str]:
+    claim = one.claim
+    marks = (STAR if claim.command else "") + (f" ({claim.promise})" if claim.promise else "")
+    return claim.says + marks, measured(one, usual), word(one)
+
+
+def measured(one: Judged, usual: Sequence[str] = ()) -> str:
+    """The compared number with unit and interval, and with n and seeds that are not the usual ones; "-" for none."""
+    if one.value is None:
+        return "-"
+    unit = f" {one.claim.unit}" if one.claim.unit else ""
+    between = "" if one.low is None or one.high is None else f" [{plain(one.low)}, {plain(one.high)}]"
+    other = "".join(f"; {part}" for part in _sample(one) if part not in usual)
+    return f"{plain(one.value)}{unit}{between}{other}"
+
+
+def _sample(one: Judged) -> tuple[str, str]:
+    seeds = ", ".join(map(str, one.seeds))
+    return f"n = {one.n}", "no seeds" if seeds == "-" else f"seed{'s' if len(one.seeds) > 1 else ''} {seeds}"
+
+
+def word(one: Judged) -> str:
+    """The verdict, why it is open, whom a refutation favours, and whether the claim counts."""
+    claim = one.claim
+    remarks = [
+        one.note,
+        f"in favour of {claim.favours}" if one.verdict == REFUTED and claim.favours else "",
+        "a control" if claim.control else "",
+        "beside the paper's method" if claim.variant else "",
+        claim.ours,
+    ]
+    found = "; ".join(filter(None, remarks))
+    return one.verdict + (f" ({found})" if found else "")
+
+
+def plain(value: float) -> str:
+    """Three digits or so; no negative zero."""
+    value += 0.0
+    size = abs(value)
+    if size >= 10 or not math.isfinite(value):
+        return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.1 else f"{value:.4f}".rstrip("0").rstrip(".")
 
 
 def main() -> None:

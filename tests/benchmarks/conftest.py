@@ -5,7 +5,7 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROOMS = (
-    "", "dp_audit", "exact", "flower_apps", "inversion", "membership", "paper_tables", "paper_tables/claims",
+    "", "dp_audit", "exact", "flower_apps", "inversion", "membership", "paper_tables",
     "released_code", "reliability",
 )  # fmt: skip
 sys.path[:0] = [str(BENCHMARKS / room) for room in ROOMS]

@@ -11,10 +11,11 @@ import verdict
 import write
 
 from attacks.metrics.names import Role
+from clients.wire.schema import fields_of
 from simulations.console.command_line import setting_of
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
-from simulations.settings.plain import SETTINGS, fields_of
+from simulations.settings.plain import SETTINGS
 
 pytestmark = pytest.mark.long
 
@@ -67,7 +68,7 @@ def test_every_table_and_figure_of_the_papers_stands_once_with_claims_or_a_reaso
 
 
 def test_claims_read_what_the_configuration_runs() -> None:
-    known = fields_of(SETTINGS)
+    known = fields_of(*SETTINGS.values())
     for name, one in run.every_run().items():
         values = dict(setting_of(text, known) for text in one.settings)
         config = ROOT / f"simulations/configs/{name.partition('-')[0]}.toml"

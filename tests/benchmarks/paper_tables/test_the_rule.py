@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 import records
-import shown
 import verdict
-from entry import Cell, Claim, Entry, Quoted, Run
-from quoting import by_seed, shares_by_seed
+import write
+from catalogue import Cell, Claim, Table, possible
 from scipy import stats
 
 from attacks.metrics.names import Role
-from simulations.report.studies.score import interval, wilson
+from simulations.report.studies.score import interval, merge, wilson
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 
-LEFT, RIGHT = Cell("psnr", "Blur()", "A()", "original"), Cell("psnr", "", "A()", "original")
+LEFT, RIGHT = Cell("psnr", "Blur()", "A()", "original", run="r"), Cell("psnr", "", "A()", "original", run="r")
 BELOW = Claim("Blur hides.", ((1.0, LEFT), (-1.0, RIGHT)), "below", 0.0, "dB")
-ACCURACY, PLAIN = Cell("test-accuracy", "Blur()", reference="deployed"), Cell("test-accuracy", reference="deployed")
+ACCURACY, PLAIN = (Cell("test-accuracy", defense, reference="deployed", run="r") for defense in ("Blur()", ""))
 AT_MOST = Claim("At most 60 %.", ((1.0, ACCURACY),), "below", 0.6)
 
 
@@ -33,7 +32,12 @@ def rows(seed: int, defended: float, plain: float, half: float = 1.0, status: st
 
 
 def judged(*seeds: Sequence[Row]) -> verdict.Judged:
-    return verdict.judge(BELOW, {"r": dict(enumerate(seeds))}, "r")
+    return verdict.judge(BELOW, {"r": dict(enumerate(seeds))})
+
+
+def earlier(**found: object) -> verdict.Judged:
+    """Judged by what an earlier page has, a difference that is claimed to lie above 0."""
+    return verdict.measured_earlier(Claim("s", side="above", unit="points", earlier=found))
 
 
 def accuracies(seed: int, *values: float) -> list[Row]:
@@ -54,7 +58,7 @@ def test_seeds_decide_by_students_t_of_paired_differences() -> None:
     half = stats.t.ppf(0.975, 2) * 0.5 / 3**0.5
     assert (clear.verdict, clear.value) == (verdict.CONFIRMED, pytest.approx(-10.0))
     assert (clear.low, clear.high) == (pytest.approx(-10 - half), pytest.approx(-10 + half))
-    assert (clear.n, clear.seeds) == (48, (0, 1, 2))
+    assert (clear.n, clear.seeds) == ("48", (0, 1, 2))
     assert judged(rows(0, 20.0, 10.0), rows(1, 25.5, 15.0), rows(2, 14.5, 5.0)).verdict == verdict.REFUTED
     assert judged(rows(0, 10.0, 11.0), rows(1, 12.0, 11.0), rows(2, 9.0, 11.0)).verdict == verdict.OPEN
 
@@ -79,8 +83,8 @@ def test_missing_or_unvalidated_numbers_leave_a_claim_open_with_a_reason() -> No
 
 def test_counts_need_no_interval_and_other_numbers_do() -> None:
     def of(metric: str) -> verdict.Judged:
-        claim = Claim("Small.", ((1.0, Cell(metric)),), "below", 10.0)
-        return verdict.judge(claim, {"r": {0: [Row(metric=metric, value=9.0, n=1)]}}, "r")
+        claim = Claim("Small.", ((1.0, Cell(metric, run="r")),), "below", 10.0)
+        return verdict.judge(claim, {"r": {0: [Row(metric=metric, value=9.0, n=1)]}})
 
     assert of("edge-macs").verdict == verdict.CONFIRMED
     assert (of("test-loss").verdict, of("test-loss").note) == (verdict.OPEN, "no interval")
@@ -89,26 +93,29 @@ def test_counts_need_no_interval_and_other_numbers_do() -> None:
 def test_seeds_that_agree_on_the_same_images_say_nothing_of_other_images() -> None:
     for values in ((0.59, 0.5925, 0.5875), (0.59, 0.59, 0.59)):
         found = {"r": {seed: accuracies(seed, value) for seed, value in enumerate(values)}}
-        one = verdict.judge(AT_MOST, found, "r")
+        one = verdict.judge(AT_MOST, found)
         low, high = wilson(0.59, 400)
         assert (one.verdict, one.value) == (verdict.OPEN, pytest.approx(0.59))
         assert one.low <= low + 0.001  # type: ignore[operator]
         assert one.high >= high - 0.001  # type: ignore[operator]
-        line = records.score([row for of in found["r"].values() for row in of], ACCURACY)
-        assert one.low <= line.low  # type: ignore[union-attr, operator]
+        line = merge([row for of in found["r"].values() for row in records.chosen(of, ACCURACY)])
+        assert one.low <= line.low  # type: ignore[operator]
 
 
 def test_differences_on_the_same_images_are_never_narrower_than_one_seeds() -> None:
     costs = Claim("At most 3 points.", ((1.0, ACCURACY), (-1.0, PLAIN)), "above", -0.03)
     found = {"r": {seed: accuracies(seed, 0.59 + at, 0.6 + at) for seed, at in enumerate((0.0, 0.003, 0.0055))}}
     found["r"][2][0] = accuracies(2, 0.596)[0]
-    one = verdict.judge(costs, found, "r")
+    one = verdict.judge(costs, found)
     low, high = wilson(0.593, 400)[0], wilson(0.603, 400)[1]
     assert one.verdict == verdict.OPEN
     # Newcombe 1998, method 10: the two distances to the ends of Wilson's intervals add up as the sides of a right angle.
     assert one.low == pytest.approx(-0.01 - ((0.593 - low) ** 2 + (high - 0.603) ** 2) ** 0.5, abs=0.002)
-    apart = shares_by_seed("s", ((20.0, 60.0), (30.0, 60.0)), 100000, "above", 0.0, "t")
+    apart = earlier(by_seed=[[20.0, 60.0], [30.0, 60.0]], tests=100000)
     assert (apart.low, apart.high) == interval([-40.0, -30.0])
+    alike, single = earlier(by_seed=[[59.0, 60.0], [59.1, 60.1]], tests=400), earlier(shares=[59.05, 60.05], tests=400)
+    assert (alike.low, alike.high) == (pytest.approx(single.low), pytest.approx(single.high))
+    assert (alike.seeds, single.seeds, alike.n) == ((0, 1), (0,), "400")
 
 
 def test_attacked_images_of_every_seed_are_others_unless_they_are_queries() -> None:
@@ -125,7 +132,7 @@ def test_an_attack_that_fails_without_a_defence_refutes_that_it_works() -> None:
         (-7.0, "not-validated", False, verdict.OPEN), (-7.0, "under-powered", True, verdict.OPEN),
     ):  # fmt: skip
         claim = Claim("It works.", ((1.0, RIGHT),), "above", 0.0, "dB", control=control)
-        found = verdict.judge(claim, {"r": {0: rows(0, 0.0, value, status=status)}}, "r")
+        found = verdict.judge(claim, {"r": {0: rows(0, 0.0, value, status=status)}})
         assert found.verdict == expected, (value, status, control)
 
 
@@ -145,7 +152,7 @@ def test_one_claim_refutes_a_table_and_all_confirm_it() -> None:
     better = words("refuted", favours="ADP")
     assert verdict.favoured([*better, *words("open")]) == "ADP"
     assert verdict.favoured([*better, *words("refuted")]) == ""
-    assert (shown.word(better[0]), shown.word(ours[0])) == ("refuted (in favour of ADP)", "refuted (a bound of ours)")
+    assert (write.word(better[0]), write.word(ours[0])) == ("refuted (in favour of ADP)", "refuted (a bound of ours)")
 
 
 def test_intervals_end_where_the_quantity_does() -> None:
@@ -153,49 +160,60 @@ def test_intervals_end_where_the_quantity_does() -> None:
         ("membership-auc", (0.0, 1.0)), ("test-accuracy", (0.0, 1.0)), ("ms-ssim", (-1.0, 1.0)), ("psnr", (-math.inf, math.inf)),
     ):  # fmt: skip
         cell = Cell(metric)
-        assert verdict.possible(Claim("s", ((1.0, cell),), "above")) == (low, high)
-        assert verdict.possible(Claim("s", ((1.0, cell), (-1.0, cell)), "above")) == (low - high, high - low)
-    one = verdict.quote(replace(by_seed("s", [0.73, 0.78], "above", 0.6, "t"), possible=(0.0, 1.0)))
-    half = stats.t.ppf(0.975, 1) * 0.025
+        assert possible(Claim("s", ((1.0, cell),), "above")) == (low, high)
+        assert possible(Claim("s", ((1.0, cell), (-1.0, cell)), "above")) == (low - high, high - low)
+    assert possible(Claim("s", ((1.0, ACCURACY), (-1.0, PLAIN)), scale=100.0)) == (-100.0, 100.0)
+    area = Claim("s", ((1.0, Cell("membership-auc")),), "above", 0.6, earlier={"by_seed": [0.73, 0.78], "n": "9"})
+    one, half = verdict.measured_earlier(area), stats.t.ppf(0.975, 1) * 0.025
     assert (one.low, one.high, one.verdict) == (pytest.approx(0.755 - half), 1.0, "open")
-    costs = verdict.quote(by_seed("s", [-45.2, -32.8], "above", -7.2, "t", "points"))
-    assert (costs.low, costs.verdict) == (-100.0, "open")
+    tokens = replace(area, terms=(), within=(0.0, 0.8))
+    assert verdict.measured_earlier(tokens).high == 0.8
 
 
-def test_a_page_decides_until_as_many_seeds_measured_the_same_claim() -> None:
-    page = Quoted(BELOW.says, 5.0, 4.0, 6.0, "below", 0.0, "5.0", seeds="0, 1, 2")
-    entry = Entry("P", "Table 1", "s", (Run("r"),), (BELOW,), "page.md", quoted=(page,))
+def test_earlier_numbers_have_the_interval_that_they_allow() -> None:
+    both = earlier(cells=[[10.0, 9.0, 11.0], [7.0, 6.5, 7.5]], n="16", seeds=[0, 1, 2])
+    assert (both.value, both.low, both.high, both.verdict, both.seeds) == (3.0, 1.5, 4.5, "confirmed", (0, 1, 2))
+    widened = earlier(interval=[-7.0, -8.8, -5.3], shares=[73.4, 80.4], tests=2000)
+    assert (widened.value, widened.low, widened.high) == (
+        -7.0,
+        pytest.approx(-9.6, abs=0.1),
+        pytest.approx(-4.4, abs=0.1),
+    )
+    assert earlier(shares=[76.4, 83.7], tests=2000, value=-7.2).value == -7.2
+    nothing = earlier(value=-0.9, n="32")
+    assert (nothing.verdict, nothing.note, nothing.low) == ("open", "no interval", None)
+    assert (earlier(n="48", note="not measured").value, earlier(n="48", seeds="-").seeds) == (None, "-")
+
+
+def test_an_earlier_number_decides_until_as_many_seeds_measured_the_same_claim() -> None:
+    claim = replace(BELOW, earlier={"interval": [5.0, 4.0, 6.0], "n": "16", "seeds": [0, 1, 2]})
     clear = {seed: rows(seed, 10.0, 20.0 + seed / 10) for seed in range(3)}
     for seeds in range(3):
-        (one,) = verdict.judged(entry, {"r": {seed: clear[seed] for seed in range(seeds)}})
-        assert (one.claim, one.verdict) == (page, verdict.REFUTED)
-    (one,) = verdict.judged(entry, {"r": clear})
-    assert (one.claim, one.verdict) == (BELOW, verdict.CONFIRMED)
-    other = replace(entry, quoted=(replace(page, says="Another claim.", seeds="0"),))
-    found = verdict.judged(other, {"r": {0: rows(0, 1.0, 9.0)}})
-    assert [one.verdict for one in found] == [verdict.CONFIRMED, verdict.REFUTED]
-    assert verdict.verdict_on(other, found) == verdict.REFUTED
-    for text, seeds in (("0, 1, 2", 3), ("0", 1), ("three", 3), ("one", 1), ("none", 1), ("", 1)):
-        assert verdict.count(text) == seeds, text
+        (one,) = verdict.judged(Table("Table 1", "s", (claim,)), {"r": {seed: clear[seed] for seed in range(seeds)}})
+        assert (one.value, one.verdict) == (5.0, verdict.REFUTED)
+    (one,) = verdict.judged(Table("Table 1", "s", (claim,)), {"r": clear})
+    assert (one.value, one.verdict) == (pytest.approx(-10.1), verdict.CONFIRMED)
+    without = replace(claim, earlier={**claim.earlier, "seeds": "-"})
+    for found, value in (({}, 5.0), ({"r": {0: clear[0]}}, -10.0)):
+        assert verdict.judged(Table("Table 1", "s", (without,)), found)[0].value == value
 
 
 def test_a_note_holds_a_claim_open_whether_a_run_or_a_page_measured_it() -> None:
     high = {"r": {0: [Row(metric="test-accuracy", value=0.9, n=400, ci_low=0.8, ci_high=1.0)]}}
-    claim = Claim("It costs nothing.", ((1.0, Cell("test-accuracy")),), "above", 0.5)
+    cell = Cell("test-accuracy", run="r")
+    claim = Claim("It costs nothing.", ((1.0, cell),), "above", 0.5)
     held = replace(claim, note="an under-trained baseline", ours="a bound of ours")
-    page = Quoted("It costs nothing.", 0.9, 0.8, 1.0, "above", 0.5, "0.9", seeds="0, 1")
-    assert verdict.judge(claim, high, "r").verdict == "confirmed"
-    noted = verdict.judge(held, high, "r")
+    assert verdict.judge(claim, high).verdict == "confirmed"
+    noted = verdict.judge(held, high)
     assert (noted.verdict, noted.note, noted.value) == ("open", "an under-trained baseline", 0.9)
-    for own, quoted, expected in (
-        (held, page, ("open", "an under-trained baseline", "a bound of ours")),
-        (claim, page, ("confirmed", "", "")),
-        (claim, replace(page, note="another measure"), ("open", "another measure", "")),
+    page = {"interval": [0.9, 0.8, 1.0], "n": "400", "seeds": [0, 1]}
+    for own, found, expected in (
+        (held, page, ("open", "an under-trained baseline")),
+        (claim, page, ("confirmed", "")),
+        (claim, {**page, "note": "another measure"}, ("open", "another measure")),
     ):
-        (one,) = verdict.judged(Entry("P", "Table 1", "s", (Run("r"),), (own,), "p.md", quoted=(quoted,)), {})
-        assert (one.verdict, one.note, one.claim.ours) == expected
-    assert verdict.verdict_on(Entry("P", "Figure 1", "s", why="A drawing."), []) == "nothing to check"
-    assert verdict.verdict_on(Entry("P", "Figure 2", "s", why="Needs data.", absent=True), []) == "cannot be run here"
+        one = verdict.measured_earlier(replace(own, earlier=found))
+        assert (one.verdict, one.note) == expected
 
 
 def test_rounds_references_and_null_baselines_are_told_apart() -> None:
