@@ -19,10 +19,15 @@ from clients.data.datasets import load_dataset
 from clients.models.classifiers import build_model
 from clients.task.task import load_weights
 from defenses.images.ats import Policy
-from simulations.search.gradients import ExampleGradients, Similarities
-from simulations.search.pictures import score_positions
-from simulations.search.scorer import semi_train
-from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
+from simulations.search.scorer import positions, semi_train
+from simulations.search.scores import (
+    ExampleGradients,
+    Similarities,
+    accuracy_score,
+    paper_score,
+    released_score,
+    similarity_curves,
+)
 from simulations.search.settings import Search
 
 CLASSES = 10
@@ -139,11 +144,11 @@ def privacy_of_policies(modules: Importer) -> Iterator[Row]:
     search = Search(dataset="photos", model="resnet20", images=MEANS_OVER, semi_epochs=10, seed=0)
     model = load_weights(search.plan().build_model(), semi_train(search)).double().eval()
     data = search.plan().load_data()
-    positions = score_positions(search, data)
+    _, scored = positions(search, data)
     gradients, found = ExampleGradients(model), []
     for policy, signs in random_policies(POLICIES):
         pairs = []
-        for at, position in enumerate(positions):
+        for at, position in enumerate(scored):
             levels, label = data.train.images[position].permute(1, 2, 0).numpy(), int(data.train.labels[position])
             theirs = to_images(transforms(levels, policy, signs.tolist())[None]).double()
             ours = apply_policy(to_images(levels[None]).double(), policy, signs)

@@ -38,8 +38,7 @@ def protect(
     The command prints the PSNR of the copies to the originals. PSNR is no measure of privacy: `fedveil run` measures what attacks
     recover.
 
-    Windows of VisualMixer are in pixels, 2 to 15 by default, whatever the size of the pictures. The command refuses windows that
-    a picture is too small for, before it writes anything.
+    Windows of VisualMixer are in pixels, 2 to 15 by default, whatever the size of the pictures.
 
     Publish the copies alone: manifest.json has the SHA-256 of each original.
 

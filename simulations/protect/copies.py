@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 
 from attacks.image_measures import mean_psnr
 from clients.data.images import DataError
-from clients.process.with_parent import end_with_parent
+from clients.process.worker_processes import in_workers
 from clients.secrets.draws import digest_of
 from defenses.base import Batch
 from defenses.images.vfe import vfe_image
@@ -28,11 +26,6 @@ from simulations.settings.errors import ConfigError
 
 VFE_WINDOW = 8
 """Pixels; the size for which the paper works an example."""
-AT_ONCE = 2
-"""Pictures that are at a process or wait for it."""
-
-MOST_HUNGRY = 3
-"""Pictures that may want more memory than there is before any has a copy; then the defence itself wants too much."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +92,8 @@ def protect_image(pipeline: Pipeline, image: Tensor, secret: str) -> Tensor:
     return pipeline.protect_batch(pipeline.protect_once(batch, key), key).images[0].clamp(0, 1)
 
 
-def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
-    """Protect one file; returns its line of the manifest, and whether memory was too short."""
+def copy(order: Order, source: str, output: str) -> Copy:
+    """Protect one file; returns its line of the manifest."""
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -110,59 +103,28 @@ def copy(order: Order, source: str, output: str) -> tuple[Copy, bool]:
             raise DataError(why)
         protected = protect_image(pipeline, image, order.secret)
         write(order.out / output, protected)
-    except (OSError, ValueError, RuntimeError, MemoryError) as error:
-        # torch has no class of its own for memory of the CPU.
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            found = re.search(r"tried to allocate (\d+) bytes", str(error))
-            size = f"{int(found[1]) / 2**30:.3g} GiB at once" if found else "more"
-            return Copy(source, error=f"its protection wants {size}, and there is not so much memory"), True
-        return Copy(source, error=str(error) or type(error).__name__), False
+    except (OSError, ValueError, RuntimeError, MemoryError) as error:  # of torch, a RuntimeError for memory of the CPU
+        return Copy(source, error=str(error) or type(error).__name__)
     before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
     distance, shape = mean_psnr(protected[None], image[None]), tuple(protected.shape)
     idle, windows = (tuple(said(*image.shape[1:])) for said in (pipeline.idle, pipeline.at_size))
-    return Copy(source, output, digest, shape, before, after, distance, notes, idle, windows), False
+    return Copy(source, output, digest, shape, before, after, distance, notes, idle, windows)
 
 
-def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[Copy, None, None]:
+def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:
     """Protect files (source, output) in several processes, in any order, or in this one where ``workers`` is 1.
 
     Raises:
-        ConfigError: When one of the processes was killed, or the first pictures all want more memory than there is.
+        ConfigError: When one of the processes was killed.
     """
-    made, hungry = 0, 0
-    with closing(_attempts(order, names, workers)) as attempts:
-        for one, lacks in attempts:
-            made, hungry = made + (not one.error), hungry + lacks
-            if hungry == MOST_HUNGRY and not made:
-                raise ConfigError(
-                    f"{order.pipeline} cannot protect the first {hungry} pictures (of {one.source} {one.error}); choose weaker "
-                    "settings, fewer --workers or a smaller --image-size"
-                )
-            yield one
-
-
-def _attempts(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Generator[tuple[Copy, bool], None, None]:
     if workers == 1 or len(names) < 2:
         yield from (copy(order, *name) for name in names)
         return
-    pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
     try:
-        todo = iter(names)
-        waiting = {pool.submit(copy, order, *name) for name in islice(todo, workers * AT_ONCE)}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            waiting |= {pool.submit(copy, order, *name) for name in islice(todo, len(done))}
-            yield from (one.result() for one in done)
+        with closing(in_workers(partial(copy, order), names, workers)) as found:
+            yield from found
     except BrokenProcessPool:
         raise ConfigError(
             "a process that protects pictures was killed, perhaps for want of memory; go on with the same command, --resume and "
             "fewer --workers"
         ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker() -> None:
-    """A process of one thread, which ends with its command: else it would keep the target's lock."""
-    torch.set_num_threads(1)
-    end_with_parent()

@@ -11,20 +11,19 @@ import hashlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK, require_free, require_new, take_lock
-from simulations.run_folder.line_files import append_line, json_line, json_lines
+from simulations.run_folder.folder_lock import LOCK, remove_lock, require_new, take_lock
+from simulations.run_folder.line_files import append_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
-from simulations.settings.errors import ConfigError, undamaged
+from simulations.settings.errors import ConfigError, naming, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
@@ -34,27 +33,33 @@ MOST_SIZES = 3
 """Sizes of pictures whose windows the terminal names, before it counts the others."""
 
 
-def require_usable(out: Path, *, resume: bool) -> None:
-    """Refuse a target that ``claim`` would refuse whatever the secret, or that cannot be written; nothing is left behind."""
-    missing: list[Path] = []
+@contextmanager
+def taken(out: Path, *, resume: bool) -> Iterator[None]:
+    """Lock a target for this command within ``with``; where that ends by an error, nothing is left behind that was not there.
+
+    Raises:
+        ConfigError: When the folder holds something, or where ``resume`` nothing that was begun, cannot be written, or is in use.
+    """
     try:
-        require_free(out, refusal(out))
         require_target(out, resume=resume)
         missing = [one for one in (out, *out.parents) if not one.exists()]
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
-            pass
-    except OSError as error:
+    except OSError as error:  # such as a name that is too long
         raise ConfigError(f"OUT: cannot write into {out}: {error.strerror}") from error
+    busy = f"another `fedveil protect` is still writing to {out}; wait for it, or end it"
+    try:
+        with naming("OUT"):
+            lock = take_lock(out, busy)
+        with lock:
+            try:
+                require_target(out, resume=resume)
+                yield
+            finally:
+                if not (out / JOURNAL).is_file():  # refused, or complete
+                    remove_lock(out)
     finally:
         for one in missing:
-            with suppress(OSError):  # it was not made, or another process has put something there
+            with suppress(OSError):  # it was not made, or holds something
                 one.rmdir()
-
-
-def refusal(out: Path) -> str:
-    """The error where another command writes to the target."""
-    return f"OUT: another `fedveil protect` is still writing to {out}; wait for it, or end it"
 
 
 def require_target(out: Path, *, resume: bool) -> None:
@@ -79,14 +84,10 @@ class Manifest:
             "defense": self.order.pipeline,
             "image_size": self.order.size,
             "source": self.order.source,
-            "place_digest": self._digest(f"protect place:{self.order.secret}:{self.order.place}"),
-            "secret_digest": self._digest(f"protect:{self.order.secret}"),
+            "place_digest": _digest(f"protect place:{self.order.secret}:{self.order.place}".encode())[:16],
+            "secret_digest": _digest(f"protect:{self.order.secret}".encode())[:16],
             "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
         }
-
-    @staticmethod
-    def _digest(text: str) -> str:
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def _journal(self) -> Path:
@@ -97,31 +98,19 @@ class Manifest:
         """The file to go on from: the journal, or after complete work the manifest."""
         return self._journal if self._journal.is_file() else self.order.out / MANIFEST
 
-    def claim(self, *, resume: bool) -> IO[str]:
-        """Lock the target for this command, and continue it where ``resume``, until the returned lock is closed.
+    def begin(self, *, resume: bool) -> None:
+        """Begin the target, or where ``resume`` go on with it: changed and failed pictures are protected again.
 
         Raises:
-            ConfigError: When the folder cannot be taken up so, or another command writes to it.
+            ConfigError: When it was begun with other settings.
         """
-        out = self.order.out
-        if not (out / LOCK).exists():  # perhaps a folder of something else, where not even a lock should be left
-            self._check(resume=resume)
-        lock = take_lock(out, refusal(out))
-        try:
-            self._check(resume=resume)
-        except ConfigError:
-            lock.close()
-            raise
-        return lock
+        if resume:
+            with undamaged(self._begun, "OUT", "restore it from a copy, or name another folder"):
+                self._read()
+        write_atomically(self._journal, json_lines([self.about, *map(asdict, self.done.values())]))
 
-    def _check(self, *, resume: bool) -> None:
-        """Refuse a target that is neither new nor begun with the same settings."""
-        out = self.order.out
-        require_target(out, resume=resume)
-        if not resume:
-            return
-        with self._undamaged:
-            begun = dict(next(iter(self._lines()), {}))
+    def _read(self) -> None:
+        begun, *files = self._lines() or [{}]
         if {**begun, "versions": None} != {**self.about, "versions": None}:
             changed = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
@@ -129,24 +118,12 @@ class Manifest:
                 if begun and key not in {"versions", "place_digest"} and begun.get(key) != value
             )
             other = "pictures from another place" if begun else "unreadable"
-            raise ConfigError(f"OUT: {out} was begun with other settings ({changed or other}); name another folder")
-
-    def begin(self) -> None:
-        """Start a new target."""
-        write_atomically(self._journal, json_line(self.about))
-
-    def resume(self) -> None:
-        """Continue a target; pictures whose source has changed since, and failed ones, are protected again."""
-        with self._undamaged:
-            tuples = ("shape", "notes", "idle", "windows")
-            found = [Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}) for one in self._lines()[1:]]
-            self.done = {one.source: one for one in found if self._holds(one)}
-        kept = [self.about, *map(asdict, self.done.values())]
-        write_atomically(self._journal, json_lines(kept))
-
-    @property
-    def _undamaged(self) -> AbstractContextManager[None]:
-        return undamaged(self._begun, "OUT", "restore it from a copy, or name another folder")
+            raise ConfigError(
+                f"OUT: {self.order.out} was begun with other settings ({changed or other}); name another folder"
+            )
+        tuples = ("shape", "notes", "idle", "windows")
+        found = [Copy(**one | {name: tuple(one.get(name, ())) for name in tuples}) for one in files]
+        self.done = {one.source: one for one in found if self._holds(one)}
 
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off; or the manifest as such lines."""
@@ -158,9 +135,8 @@ class Manifest:
 
     def _holds(self, one: Copy) -> bool:
         source = self.order.root / one.source
-        if one.error or not (self.order.out / one.output).is_file() or not source.is_file():
-            return False
-        return hashlib.sha256(source.read_bytes()).hexdigest() == one.sha256
+        kept = not one.error and (self.order.out / one.output).is_file() and source.is_file()
+        return kept and _digest(source.read_bytes()) == one.sha256
 
     def add(self, one: Copy) -> None:
         """Keep the line of a picture."""
@@ -178,29 +154,21 @@ class Manifest:
         return shown
 
     @property
-    def psnrs(self) -> list[float]:
-        """PSNR of each copy to its picture, in dB."""
-        return [one.psnr for one in self.done.values() if one.psnr is not None]
-
-    @property
     def psnr(self) -> float | None:
-        """The mean of ``psnrs``; None without copies."""
-        return statistics.fmean(self.psnrs) if self.psnrs else None
+        """The mean PSNR of the copies to their pictures, in dB; None without copies."""
+        found = [one.psnr for one in self.done.values() if one.psnr is not None]
+        return statistics.fmean(found) if found else None
 
-    @property
-    def failed(self) -> list[Copy]:
-        """Pictures without a copy, by name."""
-        return sorted((one for one in self.done.values() if one.error), key=lambda one: one.source)
-
-    def finish(self, names: Iterable[str]) -> Path:
-        """Write the manifest of these sources, and remove the journal."""
-        entries = [self.done[name] for name in sorted(names)]
-        files = [
-            {key: value for key, value in asdict(one).items() if key != "error"} for one in entries if not one.error
-        ]
-        failed = [{"source": one.source, "error": one.error} for one in entries if one.error]
-        path = self.order.out / MANIFEST
-        found = {"psnr": self.psnr, "files": files, "failed": failed}
-        write_atomically(path, json.dumps(self.about | found, indent=1))
+    def finish(self, names: Iterable[str]) -> dict[str, Any]:
+        """Write the manifest of these sources, and remove the journal; returns its content."""
+        entries = [asdict(self.done[name]) for name in sorted(names)]
+        files = [{key: one[key] for key in one if key != "error"} for one in entries if not one["error"]]
+        failed = [{key: one[key] for key in ("source", "error")} for one in entries if one["error"]]
+        found = self.about | {"psnr": self.psnr, "files": files, "failed": failed}
+        write_atomically(self.order.out / MANIFEST, json.dumps(found, indent=1))
         self._journal.unlink()
-        return path
+        return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -100,19 +100,6 @@ def read(path: Path, size: int = 0) -> ProtectedPicture:
     return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 
 
-def size_of(path: Path) -> tuple[int, int] | None:
-    """Width and height in pixels as the file states them, before it is turned upright; None where they cannot be read."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                return file.size
-    except Exception:  # decoders of damaged files raise anything
-        return None
-
-
 def write(path: Path, image: Tensor) -> None:
     """Write (C, H, W) in [0, 1] without loss and without metadata; the file appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
+from clients.wire.limits import SIDE
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
-from defenses.registry import DEFENSES
-from defenses.spec import SpecError, parse, read_files, stages
+from defenses.spec import parse, read_files
 from simulations.console.command_line import errors, fail
 from simulations.console.progress import Display
-from simulations.console.results import terminal_for
+from simulations.console.results import print_json, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
-from simulations.protect.manifest import Manifest, require_usable
+from simulations.protect.manifest import MANIFEST, Manifest, taken
 from simulations.protect.pictures import left_out, output_names
-from simulations.protect.printed import Finished
-from simulations.protect.sources import Pictures, pictures_of
-from simulations.protect.windows import require_windows
-from simulations.run_folder.folder_lock import remove_lock
-from simulations.settings.errors import ConfigError, naming, require_known
-from simulations.settings.fields import IMAGE_SIDE
+from simulations.protect.sources import pictures_of
+from simulations.report.text import count
+from simulations.settings.errors import ConfigError, naming
 
 console = Terminal(highlight=False)
 EXIT_SOME_FAILED = 3
 """Some pictures could not be protected; the rest was done."""
+PRIVATE = (
+    "Publish the copies alone: manifest.json has the SHA-256 of each original, by which a known original is found."
+)
+NO_PRIVACY = "PSNR is no measure of privacy: `fedveil run` measures what attacks recover"
+MOST_REASONS = 3
+"""Printed reasons why a defence does little to a picture of its size; the manifest has them all."""
 
 
 def work(
@@ -49,48 +55,31 @@ def work(
     shown = terminal_for(console, quiet=quiet or as_json)
     try:
         pipeline = _pipeline(defense)
-        if not IMAGE_SIDE["check"](image_size):
-            raise ConfigError(f"--image-size is {image_size}; allowed: {IMAGE_SIDE['allowed']}")
+        if not SIDE.allows(image_size):
+            raise ConfigError(f"--image-size is {image_size}; allowed: {SIDE}")
         pictures = pictures_of(source, out, data_dir)
         names = output_names(pictures.names)
-        # Before a secret is made, so that a refused command leaves nothing behind.
-        require_usable(out.resolve(), resume=resume)
-        pictures.check(resume=resume)
-        require_windows(pipeline, pictures, image_size)
-        key = _secret(shown, secret, resume=resume)
-        manifest = Manifest(
-            Order(pictures.root, out.resolve(), str(pipeline), key, image_size, pictures.name, pictures.place)
-        )
-        with manifest.claim(resume=resume):
-            _begin(manifest, pictures, resume=resume)
+        target = out.resolve()
+        with taken(target, resume=resume), TemporaryDirectory(prefix="fedveil-") as temporary:
+            key = _secret(shown, secret, resume=resume)
+            root = pictures.folder(temporary)
+            manifest = Manifest(Order(root, target, str(pipeline), key, image_size, pictures.name, pictures.place))
+            manifest.begin(resume=resume)
             _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
-            try:
-                path = manifest.finish(names)
-            finally:
-                pictures.remove()
-            left = left_out(pictures.root, set(pictures.names)) if pictures.data is None else {}
-            finished = Finished(manifest, path, names, left)
-            finished.print(shown)
-            if as_json:
-                finished.print_json()
-            remove_lock(manifest.order.out)
+            found = manifest.finish(names)
+        left = {} if pictures.data else left_out(root, names)
+        _print(shown, manifest, found, left)
+        if as_json:
+            counts = {"protected": len(found["files"]), "unreadable": found["failed"], "skipped": left}
+            about = {"directory": str(target), "manifest": str(target / MANIFEST), "defense": str(pipeline)}
+            print_json({**about, **counts, "psnr": found["psnr"]})
     except KeyboardInterrupt:
         errors.say("\nstopped; go on with the same command and --resume")
         raise typer.Exit(130) from None
     except (ConfigError, SecretError) as error:
         fail(str(error))
-    if manifest.failed:
+    if found["failed"]:
         raise typer.Exit(EXIT_SOME_FAILED)
-
-
-def _begin(manifest: Manifest, pictures: Pictures, *, resume: bool) -> None:
-    """Open the journal of a target."""
-    pictures.check(resume=resume)
-    if not resume:
-        manifest.begin()
-    pictures.write()
-    if resume:
-        manifest.resume()
 
 
 def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
@@ -125,7 +114,6 @@ def _secret(console: Terminal, named: Path | None, *, resume: bool) -> str:
 def _pipeline(text: str) -> Pipeline:
     """A pipeline that protects pictures one by one, from a text that may name files."""
     with naming("--defense"):
-        _require_names(text)
         pipeline = parse(read_files(text))
     if not pipeline.defenses:
         raise ConfigError(
@@ -141,17 +129,26 @@ def _pipeline(text: str) -> Pipeline:
     return pipeline
 
 
-def _require_names(text: str) -> None:
-    """Raise ``ConfigError`` for an unknown name, with those of the defences that protect pictures one by one."""
-    try:
-        named = stages(text)
-    except SpecError:
-        return  # ``read_files`` refuses it
-    usable = [
-        name
-        for name, kind in DEFENSES.items()
-        if isinstance(kind, type) and issubclass(kind, InputDefense) and not kind.mixes_examples
-    ]
-    for name, _ in named:
-        if name not in DEFENSES:
-            require_known("defence of images", name, usable)
+def _print(console: Terminal, manifest: Manifest, found: Mapping[str, Any], left: Mapping[str, int]) -> None:
+    """Print what was processed and how far copies are from their pictures, and what was not processed."""
+    done, failed = found["files"], found["failed"]
+    counted = [f"{len(done)} of {len(done) + len(failed)} pictures processed by {found['defense']}"]
+    counted += [f"{len(failed)} unreadable"] if failed else []
+    counted += [f"{count(sum(left.values()), 'file')} skipped"] if left else []
+    console.say(", ".join(counted))
+    for line in manifest.windows:
+        console.say(line)
+    for why, times in Counter(why for one in done for why in one["idle"]).most_common(MOST_REASONS):
+        errors.say(f"{times} of them: {why}")
+    if failed:
+        errors.print(f"[red]{len(failed)} could not be protected:[/red]")
+    for one in failed:
+        errors.say(f"  {one['source']}: {one['error']}")
+    if left:
+        listed = ", ".join(f"{times} {ending or 'without ending'}" for ending, times in sorted(left.items()))
+        errors.say(f"files left alone, as Pillow reads no pictures of their kind: {listed}")
+    if psnrs := [one["psnr"] for one in done]:
+        scale = f"{min(psnrs):.1f} to {max(psnrs):.1f} dB, mean {found['psnr']:.1f} (100: unchanged)"
+        console.say(f"PSNR of the copies to the originals: {scale}. {NO_PRIVACY}.")
+    console.say(f"manifest: {manifest.order.out / MANIFEST}")
+    console.say(PRIVATE)

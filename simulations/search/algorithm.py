@@ -1,152 +1,225 @@
-"""Algorithm 1 of ATS: score sampled policies, keep those that a model learns from, choose the most private of these."""
+"""Algorithm 1 of ATS in a folder: score sampled policies, keep those that a model learns from, choose the most private of these.
+
+A killed search continues from its folder:
+
+search.json         settings, versions, a digest of the pictures
+model.safetensors   the semi-trained model, once it is trained
+scores.jsonl        one scored policy a line, written as soon as it is known; the first is the empty one, without a transform
+policies.json       the result, which ``ATS(policies="...json")`` reads
+search.html         the page
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from clients.data.card import DataCard
+from clients.process.worker_processes import in_workers
 from defenses.images.ats import Policy
-from defenses.images.transforms import LIBRARY
 from defenses.random_draws import generator_for
-from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.scorer import DegenerateModelError, require_meaning, semi_train
-from simulations.search.space import disjoint, effect, overlap, sample, text_of
-from simulations.search.workers import score_all
+from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.line_files import append_line, json_lines, kept_lines
+from simulations.run_folder.run_directory import write_atomically
+from simulations.search.scorer import DegenerateModelError, Scorer, Scores, check, semi_train
+from simulations.search.settings import Search
+from simulations.search.space import disjoint, random_hybrid, sample, text_of
+from simulations.settings.errors import ConfigError, undamaged
+from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
 MOST_ROUNDS = 3
 """As long as too few policies pass, ``candidates`` more are sampled; the paper goes on for ever."""
-
-
-@dataclass(frozen=True)
-class SearchProgress:
-    """Progress of a search: policies done of the total, where known, and the most private policy that passes so far."""
-
-    what: str
-    done: int = 0
-    total: int = 0
-    best: tuple[Scored, ...] = ()
+ACCURACY_FACTOR = 2.0
+"""Times as far below -1 as untransformed images a policy's S_acc may be, where ``accuracy-threshold`` is ``auto``."""
+RANDOM_HYBRIDS = 10
+"""Random policies of the same lengths that the result names, to be attacked beside it."""
+ABOUT, SCORES = "search.json", "scores.jsonl"
+LEFTOVERS = {LOCK, ABOUT, ABOUT + PARTIAL}
+"""Of a search that ended before it had a model: there is nothing to go on with, and nothing to lose."""
 
 
 class PolicySearch:
-    """One search: train the needed models, score policies, choose.
+    """One search in its folder, which it keeps locked until ``close``.
 
-    Args:
-        folder: Where it is kept; what that holds already is not done again.
-        show: Called with every step.
+    Attributes:
+        path: The folder.
+        search: The settings.
+        result_path: ``policies.json``.
+        scored: What is known of each policy; the empty one is no transform.
+        show: Called at every step with what is done, steps done, steps in all (0: unknown), and the best policies so far.
     """
 
-    def __init__(self, folder: SearchFolder, show: Callable[[SearchProgress], None] = lambda _: None) -> None:
-        self.folder, self.search, self.show = folder, folder.search, show
-        self.channels = DataCard.of(self.search.plan().load_data()).input_shape[0]
+    def __init__(self, path: Path, search: Search) -> None:
+        self.path, self.search = path, search
+        self.result_path, self._model = path / "policies.json", path / "model.safetensors"
+        self.scored: dict[Policy, Scores] = {}
+        self.show: Callable[[str, int, int, str], object] = lambda *_: None
+        self._lock = take_lock(path, f"another search is still writing to {path}; wait for it, or end it")
+        self.close = self._lock.close
+
+    @classmethod
+    def create(cls, path: Path, search: Search) -> PolicySearch:
+        """Start a new search.
+
+        Raises:
+            ConfigError: When the settings cannot be used, or the folder cannot be one, or holds anything.
+        """
+        pictures = check(search)
+        require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
+        made = cls(path, search)
+        versions = {name: version(name) for name in ("fedveil", "torch")}
+        about = {"search": search.to_mapping(), "versions": versions, "pictures": pictures}
+        write_atomically(path / ABOUT, json.dumps(about, indent=1))
+        return made
+
+    @classmethod
+    def resume(cls, path: Path, changed: Mapping[str, Any]) -> PolicySearch:
+        """Go on with a search, under settings that change no score; a line that was cut off is scored again.
+
+        Raises:
+            ConfigError: When there is none, a file is damaged, its pictures are others, or another process still writes to it.
+        """
+        if not (path / ABOUT).is_file():
+            raise ConfigError(f"--resume {path} holds no search (no {ABOUT})")
+        with undamaged(path / ABOUT, "--resume", "start a new search in another folder"):
+            about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            search, pictures = Search.from_mapping(about["search"] | changed), str(about["pictures"])
+        if check(search) != pictures:
+            raise ConfigError(
+                f"--resume {path}: the pictures of dataset {search.dataset!r} are not those that this search began with; put these "
+                "back, or start a new search with another --out: their scores must not be mixed"
+            )
+        made = cls(path, search)
+        try:
+            found, cut_off = kept_lines(path / SCORES, _read)
+        except ConfigError:
+            made.close()
+            raise
+        made.scored = dict(found)
+        if cut_off:
+            write_atomically(path / SCORES, json_lines(itertools.starmap(_line, found)))
+        return made
 
     def run(self) -> dict[str, Any]:
-        """Run the remaining work; returns the content of ``policies.json``.
+        """Run the remaining work and write ``policies.json``; returns its content.
 
         Raises:
             DegenerateModelError: When scores on the semi-trained model say nothing; its weights are not kept.
-            ConfigError: As ``score_all``.
+            ConfigError: When a process that scores was killed.
         """
-        if self.search.sampler == "random":
-            return self._result(self.random_hybrid(0), None)
-        self._score(IDENTITY, [()], None, "the identity")
-        self._score(SINGLE, self.singles(), None, "single transforms")
-        least = self.least()
+        self._score([()], None, "untransformed images")
+        sampled = sample(generator_for("search", self.search.seed, "policies"), self.channels)
         chosen: tuple[Policy, ...] = ()
-        sampled = self.sampled()
         for _ in range(MOST_ROUNDS):
             candidates = list(itertools.islice(sampled, self.search.candidates))
-            self._score(CANDIDATE, candidates, least, "policies")
-            chosen = disjoint([one.policy for one in self.folder.passed(least)], self.search.policies, self.channels)
+            self._score(candidates, self.least, "policies")
+            chosen = disjoint(self.passed(), self.search.policies, self.channels)
             if len(chosen) == self.search.policies or not candidates:
                 break
-        if self.search.transfer_to:
-            self._score(TRANSFER, [(), *chosen], None, f"the result on {self.search.transfer_to}")
-        return self._result(chosen, least)
+        result = self._result(chosen)
+        write_atomically(self.result_path, json.dumps(result, indent=1))
+        return result
 
-    def sampled(self) -> Iterator[Policy]:
-        """The candidates in their order."""
-        return sample(generator_for("search", self.search.seed, "policies"), self.channels, self.search.longest)
+    @functools.cached_property
+    def channels(self) -> int:
+        """Channels of the images."""
+        return DataCard.of(self.search.plan().load_data()).input_shape[0]
 
-    def singles(self) -> list[Policy]:
-        """One transform for each distinct effect."""
-        found = dict.fromkeys(effect((index,), self.channels) for index in range(len(LIBRARY)))
-        return [policy for policy in found if policy]
-
+    @property
     def least(self) -> float:
-        """T_acc: as set, or so many times as far below -1 as the score of untransformed images.
-
-        It depends on the model and on how many classes a batch holds: a fixed margin would let everything pass, or nothing.
-        """
+        """T_acc: as set, or relative to untransformed images, whose score depends on the model and the classes of a batch."""
         fixed = self.search.threshold()
-        if fixed is not None:
-            return fixed
-        return -1 - self.search.accuracy_factor * (-1 - self.folder.scored[IDENTITY, ()].scores.accuracy)
+        return -1 - ACCURACY_FACTOR * (-1 - self.scored[()].accuracy) if fixed is None else fixed
 
-    def random_hybrid(self, number: int, lengths: Sequence[int] = ()) -> tuple[Policy, ...]:
-        """Draw policies that share no transform, of these lengths or ``search.policies`` of any; fewer where none is left."""
-        generator = generator_for("search", self.search.seed, "random", number)
-        found: list[Policy] = []
-        for policy in sample(generator, self.channels, self.search.longest):
-            if len(found) == (len(lengths) or self.search.policies):
-                break
-            fits = not lengths or len(policy) == lengths[len(found)]
-            if fits and not any(overlap(policy, other, self.channels) for other in found):
-                found.append(policy)
-        return tuple(found)
+    def passed(self) -> list[Policy]:
+        """Policies with an S_acc of at least the threshold and a privacy score, the most private first."""
+        found = [
+            (scores.privacy, policy)
+            for policy, scores in self.scored.items()
+            if policy and scores.privacy is not None and scores.accuracy >= self.least
+        ]
+        return [policy for _, policy in sorted(found)]
 
-    def _score(self, kind: str, policies: Iterable[Policy], least: float | None, what: str) -> None:
-        wanted = list(policies)
-        missing = [policy for policy in wanted if (kind, policy) not in self.folder.scored]
+    def _score(self, policies: Sequence[Policy], least: float | None, what: str) -> None:
+        """Score what is not scored yet; the semi-trained model is trained where there is none."""
+        missing = [policy for policy in policies if policy not in self.scored]
         if not missing:
             return
-        where = (self.search.transfer_to, self.search.transfer_dir) if kind == TRANSFER else ("", "")
-        name = "transfer" if kind == TRANSFER else "model"
-        weights = self.folder.weights(name)
-        if weights is None:
-            self.show(SearchProgress("training the semi-trained model"))
-            weights = semi_train(self.search, *where)
-            self.folder.keep_weights(weights, name)
-        done = len(wanted) - len(missing)
-        self.show(SearchProgress(what, done, len(wanted)))
-        with closing(score_all((self.search, weights, *where), missing, least, self.search)) as results:
-            for policy, scores in results:
-                try:
-                    require_meaning(self.search, policy, scores)
-                except DegenerateModelError:
-                    self.folder.drop_weights(name)
-                    raise
-                self.folder.add(Scored(kind, policy, scores))
-                done += 1
-                best = tuple(self.folder.passed(self.least())[:3]) if kind == CANDIDATE else ()
-                self.show(SearchProgress(what, done, len(wanted), best))
+        if not self._model.is_file():
+            self.show("training the semi-trained model", 0, 0, "")
+            save_tensors(self._model, semi_train(self.search), {})
+        done = itertools.count(len(policies) - len(missing))
+        self.show(what, next(done), len(policies), "")
+        with closing(self._scores_of(missing, least)) as results:
+            try:
+                for policy, scores in results:
+                    append_line(self.path / SCORES, _line(policy, scores))
+                    self.scored[policy] = scores
+                    best = "".join(f"; {text_of([one])} {self.scored[one].privacy:.3f}" for one in self.passed()[:3])
+                    self.show(what, next(done), len(policies), best)
+            except DegenerateModelError:
+                self._model.unlink()
+                raise
 
-    def _result(self, chosen: tuple[Policy, ...], least: float | None) -> dict[str, Any]:
-        lengths, known = [len(policy) for policy in chosen], self.folder.scored
-        controls = [self.random_hybrid(number, lengths) for number in range(1, self.search.controls + 1)]
-        scored = [known[CANDIDATE, policy] for policy in chosen if (CANDIDATE, policy) in known]
-        identity = known.get((IDENTITY, ()))
+    def _scores_of(
+        self, policies: Sequence[Policy], least: float | None
+    ) -> Generator[tuple[Policy, Scores], None, None]:
+        """Each policy with its scores as soon as they are known, in any order; in this process where one is enough."""
+        with undamaged(self._model, f"--resume {self.path}", "delete it, and the model is trained again"):
+            weights = load_tensors(self._model)[0]
+        workers = min(self.search.workers or os.cpu_count() or 1, len(policies))
+        if workers == 1:
+            scorer = Scorer(self.search, weights)
+            yield from ((policy, scorer(policy, least)) for policy in policies)
+            return
+        work = functools.partial(_score_in_worker, self.search, self._model, least)
+        try:
+            # "spawn": this process has trained, and its threads and cards do not survive a fork.
+            yield from in_workers(work, ((policy,) for policy in policies), workers, "spawn")
+        except BrokenProcessPool as error:
+            raise ConfigError("a process that scores was killed, perhaps as memory ran out; lower workers") from error
+
+    def _result(self, chosen: Sequence[Policy]) -> dict[str, Any]:
+        lengths = [len(policy) for policy in chosen]
+        streams = (generator_for("search", self.search.seed, "random", at + 1) for at in range(RANDOM_HYBRIDS))
+        random = [random_hybrid(stream, self.channels, lengths) for stream in streams]
         return {
-            "defense": self.search.defense,
             "policies": text_of(chosen),
             "wanted": self.search.policies,
             "channels": self.channels,
             "dataset": self.search.dataset,
             "model": self.search.model,
             "seed": self.search.seed,
-            "sampler": self.search.sampler,
-            "accuracy_threshold": least,
+            "accuracy_threshold": self.least,
             "privacy_score": self.search.privacy_score,
-            "identity": None if identity is None else _numbers(identity),
-            "scores": [{"policy": text_of((one.policy,)), **_numbers(one)} for one in scored],
-            "scored": len(self.folder.of(CANDIDATE)),
-            "passed": 0 if least is None else len(self.folder.passed(least)),
-            "random": [text_of(hybrid) for hybrid in controls if chosen and len(hybrid) == len(chosen)],
+            "identity": self.scored[()]._asdict(),
+            "scores": [{"policy": text_of([policy]), **self.scored[policy]._asdict()} for policy in chosen],
+            "scored": len(self.scored) - 1,
+            "passed": len(self.passed()),
+            "random": [text_of(hybrid) for hybrid in random if chosen and len(hybrid) == len(chosen)],
         }
 
 
-def _numbers(one: Scored) -> dict[str, float | None]:
-    return {"accuracy": one.scores.accuracy, "privacy": one.scores.privacy, "other_privacy": one.scores.other}
+def _line(policy: Policy, scores: Scores) -> dict[str, Any]:
+    return {"policy": list(policy), **scores._asdict()}
+
+
+def _read(line: dict[str, Any]) -> tuple[Policy, Scores]:
+    return tuple(line.pop("policy")), Scores(**line)
+
+
+@functools.lru_cache(maxsize=1)
+def _scorer(search: Search, model: Path) -> Scorer:
+    return Scorer(search, load_tensors(model)[0])
+
+
+def _score_in_worker(search: Search, model: Path, least: float | None, policy: Policy) -> tuple[Policy, Scores]:
+    return policy, _scorer(search, model)(policy, least)

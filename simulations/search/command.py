@@ -23,7 +23,7 @@ def search(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Go on with the killed search in DIR, with the settings it had; -s may change workers and ray-address.",
+            help="Go on with the killed search in DIR, with the settings it had; -s may change workers.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -31,8 +31,8 @@ def search(
 ) -> None:
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
-    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page about the search. `fedveil list search` lists
-    the settings.
+    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page with the best policies. It prints the
+    `fedveil run` that attacks the result. `fedveil list search` lists the settings.
 
     Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were wanted, 130 when the
     search was stopped.

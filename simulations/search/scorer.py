@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
-import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.data.images import MissingDataError, to_float
+from clients.data.images import ImageDataset, MissingDataError, to_float
 from clients.models.classifiers import build_model
 from clients.task.task import load_weights
 from clients.training.evaluation import device
@@ -21,91 +21,95 @@ from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.search.gradients import ExampleGradients, Similarities
-from simulations.search.pictures import accuracy_batches, score_positions, semi_positions
-from simulations.search.scores import accuracy_score, paper_score, released_score, similarity_curves
+from simulations.search.scores import (
+    ExampleGradients,
+    Similarities,
+    accuracy_score,
+    paper_score,
+    released_score,
+    similarity_curves,
+)
 from simulations.search.settings import RELEASED, Search
 from simulations.settings.errors import ConfigError
 from strategies.training.central_training import DivergedError, train_alone
 
+ACCURACY_BATCHES, ACCURACY_IMAGES = 10, 128
+"""Batches of S_acc, each with an initialisation of its own, and images of each at most, all of different classes."""
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""
-
 HIGHEST_IDENTITY = 0.99
 """Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
-
 HIGHEST_LOSS = 2.0
 """Times that of a guess by chance: up to here a model may be one that has hardly learned yet."""
-
-LUCK = 1.645
-"""Standard deviations that a guess is better than on average in one case of twenty."""
+CHUNK = 256
+"""Images that are read at once; a data set may not fit into memory."""
 
 
 class DegenerateModelError(ConfigError):
     """A semi-trained model on which scores mean nothing; the same settings train the same one again."""
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """The scores of a policy.
 
     Attributes:
         accuracy: S_acc, the mean over batches and initialisations.
         privacy: S_pri by which policies are chosen (``Search.privacy_score``), the mean over images; None below the threshold.
-        other: The other of the two privacy scores; None where ``privacy`` is None.
-        curve: GradSim at j / K as ``privacy`` takes it, the mean over images; () where ``privacy`` is None.
-        deviation: Standard deviation of ``privacy`` over images.
-        seconds: Of scoring it.
+        other_privacy: The other of the two privacy scores; None where ``privacy`` is None.
     """
 
     accuracy: float
     privacy: float | None = None
-    other: float | None = None
-    curve: tuple[float, ...] = ()
-    deviation: float | None = None
-    seconds: float = 0.0
+    other_privacy: float | None = None
 
 
 class Scorer:
-    """Score policies on one data set; a policy has the same score in every process and order.
+    """Score policies; a policy has the same score in every process and order.
 
     Args:
         search: The settings.
         weights: Of the semi-trained model.
-        dataset: Another data set than that of the settings, in ``data_dir``, for a transfer.
     """
 
-    def __init__(self, search: Search, weights: dict[str, Tensor], dataset: str = "", data_dir: str = "") -> None:
-        self.search = search
-        self.plan = search.plan(dataset, data_dir)
+    def __init__(self, search: Search, weights: dict[str, Tensor]) -> None:
+        self.search, self.plan = search, search.plan()
         self.data = self.plan.load_data()
-        self.card = DataCard.of(self.data)
-        model = load_weights(self.plan.build_model(), weights).to(device())
-        self.gradients = ExampleGradients(model)
-        positions = score_positions(search, self.data)
-        self.clean = to_float(self.data.train.images[positions])
-        self.targets = F.one_hot(self.data.train.labels[positions], self.data.num_classes).float().to(device())
+        self.card, images = DataCard.of(self.data), self.data.train.images
+        self.gradients = ExampleGradients(load_weights(self.plan.build_model(), weights).to(device()))
+        _, scored = positions(search, self.data)
+        self.clean = to_float(images[scored])
+        self.targets = F.one_hot(self.data.train.labels[scored], self.data.num_classes).float().to(device())
         noise = torch.rand(self.clean.shape, generator=generator_for("search", search.seed, "noise"))
         self.noise = normalise(noise.to(device()), self.card)
+        self._batches = [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(search, self.data)]
 
     def __call__(self, policy: Policy, least: float | None) -> Scores:
-        """Scores a policy; the empty one is the identity. S_pri is not worked out for an S_acc below ``least``."""
-        start = time.perf_counter()
+        """Score a policy; the empty one transforms nothing. S_pri is not computed for an S_acc below ``least``.
+
+        Raises:
+            DegenerateModelError: For scores that are not finite, or where the identity's gradients vanish or are all alike.
+        """
         accuracy = self.accuracy(policy)
         if least is not None and accuracy < least:
-            return Scores(accuracy, seconds=time.perf_counter() - start)
+            return Scores(accuracy)
         curves = self.curves(policy)
         found = [(released_score(curves), curves.per_tensor), (paper_score(curves), curves.whole)]
-        (each, curve), (others, _) = found if self.search.privacy_score == RELEASED else reversed(found)
-        deviation, seconds = float(each.std()) if len(each) > 1 else None, time.perf_counter() - start
-        way = tuple(curve.mean(0).tolist())
-        return Scores(accuracy, float(each.mean()), float(others.mean()), way, deviation, seconds)
+        (privacy, curve), (other, _) = found if self.search.privacy_score == RELEASED else reversed(found)
+        numbers, similarity = (accuracy, float(privacy.mean()), float(other.mean())), float(curve.mean())
+        if not all(map(math.isfinite, numbers)):
+            raise _degenerate(self.search, "its gradients are not finite")
+        if not policy and (similarity == 0 or similarity > HIGHEST_IDENTITY):
+            what = "vanish" if similarity == 0 else "are all alike"
+            raise _degenerate(
+                self.search, f"its gradients {what} (GradSim of untransformed images is {similarity:.4f} on average)"
+            )
+        return Scores(*numbers)
 
     def accuracy(self, policy: Policy) -> float:
         """S_acc: the mean over batches of different classes, each with an initialisation of its own."""
         found = []
         for at, (batch, seed) in enumerate(self._batches):
-            images = self._transformed(batch, policy, ("accuracy", at))
+            images = transformed(self.search, batch, policy, "accuracy", at)
             model = build_model(
                 self.plan.model, num_classes=self.card.num_classes, input_shape=self.card.input_shape, width=self.plan.width,
                 norm=self.plan.norm, seed=seed,
@@ -114,50 +118,72 @@ class Scorer:
         return sum(found) / len(found)
 
     def curves(self, policy: Policy) -> Similarities:
-        """(images, path-steps) of each measure: GradSim on each image's path, as the mean over draws of the signs."""
-        drawn = [
-            similarity_curves(
-                self.gradients, self.protected(policy, draw), self.noise, self.targets, self.search.path_steps, self._starts
-            )
-            for draw in range(self.search.signs)
-        ]  # fmt: skip
-        return Similarities(*(torch.stack(ways).mean(0).cpu() for ways in zip(*drawn, strict=True)))
+        """(images, path-steps) of each measure: GradSim on each image's path."""
+        steps, protected = self.search.path_steps, self.protected(policy)
+        found = similarity_curves(self.gradients, protected, self.noise, self.targets, steps, self._starts)
+        return Similarities(*(measure.cpu() for measure in found))
 
     def protected(self, policy: Policy, draw: int = 0) -> Tensor:
         """T(x) of the images of S_pri, normalised, with the signs of a draw."""
-        return normalise(self._transformed(self.clean, policy, ("privacy", draw)).to(device()), self.card)
-
-    def _transformed(self, images: Tensor, policy: Policy, key: tuple[str, int]) -> Tensor:
-        """Signs depend on the place alone, so that policies of the same length are compared on the same draws."""
-        if not policy:
-            return images
-        generator = generator_for("search", self.search.seed, *key)
-        return transform_images(images, (policy,), use_prob=False, generator=generator)
+        return normalise(transformed(self.search, self.clean, policy, "privacy", draw).to(device()), self.card)
 
     @functools.cached_property
-    def _starts(self) -> list[Tensor] | None:
-        """The gradients at the noise, which no policy changes; None where they would take too much memory."""
+    def _starts(self) -> list[Tensor]:
+        """The gradients at the noise, which no policy changes; none where they would take too much memory."""
         size = sum(parameter.numel() for parameter in self.gradients.model.parameters()) * len(self.noise) * 4
-        return list(self.gradients.of(self.noise, self.targets)) if size <= MOST_KEPT else None
-
-    @functools.cached_property
-    def _batches(self) -> list[tuple[Tensor, int]]:
-        """(N, C, H, W) images of different classes, and the seed of an initialisation, for each batch of S_acc."""
-        images = self.data.train.images
-        return [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(self.search, self.data)]
+        return self.gradients.of(self.noise, self.targets) if size <= MOST_KEPT else []
 
 
-def semi_train(search: Search, dataset: str = "", data_dir: str = "") -> dict[str, Tensor]:
+def transformed(search: Search, images: Tensor, policy: Policy, *key: str | int) -> Tensor:
+    """Images (B, C, H, W) in [0, 1] under a policy.
+
+    Signs depend on the place alone, so that policies of the same length are compared on the same draws.
+    """
+    if not policy:
+        return images
+    generator = generator_for("search", search.seed, *key)
+    return transform_images(images, (policy,), use_prob=False, generator=generator)
+
+
+def positions(search: Search, data: ImageDataset) -> tuple[Tensor, Tensor]:
+    """Training images that the semi-trained model learns from, and ``search.images`` others for S_pri.
+
+    Raises:
+        ConfigError: When there are too few.
+    """
+    order = torch.randperm(len(data.train), generator=generator_for("search", search.seed, "images"))
+    learned, rest = order.tensor_split([max(1, round(search.semi_share * len(order)))])
+    if len(rest) < search.images:
+        raise ConfigError(
+            f"images is {search.images}, and {len(rest)} of the {len(order)} training images of {data.name} are not the "
+            "semi-trained model's; lower images or semi-share"
+        )
+    return learned, rest[: search.images]
+
+
+def accuracy_batches(search: Search, data: ImageDataset) -> list[tuple[Tensor, int]]:
+    """For each batch of S_acc: training images (n,) of different classes, and the seed of an initialisation."""
+    found, labels = [], data.train.labels
+    for at in range(ACCURACY_BATCHES):
+        generator = generator_for("search", search.seed, "batch", at)
+        order = torch.randperm(len(labels), generator=generator)
+        first = {int(labels[position]): int(position) for position in order.flip(0)}
+        chosen = torch.tensor(list(first.values())[:ACCURACY_IMAGES])
+        found.append((chosen, int(torch.randint(2**31, (), generator=generator))))
+    return found
+
+
+def semi_train(search: Search) -> dict[str, Tensor]:
     """Train M^s on a share of the training images, without a policy; returns its weights.
 
     Raises:
         DegenerateModelError: When a weight is not finite, or the model knows less than one that was never trained.
     """
-    plan = search.plan(dataset, data_dir)
+    plan = search.plan()
     data = plan.load_data()
-    positions = semi_positions(search, data)
-    images = to_float(data.train.images[positions])
-    targets = F.one_hot(data.train.labels[positions], data.num_classes).float()
+    learned, _ = positions(search, data)
+    images = to_float(data.train.images[learned])
+    targets = F.one_hot(data.train.labels[learned], data.num_classes).float()
     try:
         model = train_alone(plan, Batch(images, targets), search.seed)
     except DivergedError as error:
@@ -176,25 +202,13 @@ def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: 
         logits = torch.cat([model(part) for part in torch.split(images, search.batch_size)]).double().cpu()
     loss, labels = float(F.cross_entropy(logits, targets.double())), targets.argmax(1)
     right, most = float((logits.argmax(1) == labels).double().mean()), float(targets.mean(0).max())
-    by_luck = most + LUCK * math.sqrt(most * (1 - most) / len(labels))
+    by_luck = most + 1.645 * math.sqrt(most * (1 - most) / len(labels))  # a guess is better in one case of twenty
     if not math.isfinite(loss) or (loss > HIGHEST_LOSS * math.log(targets.shape[1]) and right <= by_luck):
         raise _degenerate(
             search,
             f"of the images that it learned from it tells {100 * right:.0f} % (naming always the same class: {100 * most:.0f} %), "
             f"and its loss is {loss:.3g} (a guess by chance: {math.log(targets.shape[1]):.3g})",
         )
-
-
-def require_meaning(search: Search, policy: Policy, scores: Scores) -> None:
-    """Raise ``DegenerateModelError`` for scores that are not finite, or where the identity's gradients vanish or are all alike."""
-    if scores.privacy is None:
-        return
-    if not all(math.isfinite(value) for value in (scores.accuracy, scores.privacy, scores.other or 0.0)):
-        raise _degenerate(search, "its gradients are not finite")
-    mean = sum(scores.curve) / len(scores.curve)
-    if not policy and (mean == 0 or mean > HIGHEST_IDENTITY):
-        what = "its gradients vanish" if mean == 0 else "its gradients are all alike"
-        raise _degenerate(search, f"{what} (GradSim of untransformed images is {mean:.4f} on average)")
 
 
 def _degenerate(search: Search, why: str) -> DegenerateModelError:
@@ -204,19 +218,30 @@ def _degenerate(search: Search, why: str) -> DegenerateModelError:
     )
 
 
-def check(search: Search) -> None:
-    """Raise ``ConfigError``, naming the setting, for what cannot be scored, before anything is trained."""
-    for dataset, folder in (("", ""), (search.transfer_to, search.transfer_dir))[: 1 + bool(search.transfer_to)]:
-        try:
-            plan = search.plan(dataset, folder)
-            try_dataset("transfer-to" if dataset else "dataset", plan.dataset)
-            data = plan.load_data()
-            try_model("model", plan.model, data.num_classes, data.input_shape, plan.width, plan.norm)
-            score_positions(search, data)
-            if data.num_classes < 2:
-                raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")
-            ExampleGradients(plan.build_model()).verify(DataCard.of(data).input_shape, data.num_classes)
-        except MissingDataError as error:
-            raise ConfigError(str(MissingDataError(error.found, "transfer-dir" if dataset else "data-dir"))) from error
-        except (ValueError, OSError) as error:
-            raise ConfigError(str(error)) from error
+def check(search: Search) -> str:
+    """Refuse what cannot be scored before anything is trained, and return a digest of all that scores depend on beside settings.
+
+    Scores on different images must not be mixed: the digest is of the labels, which decide the choice, of the chosen images, and of
+    the normalisation.
+
+    Raises:
+        ConfigError: Naming the setting.
+    """
+    plan = search.plan()
+    try_dataset("dataset", plan.dataset)
+    try:
+        data = plan.load_data()
+        try_model("model", plan.model, data.num_classes, data.input_shape, plan.width, plan.norm)
+        used = [*positions(search, data), *(rows for rows, _ in accuracy_batches(search, data))]
+        if data.num_classes < 2:
+            raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")
+        ExampleGradients(plan.build_model()).verify(data.input_shape, data.num_classes)
+    except MissingDataError as error:
+        raise ConfigError(str(MissingDataError(error.found))) from error
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+    digest = hashlib.sha256(repr((data.input_shape, data.num_classes, data.mean, data.std)).encode())
+    digest.update(data.train.labels.numpy().tobytes())
+    for rows in torch.unique(torch.cat(used)).split(CHUNK):
+        digest.update(data.train.images[rows].numpy().tobytes())
+    return digest.hexdigest()[:32]

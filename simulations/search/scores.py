@@ -1,9 +1,9 @@
 """The two scores of a policy: how little its gradients reveal (S_pri), and how well a model distinguishes its images (S_acc).
 
-Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released,
-in every version since March 2021, computes another and ranks policies by it, so that the other one chose the authors' policies:
+Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released
+computes another, by which they chose their policies:
 
-- ``paper_score``: Eq. 5, the cosine of the whole gradients; Eq. 7, the sum at K points without the end of the way;
+- ``paper_score``: Eq. 5, the cosine of the whole gradients; Eq. 7, the sum at K points without the end of the path;
 - ``released_score``: the unweighted mean over parameter tensors of their own cosines, so that the bias of a norm counts as much as
   the largest weight; the trapezoid rule, which counts the end.
 
@@ -13,15 +13,109 @@ github.com/gaow0007/ATSPrivacy, benchmark/search_transform_attack.py and searcha
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
 
-from simulations.search.gradients import ExampleGradients, Similarities
+from simulations.settings.errors import ConfigError
 
 EPSILON = 1e-5
 """Of Eq. 10, for numerical stability."""
+MOST_BYTES = 1 << 27
+"""Of the gradients of one pass."""
+MOST_EXAMPLES = 32
+"""Of one pass: more are no faster."""
+
+
+class Similarities(NamedTuple):
+    """Similarity of gradients by the two measures named GradSim; the same shape and range, [-1, 1].
+
+    Attributes:
+        whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5 of ATS).
+        per_tensor: The unweighted mean over parameter tensors of their own cosines, which the authors' released code computes.
+    """
+
+    whole: Tensor
+    per_tensor: Tensor
+
+
+class ExampleGradients:
+    """Gradients of the cross-entropy of single examples by all parameters, of one model in eval mode.
+
+    ``torch.func`` computes one gradient for each example of a pass: a loop over examples spends its time on overhead.
+
+    Args:
+        model: Copied; later changes of its weights change nothing here.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(True).eval()
+        self._weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
+        self._each = vmap(grad(self._loss), in_dims=(None, 0, 0))
+        size = 4 * sum(weight.numel() for weight in self._weights.values())
+        self._at_once = min(MOST_EXAMPLES, max(1, MOST_BYTES // size))
+        self._reached: tuple[str, ...] = ()
+
+    def _loss(self, weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(self.model, weights, (image[None],)), target[None])
+
+    def verify(self, shape: Sequence[int], classes: int) -> None:
+        """Raise ``ConfigError`` where the model does what ``torch.func.vmap`` cannot follow, on images (C, H, W)."""
+        images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+        try:
+            self.of(images, F.one_hot(torch.arange(2) % classes, classes).float())
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(f"the gradients of single examples cannot be computed by torch.func: {error}") from error
+
+    def of(self, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """The gradients at images (B, C, H, W), normalised, with targets (B, K), class probabilities.
+
+        Returns:
+            (B, numbers in the tensor) for each parameter tensor that the loss reaches, in the model's order.
+        """
+        # The zeros that torch.func gives for the others would count as dissimilar gradients.
+        self._reached = self._reached or self._names_reached(images[0], targets[0])
+        passes = zip(torch.split(images, self._at_once), torch.split(targets, self._at_once), strict=True)
+        found = [self._each(self._weights, *some) for some in passes]
+        return [torch.cat([one[name] for one in found]).reshape(len(images), -1) for name in self._reached]
+
+    def _names_reached(self, image: Tensor, target: Tensor) -> tuple[str, ...]:
+        weights = {name: weight.clone().requires_grad_(True) for name, weight in self._weights.items()}
+        found = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
+        return tuple(name for name, gradient in zip(weights, found, strict=True) if gradient is not None)
+
+    def along(self, path: Tensor, target: Tensor, start: Sequence[Tensor] = ()) -> Similarities:
+        """Similarity of the gradients at the points of an image's path to that at its last point.
+
+        Args:
+            path: (J, C, H, W), normalised. Points are taken from the end, so that one pass holds few gradients.
+            target: (K,), class probabilities, the same for all points.
+            start: What ``of`` returned for one more point, which is compared, too, as the first.
+
+        Returns:
+            (J - 1,), or (J,) with ``start``, of each; a cosine is 0 where a gradient vanishes.
+        """
+        products, squares, last = list[Tensor](), list[Tensor](), list[Tensor]()
+        passes = (self.of(some, target.expand(len(some), -1)) for some in torch.split(path.flip(0), self._at_once))
+        for rows in itertools.chain(passes, [start] if start else []):
+            last = last or [one[0] for one in rows]
+            products.append(torch.stack([one @ end for one, end in zip(rows, last, strict=True)], 1).double())
+            squares.append(torch.stack([torch.linalg.vector_norm(one, dim=1).square() for one in rows], 1).double())
+        dots, norms = torch.cat(products)[1:].flip(0), torch.cat(squares)
+        others, own = norms[1:].flip(0), norms[:1]
+        whole = _cosine(dots.sum(1), others.sum(1), own.sum(1))
+        return Similarities(whole, _cosine(dots, others, own).mean(1))
+
+
+def _cosine(products: Tensor, norms: Tensor, last: Tensor) -> Tensor:
+    length = (norms * last).sqrt()
+    return torch.where(length > 0, products / length.clamp(min=torch.finfo(length.dtype).tiny), 0.0).clamp(-1, 1)
 
 
 def similarity_curves(
@@ -30,7 +124,7 @@ def similarity_curves(
     noise: Tensor,
     targets: Tensor,
     steps: int,
-    starts: Sequence[Tensor] | None = None,
+    starts: Sequence[Tensor] = (),
 ) -> Similarities:
     """GradSim(x'(j / steps), T(x)) on the straight path from noise to the protected image, of each image (Eq. 6), by both measures.
 
@@ -45,10 +139,14 @@ def similarity_curves(
     Returns:
         (I, steps) of each measure: at j = 0 .. steps - 1. At j = steps it is 1.
     """
-    first = 0 if starts is None else 1
-    share = torch.arange(first, steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
-    points = torch.lerp(noise.unsqueeze(1), protected.unsqueeze(1), share)
-    return gradients.similarities(points, targets, starts)
+    share = (
+        torch.arange(bool(starts), steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
+    )
+    found = [
+        gradients.along(torch.lerp(start, end, share), target, [one[at : at + 1] for one in starts])
+        for at, (start, end, target) in enumerate(zip(noise, protected, targets, strict=True))
+    ]
+    return Similarities(*map(torch.stack, zip(*found, strict=True)))
 
 
 def paper_score(curves: Similarities) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -11,28 +12,17 @@ from defenses.images.ats import Policy
 from defenses.images.transforms import LIBRARY, magnitude
 
 LONGEST = 3
+SIZE = sum(len(LIBRARY) ** length for length in range(1, LONGEST + 1))
+"""Policies of the space: 127,550."""
 SIGNED = frozenset({"shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness"})
 """Operations whose magnitude goes either way."""
 
 
-def size_of_space(longest: int = LONGEST) -> int:
-    """Sum over i up to ``longest`` of 50^i; 127,550 for three."""
-    return sum(len(LIBRARY) ** length for length in range(1, longest + 1))
-
-
-def policy_at(number: int, longest: int = LONGEST) -> Policy:
-    """The policy of a number from 0 to ``size_of_space`` - 1: the 50 single ones first, then pairs, then triples.
-
-    Raises:
-        IndexError: For another number.
-    """
-    if not 0 <= number < size_of_space(longest):
-        raise IndexError(f"policy {number} of {size_of_space(longest)}")
-    base, length = len(LIBRARY), 1
-    while number >= base**length:
-        number -= base**length
-        length += 1
-    return tuple(number // base ** (length - 1 - place) % base for place in range(length))
+@functools.cache
+def space() -> tuple[Policy, ...]:
+    """All policies: the 50 single transforms first, then pairs, then triples."""
+    lengths = range(1, LONGEST + 1)
+    return tuple(itertools.chain(*(itertools.product(range(len(LIBRARY)), repeat=length) for length in lengths)))
 
 
 @functools.cache
@@ -55,34 +45,42 @@ def effect(policy: Policy, channels: int) -> Policy:
     return tuple(index for index in found if index is not None)
 
 
-def sample(generator: torch.Generator, channels: int, longest: int = LONGEST) -> Iterator[Policy]:
+def sample(generator: torch.Generator, channels: int) -> Iterator[Policy]:
     """Draw policies of the space uniformly, each effect on images of so many channels once, until none is left."""
     seen: set[Policy] = {()}
-    for number in torch.randperm(size_of_space(longest), generator=generator).tolist():
-        policy = policy_at(number, longest)
+    for number in torch.randperm(SIZE, generator=generator).tolist():
+        policy = space()[number]
         what = effect(policy, channels)
         if what not in seen:
             seen.add(what)
             yield policy
 
 
-def text_of(policies: tuple[Policy, ...]) -> str:
+def text_of(policies: Sequence[Policy]) -> str:
     """Text such as ``3-1-7+43-18-18``, which ``defenses.images.ats.parse_policies`` reads."""
     return "+".join("-".join(map(str, policy)) for policy in policies)
 
 
-def disjoint(policies: list[Policy], count: int, channels: int) -> tuple[Policy, ...]:
+def disjoint(policies: Sequence[Policy], count: int, channels: int) -> tuple[Policy, ...]:
     """The first ``count`` policies of a list, best first, that share nothing with an earlier one; fewer where there are none.
 
     What does the same counts as the same, whatever its index: of the library's 50 transforms nine equalize.
     """
-    chosen: list[Policy] = []
+    chosen, used = list[Policy](), set[int]()
     for policy in policies:
-        if len(chosen) < count and not any(overlap(policy, other, channels) for other in chosen):
+        own = {*policy, *effect(policy, channels)}
+        if len(chosen) < count and not own & used:
             chosen.append(policy)
+            used |= own
     return tuple(chosen)
 
 
-def overlap(one: Policy, other: Policy, channels: int) -> bool:
-    """Whether two policies have a transform in common, by index or by effect."""
-    return bool(set(one) & set(other) or set(effect(one, channels)) & set(effect(other, channels)))
+def random_hybrid(generator: torch.Generator, channels: int, lengths: Sequence[int]) -> tuple[Policy, ...]:
+    """Draw policies of these lengths that share nothing; fewer where none is left."""
+    found: tuple[Policy, ...] = ()
+    for policy in sample(generator, channels):
+        if len(found) == len(lengths):
+            break
+        if len(policy) == lengths[len(found)]:
+            found = disjoint([*found, policy], len(lengths), channels)
+    return found

@@ -16,7 +16,7 @@ from simulations.search.settings import keys as search_settings
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
 
-OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3|search/audit")
+OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
 """What a reader brings, or installs."""
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

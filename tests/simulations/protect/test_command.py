@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from clients.data.datasets import load_dataset, to_float
 from defenses.images.vfe import vfe_map
 from defenses.spec import parse
 from simulations.cli import app
@@ -101,11 +102,9 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
     full.mkdir()
     (full / "mine.txt").write_text("mine")
     (tmp_path / "bare").mkdir()
-    (tmp_path / "taken.source").mkdir()
     (tmp_path / "known").write_text("0" * 64)
     (tmp_path / "known").chmod(0o644)
-    known, large = ("--defense", MIXER), ("--defense", "VisualMixer(window_lower=32, window_upper=64)")
-    target = ("--defense", "VisualMixer(window_upper=128, target_vfe=2000)")
+    known = ("--defense", MIXER)
     (tmp_path / "twins").mkdir()
     for name in ("a.jpg", "a.jpg.png"):
         Image.new("RGB", (16, 16)).save(tmp_path / "twins" / name)
@@ -118,11 +117,6 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((source, out, "--defense", "InstaHide()"), "makes one image and one label of several"),
         ((source, out, "--defense", "VisualMixer(); Blur()"), "--defense:"),
         ((source, out, *known, "--image-size", 1), "--image-size is 1; allowed: 0, or at least 2, at most 4096"),
-        ((source, out, *large), "window_lower is 32, which gives windows of 32 pixels or more, and odd/4.bmp is 20 x 32 pixels; "
-         "allowed: windows of at most 16, or --image-size of at least 32"),
-        ((source, out, *target), "target_vfe is 2000, which asks for windows of 64 pixels or more, and even/1.bmp is 32 x 32"),
-        ((source, out, *large, "--image-size", 31), "--image-size is 31 x 31 pixels; allowed: windows of at most 16"),
-        (("photos", out, *target), "photos is 32 x 32 pixels"),
         ((tmp_path / "twins", out, *known), "would both be a.jpg.png"),
         ((source, full / "mine.txt" / "out", *known), "OUT: cannot write into"),
         ((source, tmp_path / "new" / ("o" * 300), *known), "OUT: cannot write into"),
@@ -141,10 +135,24 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         (("census", out, *known), "IN: 'census' is a table"),
         (("celeba:all", out, *known), "IN: 'celeba:all' has several labels for each image"),
         (("cifar10", out, *known, "--data-dir", tmp_path), "set --data-dir to the directory"),
-        (("photos", tmp_path / "taken", *known), "is in the way of the data set's own pictures"),
     ):  # fmt: skip
         refused(protect(*words), message)
         assert {path.name for path in tmp_path.iterdir()} == before, words
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
     (source / "circle.png").symlink_to(source / "circle.png")
     refused(protect(source, out, *known), "circle.png is a link that leads nowhere")
+
+
+def test_windows_larger_than_pictures_are_told_and_a_data_set_leaves_its_copies_alone(tmp_path: Path) -> None:
+    large = "VisualMixer(window_lower=64, window_upper=64)"
+    code, told = protect("photos", tmp_path / "out", "--defense", large, "--secret", tmp_path / "s")
+    assert code == 0, told
+    found = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    data = load_dataset("photos")
+    count = len(data.train) + len(data.test)
+    assert (len(found["files"]), found["failed"], found["source"]) == (count, [], "photos")
+    assert f"{count} pictures: windows of 32 of 32 pixels (100 % of the side)" in " ".join(told.split())
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "s"}, "no originals stay beside the copies"
+    name = f"train/{data.class_names[int(data.train.labels[0])]}/000000.png"
+    image, copy = to_float(data.train.images[:1])[0], read(tmp_path / "out" / name).image
+    assert torch.equal(protect_image(parse(large), image, (tmp_path / "s").read_text().strip()), copy)

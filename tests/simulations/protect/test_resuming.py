@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from simulations.protect.copies import AT_ONCE, Order, copies
+from clients.process.worker_processes import AT_ONCE
+from simulations.protect.copies import Order, copies
 from simulations.run_folder.folder_lock import take_lock
 from simulations.settings.errors import ConfigError
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused

@@ -10,10 +10,10 @@ from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.report import write_report
 from simulations.report.sections.external_app import RECORDED
-from simulations.search.folder import CANDIDATE, IDENTITY, SINGLE, TRANSFER, Scored, SearchFolder
-from simulations.search.page import write_search_page
+from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
+from simulations.search.working import write_search_page
 from strategies.external_app.assumptions import ASSUMED, DIFFERENCE
 from strategies.external_app.claim import CLAIMED, METRICS, Claim
 from strategies.federated.aggregates import WITHHELD
@@ -42,7 +42,6 @@ from tests.simulations.report.report_run import (
     setting,
     write_run,
 )
-from tests.simulations.search.test_attacked import written
 
 ROUND_PICTURES = [one | {"client": int(str(one["client"])) + 3 * more} for more in range(2) for one in PICTURES]
 """Of six targets, so that some are folded."""
@@ -185,18 +184,11 @@ def comparison(folder: Path) -> Path:
 
 
 def search(folder: Path) -> Path:
-    """All pictures, the transfer, and the run that attacked the result."""
-    result = {"policies": "1-2+3", "random": ["4-5+6", "7-8+9"], "channels": 3, "defense": "ATS", "scored": 9}
-    result |= {"passed": 5, "accuracy_threshold": -4.0}
+    found = PolicySearch(folder, Search(dataset="photos", model="cnn", images=4))
     policies = [(), (1, 2), (3,), (4,), (5,), (6,), (7, 8)]
-    scored = {}
-    for kind in (IDENTITY, SINGLE, CANDIDATE, TRANSFER):
-        for at, policy in enumerate(policies if kind != IDENTITY else [()]):
-            if policy or kind in (IDENTITY, TRANSFER):
-                scores = Scores(-1.0 - at / 2, 0.1 + at / 20, 0.2 + at % 3 / 10, (0.1, 0.4, 0.2 * at / 2), 1.0)
-                scored[kind, policy] = Scored(kind, policy, scores)
-    settings = Search(dataset="photos", model="cnn", transfer_to="mnist-5k")
-    found = SearchFolder(written(folder, (13.0, 12.0), 0.78, result), settings, {}, scored)
+    found.scored = {one: Scores(-1.0 - at / 50, 0.1 + at / 20, 0.2 + at % 3 / 10) for at, one in enumerate(policies)}
+    result = {"policies": "1-2+3", "channels": 3, "scored": 6, "passed": 5, "accuracy_threshold": found.least}
+    found.close()
     return write_search_page(found, result)
 
 

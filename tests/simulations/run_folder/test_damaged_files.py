@@ -30,10 +30,11 @@ from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
 from simulations.runtime.progress import read_progress
-from simulations.search.folder import SearchFolder
+from simulations.search.algorithm import PolicySearch
 from simulations.search.settings import Search
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
+from strategies.audit.whole_files import save_tensors
 from strategies.recording.files import RecordingError, RecordingWriter, read_recording
 from tests import hostile
 from tests.local_grid import LocalGrid
@@ -368,23 +369,21 @@ def test_damaged_files_end_a_command_with_one_error_that_names_them(tmp_path: Pa
             ATS.read(path)
     code, told = command("run", "--dry-run", "-s", f"defenses=ATS(policies={str(path)!r})")
     assert (code, "is no result of fedveil search" in told) == (2, True)
-    for text in (hostile.BOMB, "[]", '{"search": 3}', '{"search": {}, "pictures": [3]}'):
+    for text in (hostile.BOMB, "[]", '{"search": 3}', '{"search": {}}'):
         (tmp_path / "search.json").write_text(text)
         code, told = command("search", "--resume", tmp_path)
         assert (code, f"{tmp_path / 'search.json'} is damaged" in told) == (2, True)
-    folder = SearchFolder.create(tmp_path / "s", Search())
-    folder.keep_weights({"weight": torch.ones(5)})
-    assert torch.equal((folder.weights() or {})["weight"], torch.ones(5))
+    search = PolicySearch.create(tmp_path / "s", Search(model="cnn"))
+    save_tensors(tmp_path / "s" / "model.safetensors", {"weight": torch.ones(5)}, {})
     whole = (tmp_path / "s" / "model.safetensors").read_bytes()
     for damage in (flip, lambda data: data[:-7]):
         (tmp_path / "s" / "model.safetensors").write_bytes(damage(whole))
         with pytest.raises(ConfigError, match=r"model\.safetensors is damaged .* and the model is trained again"):
-            folder.weights()
-    assert folder.is_begun
-    folder.close()
+            search.run()
+    search.close()
     (tmp_path / "s" / "scores.jsonl").write_text(hostile.BOMB + "\n")
     with pytest.raises(ConfigError, match=r"scores\.jsonl is damaged: none of its lines can be read"):
-        SearchFolder.resume(tmp_path / "s")
+        PolicySearch.resume(tmp_path / "s", {})
 
 
 def test_a_journal_or_manifest_of_protected_pictures_that_is_damaged_is_refused(

@@ -15,7 +15,7 @@ from simulations.cli import app
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, remove_lock, require_free, take_lock
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.search.folder import SearchFolder
+from simulations.search.algorithm import PolicySearch
 from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError
 
@@ -69,11 +69,11 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
 
 
 def test_a_second_search_or_run_in_a_folder_that_lives_is_refused_at_once(tmp_path: Path) -> None:
-    search = SearchFolder.create(tmp_path / "search", Search())
+    search = PolicySearch.create(tmp_path / "search", Search())
     with pytest.raises(ConfigError, match="another search is still writing to"):
-        SearchFolder.resume(tmp_path / "search")
+        PolicySearch.resume(tmp_path / "search", {})
     search.close()
-    SearchFolder.resume(tmp_path / "search").close()
+    PolicySearch.resume(tmp_path / "search", {}).close()
     run = RunDirectory.open(tmp_path / "run", Experiment.of(output_dir=str(tmp_path / "run"), rounds=1, num_clients=2))
     run.write_progress({})
     result = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "run")])
@@ -99,14 +99,15 @@ def test_a_second_command_in_a_folder_is_refused_before_it_starts_anything(
     for since, seeds in product(("before", "meanwhile"), ((), ("--seeds", "0..1", "--jobs", "1"))):
         out = tmp_path / f"{since}{len(seeds)}"
 
-        def begin_first(*_: object, out: Path = out) -> None:
+        def begin_first(*_: object, out: Path = out) -> float:
             first.append(take_lock(out, "busy", COMMAND_LOCK))
+            return 0.0
 
         with monkeypatch.context() as patch:
             if since == "before":
                 begin_first()
             else:
-                patch.setattr("simulations.run.command.require_reachable", begin_first)
+                patch.setattr("simulations.run.command.check_run", begin_first)
             result = CliRunner().invoke(app, ["run", "--out", str(out), *TINY, *seeds])
         told = " ".join(result.output.split())
         assert (result.exit_code, started) == (2, []), told

@@ -1,13 +1,15 @@
 """Gradients of single examples against a loop of autograd over examples."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
-from simulations.search import gradients as module
-from simulations.search.gradients import ExampleGradients
+from simulations.search import scores as module
+from simulations.search.scores import ExampleGradients, Similarities
 from simulations.settings.errors import ConfigError
 
 
@@ -27,6 +29,15 @@ def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tens
         gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
         found.append([one.flatten() for one in gradients if one is not None])
     return found
+
+
+def along(engine: ExampleGradients, points: Tensor, targets: Tensor, starts: Sequence[Tensor] = ()) -> Similarities:
+    """Of each path (I, J, C, H, W), with the gradients at one more point of each."""
+    found = [
+        engine.along(path, target, [one[at : at + 1] for one in starts])
+        for at, (path, target) in enumerate(zip(points, targets, strict=True))
+    ]
+    return Similarities(*map(torch.stack, zip(*found, strict=True)))
 
 
 class Odd(nn.Module):
@@ -81,7 +92,7 @@ def test_gradients_and_their_similarities_are_those_of_a_loop_over_examples(name
         [torch.stack([F.cosine_similarity(a, b, 0) for a, b in zip(one, last, strict=True)]).mean() for one in others]
         for *others, last in loops
     ]
-    for found in (engine.similarities(points[:, 1:], targets, starts), engine.similarities(points, targets)):
+    for found in (along(engine, points[:, 1:], targets, starts), along(engine, points, targets)):
         for mine, expected in ((found.whole, whole), (found.per_tensor, each)):
             torch.testing.assert_close(mine, torch.stack([torch.stack(row) for row in expected]), rtol=1e-8, atol=1e-10)
 
@@ -91,11 +102,11 @@ def test_passes_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPat
     images, targets = images_and_targets(3 * 4)
     points, targets = images.unflatten(0, (3, 4)), targets[:3]
     starts = ExampleGradients(model).of(images[:3], targets)
-    known = ExampleGradients(model).similarities(points, targets, starts)
+    known = along(ExampleGradients(model), points, targets, starts)
     monkeypatch.setattr(module, "MOST_BYTES", 1)
     single = ExampleGradients(model)
     assert single._at_once == 1
-    for part, whole in zip(single.similarities(points, targets, starts), known, strict=True):
+    for part, whole in zip(along(single, points, targets, starts), known, strict=True):
         torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -104,8 +115,8 @@ def test_a_vanished_gradient_is_like_none() -> None:
     images, targets = images_and_targets(2)
     points = torch.stack([images, images.flip(0), images], 1).double()
     for found, alike in (
-        (ExampleGradients(model).similarities(points, targets.double()), 1.0),
-        (ExampleGradients(model).similarities(points, 0 * targets.double()), 0.0),
+        (along(ExampleGradients(model), points, targets.double()), 1.0),
+        (along(ExampleGradients(model), points, 0 * targets.double()), 0.0),
     ):
         for one in found:
             torch.testing.assert_close(one[:, 0], torch.full((2,), alike).double())

@@ -8,17 +8,22 @@ from torch import Tensor
 
 from defenses.images.ats import parse_policies, transform_images
 from defenses.images.transforms import LIBRARY
-from simulations.search.space import disjoint, effect, effective, policy_at, sample, size_of_space, text_of
+from simulations.search.space import (
+    SIZE,
+    disjoint,
+    effect,
+    effective,
+    random_hybrid,
+    sample,
+    space,
+    text_of,
+)
 
 
 def test_the_space_has_the_paper_s_size_and_every_policy_once() -> None:
-    assert size_of_space() == 50 + 2500 + 125000 == 127_550
-    found = [policy_at(number, 2) for number in range(size_of_space(2))]
-    assert found == [*itertools.product(range(50)), *itertools.product(range(50), repeat=2)]
-    assert policy_at(127_549) == (49, 49, 49)
-    for number in (-1, 127_550):
-        with pytest.raises(IndexError, match=f"policy {number} of 127550"):
-            policy_at(number)
+    assert len(set(space())) == len(space()) == SIZE == 50 + 2500 + 125000 == 127_550
+    assert space()[:2550] == (*itertools.product(range(50)), *itertools.product(range(50), repeat=2))
+    assert space()[-1] == (49, 49, 49)
 
 
 def alike(one: Tensor, other: Tensor) -> bool:
@@ -51,17 +56,13 @@ def test_effects_leave_out_what_does_nothing_and_keep_the_order() -> None:
 
 
 def test_samples_are_of_different_effect_depend_on_the_seed_and_end() -> None:
-    def drawn(seed: int, longest: int, channels: int = 3) -> list[tuple[int, ...]]:
-        return list(sample(torch.Generator().manual_seed(seed), channels, longest))
-
-    single = drawn(0, 1)
-    assert {effect(policy, 3) for policy in single} == {effect((index,), 3) for index in range(50)} - {()}
-    assert len({effect(policy, 3) for policy in single}) == len(single)
+    every, grey = (list(sample(torch.Generator().manual_seed(0), channels)) for channels in (3, 1))
+    assert {effect(policy, 3) for policy in every} == {effect(policy, 3) for policy in space()} - {()}
+    assert len({effect(policy, 3) for policy in every}) == len(every) > len(grey), "grey images have no colour"
     first, again, other = (list(itertools.islice(sample(torch.Generator().manual_seed(s), 3), 200)) for s in (1, 1, 2))
     assert first == again != other
     # Of a space that is nearly all triples, about 98 % of the draws are.
     assert sum(len(policy) == 3 for policy in first) > 180
-    assert len(drawn(0, 2, 1)) < len(drawn(0, 2, 3)), "grey images have no colour"
 
 
 def test_a_hybrid_takes_the_best_that_share_no_transform() -> None:
@@ -73,3 +74,12 @@ def test_a_hybrid_takes_the_best_that_share_no_transform() -> None:
     assert text_of(((3, 1, 7), (43, 18, 18))) == "3-1-7+43-18-18"
     assert parse_policies(text_of(disjoint(ranked, 3, 3))) == disjoint(ranked, 3, 3)
     assert text_of(()) == ""
+
+
+def test_a_random_hybrid_has_the_lengths_that_are_asked_for_and_shares_no_transform() -> None:
+    one, other = (random_hybrid(torch.Generator().manual_seed(seed), 3, (2, 3, 1)) for seed in (0, 1))
+    assert one != other
+    for found in (one, other):
+        assert [len(policy) for policy in found] == [2, 3, 1]
+        assert disjoint(found, 3, 3) == found
+    assert random_hybrid(torch.Generator(), 3, ()) == ()

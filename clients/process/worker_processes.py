@@ -1,0 +1,51 @@
+"""Results of a function over many inputs, computed in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from clients.process.with_parent import end_with_parent
+
+T = TypeVar("T")
+AT_ONCE = 2
+"""Inputs that are at a process or wait for it."""
+
+
+def in_workers(
+    work: Callable[..., T], inputs: Iterable[tuple[Any, ...]], workers: int, start: str | None = None
+) -> Generator[T, None, None]:
+    """Yield ``work(*input)`` of each input as soon as it is known, in any order, from processes of one thread.
+
+    Inputs that no process has begun are dropped when the generator is closed.
+
+    Args:
+        work: Picklable.
+        inputs: Picklable arguments.
+        workers: Number of processes.
+        start: Start method of ``multiprocessing``; None for its default.
+
+    Raises:
+        BrokenProcessPool: When a process was killed.
+    """
+    pool = ProcessPoolExecutor(workers, get_context(start), _begin)
+    try:
+        todo = iter(inputs)
+        waiting = {pool.submit(work, *one) for one in islice(todo, workers * AT_ONCE)}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            waiting |= {pool.submit(work, *one) for one in islice(todo, len(done))}
+            yield from (one.result() for one in done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """A process of one thread, which ends with its command: else it would keep the locks of a folder."""
+    import torch
+
+    torch.set_num_threads(1)
+    end_with_parent()
