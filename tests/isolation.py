@@ -27,7 +27,7 @@ UNCOUNTED = (
 """Variables that pytest sets for each test, and that libraries set when they are first imported."""
 PATIENCE = 10.0
 """Seconds for which a thread that was asked to stop may still be there."""
-LASTING = ("grpc", "tqdm", "ray", "Thread-monitor", "pydevd", "asyncio_", "OpenTelemetry", "Mlflow")
+LASTING = ("grpc", "tqdm", "ray", "Thread-monitor", "pydevd", "asyncio_")
 """Names of threads that libraries keep for the whole process, as they begin."""
 
 

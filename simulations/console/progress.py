@@ -18,36 +18,8 @@ WIDE = 120
 """Characters of a line with room for a bar between two long texts."""
 
 
-class Pace:
-    """The speed of a work from now on; ``done`` of its steps are done already."""
-
-    def __init__(self, done: int = 0) -> None:
-        self._since = self._last = time.monotonic()
-        self._before = self._done = done
-
-    def left(self, done: int, total: int) -> float | None:
-        """Seconds for the steps that are left; None until a step is done."""
-        now = time.monotonic()
-        if done != self._done:
-            self._last, self._done = now, done
-        steps, left = done - self._before, total - done
-        if steps <= 0:
-            return None
-        # The step at work takes as long as the others did, or longer where it already did.
-        each = max((self._last - self._since) / steps, (now - self._since) / (steps + 1))
-        return max(each * left - (now - self._last), 0.0)
-
-
-def left_text(seconds: float | None, of: str = "") -> str:
-    """The time left for a work in words, after a comma; "" where it is unknown."""
-    if seconds is None:
-        return ""
-    time_left = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
-    return f", about {time_left}{of and f' of {of}'} left"
-
-
 class Display:
-    """A bar with the steps that are done and the time left, shown within ``with``."""
+    """A bar with the steps that are done, shown within ``with``."""
 
     def __init__(self, console: Terminal) -> None:
         least, most = BAR_WIDTHS
@@ -59,7 +31,7 @@ class Display:
         self._console = console
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._row = self._bar.add_task("starting", total=None, note="")
-        self._what, self._done, self._pace, self._printed = "", 0, Pace(), 0.0
+        self._what, self._printed = "", 0.0
 
     @property
     def is_wide(self) -> bool:
@@ -76,10 +48,8 @@ class Display:
     def show(self, what: str, done: int = 0, total: int = 0, more: str = "") -> None:
         """Show that ``done`` of ``total`` steps are done; a total of 0 means unknown, and ``more`` is appended."""
         begins = what != self._what
-        if begins or done < self._done:  # another work, or the next of several searches
-            self._what, self._pace = what, Pace(done)
-        self._done = done
-        note = (f"{done} of {total}{left_text(self._pace.left(done, total))}" if total else "") + more
+        self._what = what
+        note = (f"{done} of {total}" if total else "") + more
         self.draw(what, done, total, note)
         self.say(f"{what}: {note}".rstrip(": "), due=begins or bool(total and done == total))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +14,11 @@ from clients.models.library import ImageSizeError
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
-from simulations.forecast.dry_run import check_memory, shares
-from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
-from simulations.forecast.outlined import check_outline
+from simulations.forecast.memory import check_outline, check_shares, shares
+from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images, unusual_values
 from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
 from simulations.run_folder.kept_rows import kept
-from simulations.run_folder.places import is_there
+from simulations.run_folder.places import require_folder
 from simulations.run_folder.run_directory import busy
 from simulations.runtime.nodes import dealt
 from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
@@ -75,7 +72,14 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
                     f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
                 ) from error
     experiment.check_images(data.input_shape)
-    check_memory(experiment, data)
+    if experiment.crop_padding >= (side := min(data.input_shape[1:])):
+        raise ConfigError(
+            f"crop-padding is {experiment.crop_padding}; allowed: below {side}, the images' side, or a crop may be black"
+        )
+    if experiment.attacked_rounds and named_attacks(experiment):
+        with _refusing("auxiliary-data"):
+            Auxiliary(experiment.plan()).check()
+    check_shares(experiment, data)
     with naming("partition"):
         dealt(experiment.plan(), experiment, data, experiment.num_clients)
     for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
@@ -88,7 +92,6 @@ def claim_folder(out: Path) -> IO[str]:
     Raises:
         ConfigError: When another command or run has the folder, or it cannot be made.
     """
-    make_folder(out)
     claim = take_lock(out, busy(out), COMMAND_LOCK)
     try:
         require_free(out, busy(out))
@@ -150,35 +153,3 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     if experiment.batch_size > (most := len(data.train) - held):
         raise ConfigError(f"batch-size is {experiment.batch_size}; all clients together hold {most} training examples")
     scenario(experiment.scenario).check_share(experiment, share, tested)
-
-
-def require_folder(out: Path, key: str = "output-dir") -> None:
-    """Raise ``ConfigError``, naming ``key``, for a folder to which results cannot be written; it need not exist.
-
-    Neither it nor the nearest folder above it that exists may be a file, or closed to writing, and its name must be possible.
-    """
-    advice = "; name another folder with --out"
-    nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))
-    if not nearest.is_dir():
-        raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another with --out")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}: {nearest} may not be written to; name another folder with --out")
-    for part in out.relative_to(nearest).parts:
-        is_there(nearest / part, key, advice)  # a name may be too long below a folder that is yet to be made
-    try:  # where all may write, as root may, some file systems still take nothing, such as /proc
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"{key}: {nearest} takes no files ({error.strerror}); name another folder with --out"
-        ) from error
-
-
-def make_folder(out: Path) -> None:
-    """Make the folder of results; ``ConfigError`` where the system refuses for a reason that ``require_folder`` cannot see."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"output-dir: {out} cannot be made ({error.strerror}); name another folder with --out"
-        ) from error

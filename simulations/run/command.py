@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients.data.card import DataCard
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.cards import CardShares, shares_of
-from simulations.forecast.dry_run import describe, measure
-from simulations.forecast.hardware import Hardware, hardware_at, this_machine
-from simulations.forecast.memory_needs import Needs, check_needs, needs_of
+from simulations.forecast.memory import check_run
+from simulations.forecast.notices import summary
 from simulations.forecast.preflight import claim_folder, preflight
 from simulations.report.analysis.outcome import as_json
+from simulations.run.cards import CardShares, shares_of
+from simulations.run.hardware import Hardware, hardware_at, this_machine
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
@@ -29,7 +28,7 @@ from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
-from simulations.trackers import require_reachable, send_to_trackers
+from simulations.trackers import track_run
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RunRequest:
     cpus_per_client: int
     gpus_per_client: float | None
     in_process: bool
-    trackers: Sequence[str] = ()
+    tracked: bool = False
     jobs: int = 0
     size: str = ""
     as_json: bool = False
@@ -53,7 +52,7 @@ class RunRequest:
     hardware: Hardware = field(default_factory=this_machine)
 
     def run(self, console: Terminal, experiment: Experiment) -> int:
-        """Run an experiment whose checks are passed, and send it to trackers when it ended; the exit code."""
+        """Run an experiment whose checks are passed, and write it for TensorBoard if asked to; the exit code."""
         if self.in_process:
             code = run_in_process(console, experiment, self.cpus_per_client)
         else:
@@ -80,6 +79,10 @@ class RunRequest:
         workers = 1 if self.in_process else self.hardware.workers(experiment.num_clients, self.cpus_per_client)
         return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
 
+    def workers(self, experiment: Experiment) -> int:
+        """Client processes on this machine at the same time; 0 in process."""
+        return 0 if self.in_process else self.hardware.workers_on_one(experiment.num_clients, self.cpus_per_client)
+
     def _ended(self, console: Terminal, experiment: Experiment, code: int) -> int:
         """Print and send what a finished run found; the exit code."""
         if code not in (0, EXIT_ATTACKS_FAILED):
@@ -87,7 +90,7 @@ class RunRequest:
         out = Path(experiment.output_dir)
         if self.as_json and not self.seeds:
             print_run(out, experiment.seed)
-        return send_to_trackers(console, self.trackers, out) or code
+        return (track_run(console, out) if self.tracked else 0) or code
 
     def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
         shares, hardware = self.shares(experiment), self.hardware
@@ -129,7 +132,7 @@ def print_run(out: Path, seed: int) -> None:
 
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
-    """Check all, say what the run needs, and run it unless this is a dry run; the exit code, or ``typer.Exit`` (2)."""
+    """Check all, and run the experiment or, in a dry run, print what it would do; the exit code, or ``typer.Exit`` (2)."""
     say = console.say
     try:
         experiment = requested(
@@ -145,17 +148,16 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
             preflight(one, say)
         if not dry_run:  # what is to run elsewhere can be tried here
             request.hardware.require_attack_cards(experiment.attack_gpus)
-            require_reachable(request.trackers)  # which may leave a file, such as MLflow's database
         if request.hardware.ray_address:
             say(str(request.hardware))
         say(f"cards: {request.shares(experiment)}")
-        needs = _estimate(experiment, request, say, dry_run=dry_run)
+        needed = check_run(experiment, request.workers(experiment))
         at_once = (
             runs_at_once(
                 request.jobs,
                 len(left),
                 experiment,
-                needs,
+                needed,
                 busy=request.cores_busy(experiment),
                 cards=request.hardware.cards,
             )
@@ -169,8 +171,8 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         errors.say("\nstopped; nothing was run")
         return EXIT_STOPPED
     if claim is None:
-        for tracker in request.trackers:
-            say(f"tracker: {tracker} is installed; whether it takes runs is tried only when one starts")
+        for line in summary(experiment):
+            say(line)
         if request.seeds:
             say(f"seeds: {len(left)} of {len(request.seeds)} are left to run, each as above, {at_once} at a time")
         return 0
@@ -189,16 +191,3 @@ def _run(console: Terminal, request: RunRequest, experiment: Experiment, at_once
                 print_run(folder.parent, seed)
         return code
     return request.run(console, experiment)
-
-
-def _estimate(experiment: Experiment, request: RunRequest, say: Callable[[str], None], *, dry_run: bool) -> Needs:
-    """Print what a run needs, of a dry run in full; the memory, or ``ConfigError`` where there is less."""
-    workers = request.hardware.workers_on_one(experiment.num_clients, request.cpus_per_client)
-    data = experiment.plan().load_data()
-    step = measure(experiment.plan(card=DataCard.of(data)))
-    needs = needs_of(experiment, data, step, workers, in_process=request.in_process)
-    for line in describe(experiment, step, needs) if dry_run else [f"memory: {needs}"]:
-        say(line)
-    if warning := check_needs(needs):
-        say(f"warning: {warning}")
-    return needs

@@ -20,8 +20,7 @@ import psutil
 from clients.process.machine import memory_of_machine
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.dry_run import size_text
-from simulations.forecast.memory_needs import Needs
+from simulations.forecast.memory import size_text
 from simulations.runtime.launch import Resources, undisturbed
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
@@ -36,20 +35,20 @@ def require_jobs(jobs: int) -> None:
         raise ConfigError(f"--jobs is {jobs}; allowed: 0 to {cores}, the cores of this machine")
 
 
-def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, busy: int, cards: int = 0) -> int:
-    """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores, and may use all ``cards``.
+def runs_at_once(jobs: int, left: int, experiment: Experiment, needed: float, *, busy: int, cards: int = 0) -> int:
+    """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores and ``needed`` bytes of memory.
 
-    ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory of their own.
+    Each may use all ``cards``. ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory.
 
     Raises:
         ConfigError: When ``jobs`` is more than fit.
     """
     require_jobs(jobs)
     cores, memory = os.cpu_count() or 1, memory_of_machine()
-    if jobs * needs.total > memory:
+    if jobs * needed > memory:
         raise ConfigError(
-            f"--jobs is {jobs}, and one run needs {needs}; this machine has {size_text(memory)} in all: allowed here: 0 to "
-            f"{int(memory // needs.total)}"
+            f"--jobs is {jobs}, and one run needs about {size_text(needed)}; this machine has {size_text(memory)} in all: allowed "
+            f"here: 0 to {int(memory // needed)}"
         )
     if jobs:
         return max(1, min(jobs, left))
@@ -58,7 +57,7 @@ def runs_at_once(jobs: int, left: int, experiment: Experiment, needs: Needs, *, 
     if used or cores < 2 * busy:
         return 1
     free = min(memory, psutil.virtual_memory().available)
-    return max(1, min(left, cores // busy, int(free // needs.total)))
+    return max(1, min(left, cores // busy, int(free // needed)))
 
 
 def side_by_side(

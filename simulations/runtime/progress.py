@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from simulations.console.progress import Display, Pace, left_text
+from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.nodes import CLIENTS_READY
@@ -87,47 +87,29 @@ class _View:
     def __init__(self, console: Terminal, pipelines: Sequence[str]) -> None:
         self.display, self._pipelines = Display(console), pipelines
         self._said, self._pipeline = "", -1
-        self._rounds: Pace | None = None
-        self._attacks: Pace | None = None
 
     def show_start(self, doing: str) -> None:
         """Show a step before the first round."""
         self.display.draw(doing, 0, 0, "")
-        self._say(doing, "", due=True)
+        self._say(doing, due=True)
 
     def show(self, now: Now) -> None:
-        """Show what is done, and how long the rest takes."""
+        """Show what is done."""
         done, _, attacks = now.attacks
-        left = self._left(now)
         of = len(self._pipelines)
         where = f" of pipeline {now.pipeline} of {of}" if now.pipeline and of > 1 else ""
-        note = f"{now.counted if self.display.is_wide else ''}{left}".removeprefix(", ")
+        note = now.counted if self.display.is_wide else ""
         self.display.draw(now.doing + where, now.rounds[0] + done, now.rounds[1] + attacks, note)
         parts = [now.doing, now.counted]
         if now.pipeline:
             parts[0] = f"[{now.pipeline}/{of}] {self._pipelines[now.pipeline - 1]}: {now.doing}"
             parts += [f"test accuracy {now.accuracy:.3f} so far"] if now.accuracy is not None else []
-        self._say(", ".join(filter(None, parts)), left, due=now.pipeline != self._pipeline)
+        self._say(", ".join(filter(None, parts)), due=now.pipeline != self._pipeline)
         self._pipeline = now.pipeline
 
-    def _left(self, now: Now) -> str:
-        """The expected time of the rest, or of the training alone while no attack is done; "" where neither is known."""
-        done, begun, attacks = now.attacks
-        self._rounds = self._rounds or Pace(now.rounds[0])
-        if begun:
-            self._attacks = self._attacks or Pace(done)
-        training = self._rounds.left(*now.rounds) if now.pipeline else 0.0
-        attacking = self._attacks.left(done, attacks) if self._attacks else None
-        if not now.pipeline and done == attacks:
-            return ""
-        if attacks > done and attacking is None:
-            return left_text(training, "training") if now.pipeline else ""
-        # Attacks run beside the rounds: whichever takes longer ends last.
-        return "" if training is None else left_text(max(training, attacking or 0.0))
-
-    def _say(self, line: str, left: str, *, due: bool) -> None:
+    def _say(self, line: str, *, due: bool) -> None:
         """Prints a line where there is no terminal, unless nothing has changed since the last."""
-        if line != self._said and self.display.say(line + left, due=due):
+        if line != self._said and self.display.say(line, due=due):
             self._said = line
 
 

@@ -17,9 +17,9 @@ from simulations.external_app.recorded.arguments.request import RecordingRequest
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
 from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
-from simulations.forecast.preflight import require_folder
 from simulations.report.analysis.run import read_run
 from simulations.report.sections.external_app import RECORDED
+from simulations.run_folder.places import require_folder
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 

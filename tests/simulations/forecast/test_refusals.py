@@ -149,7 +149,7 @@ PLAIN = [
     ("depth=8", "it is a setting of split, and scenario is 'federated'"),
     ("fraction-train=0", "fraction-train is 0; allowed"),
     ("scenario=split,depth=0", "depth is 0; allowed"),
-    ("scenario=inference,query-batches=0", "query-batches is 0; allowed"),
+    ("scenario=inference,batches-per-message=0", "batches-per-message is 0; allowed"),
 ]
 
 

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.memory_needs import Needs
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
 from simulations.run.side_by_side import runs_at_once
 from simulations.runtime.progress import read_progress
@@ -125,8 +124,8 @@ def test_no_run_outlives_the_command(tmp_path: Path, number: signal.Signals) -> 
         assert "stopped; the same command goes on with what is left" in told
 
 
-def needs(gigabytes: float) -> Needs:
-    return Needs(1, gigabytes * 2**30, 0.0, 0.0, 0.0)
+def needs(gigabytes: float) -> float:
+    return gigabytes * 2**30
 
 
 def test_as_many_at_once_as_cores_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:

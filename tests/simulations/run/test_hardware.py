@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.forecast.hardware import Hardware, Node
+from simulations.run.hardware import Hardware, Node
 from simulations.settings.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
