@@ -11,12 +11,8 @@ __all__ = ["AppReport", "check_app"]
 
 def __getattr__(name: str) -> Any:
     """``check_app`` and ``AppReport``, loaded when they are asked for: the command line starts without Flower and PyTorch."""
-    if name == "check_app":
-        from simulations.external_app.check.checking import check_app
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from simulations.external_app.check import checking
 
-        return check_app
-    if name == "AppReport":
-        from simulations.external_app.check.report import AppReport
-
-        return AppReport
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(checking, name)

@@ -28,10 +28,8 @@ def check_app(
     ] = 2,
     seconds: Annotated[
         float,
-        typer.Option(
-            metavar="S", help="Time limit for importing the app, for starting it, and for building its models."
-        ),
-    ] = 60.0,
+        typer.Option(metavar="S", help="Time limit for importing the app and starting its server."),
+    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
 ) -> None:
     """Check a Flower app before an audit: what an audit can and cannot do with it, and the lines to add. Nothing trains.

@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.external_app.check.source.origins import Origins
 from simulations.external_app.check.source.project import Function, Module, Project
-from simulations.external_app.check.source.training import SeenTraining
 
 Numbers = tuple[float, ...]
-RANDOM, OTHER_RANDOM = re.compile("Random[A-Z]"), ("ColorJitter", "AutoAugment", "TrivialAugmentWide")
+RANDOM = re.compile("Random[A-Z]|ColorJitter|AutoAugment|TrivialAugmentWide")
 LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class SeenNormalisation:
+class Normalisation:
     """Mean and standard deviation, one number for all channels or one for each, as the source writes them."""
 
     mean: Numbers
@@ -28,68 +26,73 @@ class SeenNormalisation:
 
 @dataclass(frozen=True)
 class Images:
-    """Facts about images in the source.
+    """Facts about images in the source, each once.
 
-    Attributes:
-        normalisations: Different ones, each once.
-        unreadable: Places that normalise by numbers which the source does not show.
-        augmentations: Random transforms, with file and line.
-        image_key: Of a batch that is a mapping; "" where it could not be seen.
-        label_key: Likewise.
-        pairs: Whether batches are pairs of images and classes; else they are mappings, or could not be seen.
+    ``unreadable`` are places that normalise by numbers which the source does not show, ``augmentations`` random transforms. A batch
+    is a mapping with ``image_key`` and ``label_key`` ("" where they could not be seen), or a pair.
     """
 
-    normalisations: tuple[SeenNormalisation, ...] = ()
+    normalisations: tuple[Normalisation, ...] = ()
     unreadable: tuple[str, ...] = ()
     augmentations: tuple[str, ...] = ()
     image_key: str = ""
     label_key: str = ""
     pairs: bool = False
 
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """The only one; None where there are none or several."""
+        return self.normalisations[0] if len(self.normalisations) == 1 else None
 
-def read_images(project: Project, origins: Origins, training: SeenTraining) -> Images:
+
+def read_images(project: Project) -> Images:
     """Look through the files of the ClientApp."""
-    found: dict[tuple[Numbers, Numbers], SeenNormalisation] = {}
+    found: dict[tuple[Numbers, Numbers], Normalisation] = {}
     unreadable, random = [], []
     for module, call in project.calls():
-        name = module.full(call.func).rpartition(".")[2]
+        full = module.full(call.func)
+        name = full.rpartition(".")[2]
         if name == "Normalize":
-            values = _of_call(call, module, origins)
+            values = _of_call(call, module, project)
             if values is None:
                 unreadable.append(module.at(call))
             else:
-                found.setdefault(values, SeenNormalisation(*values, module.at(call)))
-        elif "transforms" in module.full(call.func) and (RANDOM.match(name) or name in OTHER_RANDOM):
+                found.setdefault(values, Normalisation(*values, module.at(call)))
+        elif "transforms" in full and RANDOM.match(name):
             random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
-            found.setdefault(values, SeenNormalisation(*values, module.at(node)))
-    keys = _keys(training)
+            found.setdefault(values, Normalisation(*values, module.at(node)))
+    keys, pairs = _fields(project)
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]
-    return Images(
-        tuple(found.values()), tuple(unreadable), tuple(dict.fromkeys(random)),
-        others[0] if len(others) == 1 else "", labels[0] if len(labels) == 1 else "", not keys and _are_pairs(training),
-    )  # fmt: skip
+    image_key, label_key = (one[0] if len(one) == 1 else "" for one in (others, labels))
+    return Images(tuple(found.values()), tuple(unreadable), tuple(dict.fromkeys(random)), image_key, label_key, pairs)
 
 
-def _of_call(call: ast.Call, module: Module, origins: Origins) -> tuple[Numbers, Numbers] | None:
+def _of_call(call: ast.Call, module: Module, project: Project) -> tuple[Numbers, Numbers] | None:
     """Mean and std of ``Normalize(mean, std)`` or ``Normalize(*BOTH)``."""
-    given: list[Any] = []
-    if len(call.args) == 1 and isinstance(call.args[0], ast.Starred):
-        both = origins.of(call.args[0].value, module)
-        given = list(both.value) if both.kind == "constant" and isinstance(both.value, tuple | list) else []
-    else:
-        named = {one.arg: one.value for one in call.keywords}
-        for at, name in enumerate(("mean", "std")):
-            expression = call.args[at] if at < len(call.args) else named.get(name)
-            origin = None if expression is None else origins.of(expression, module)
-            given += [origin.value] if origin is not None and origin.kind == "constant" else []
+    named = {one.arg: one.value for one in call.keywords}
+    given = [*call.args, *(named[name] for name in ("mean", "std") if name in named)]
     try:
-        mean, std = (_numbers(one) for one in given)
+        if len(given) == 1 and isinstance(given[0], ast.Starred):
+            mean, std = map(_numbers, _written(given[0].value, module, project))
+        else:
+            mean, std = (_numbers(_written(one, module, project)) for one in given[:2])
     except (ValueError, TypeError):
         return None
     return (mean, std) if mean and std else None
+
+
+def _written(expression: ast.expr, module: Module, project: Project) -> Any:
+    """The value of a literal, or of a name that stands for one at the top level of a file; ``ValueError`` for others."""
+    if isinstance(expression, ast.Name):
+        place, _, name = module.full(expression).rpartition(".")
+        home = project.modules.get(place)
+        for node in home.tree.body if home else ():
+            if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
+                return ast.literal_eval(node.value)
+    return ast.literal_eval(expression)
 
 
 def _numbers(value: Any) -> Numbers:
@@ -101,59 +104,36 @@ def _arithmetic(project: Project) -> Iterator[tuple[Module, tuple[Numbers, Numbe
     """``(x - 0.5) / 0.5`` with numbers from 0 to 1."""
     for module in project.of_client():
         for node in ast.walk(module.tree):
-            if (
-                not isinstance(node, ast.BinOp)
-                or not isinstance(node.op, ast.Div)
-                or not isinstance(node.left, ast.BinOp)
-            ):
-                continue
-            numbers = [_share(one) for one in (node.left.right, node.right)]
-            if isinstance(node.left.op, ast.Sub) and all(numbers):
-                yield module, ((numbers[0],), (numbers[1],)), node
+            match node:
+                case ast.BinOp(ast.BinOp(_, ast.Sub(), ast.Constant(float(mean))), ast.Div(), ast.Constant(float(std))):
+                    if 0 < mean < 1 and 0 < std < 1:
+                        yield module, ((mean,), (std,)), node
 
 
-def _share(expression: ast.expr) -> float:
-    """A number between 0 and 1 that stands in the source; 0 for anything else."""
-    value = expression.value if isinstance(expression, ast.Constant) else 0.0
-    return value if isinstance(value, float) and 0 < value < 1 else 0.0
-
-
-def _keys(training: SeenTraining) -> list[str]:
-    """Text keys by which the training loops read a batch."""
-    found: dict[str, None] = {}
-    for function in training.loops:
-        names = set(_batch_names(function))
+def _fields(project: Project) -> tuple[list[str], bool]:
+    """Text keys by which the training loops read a batch, and whether they take it apart into two."""
+    keys: dict[str, None] = {}
+    pairs = False
+    for function in _loops(project):
+        batches = {one.arg for one in function.args.args} if function.name == "training_step" else set()
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+        batches |= {one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
         for node in ast.walk(function):
-            if (
-                not isinstance(node, ast.Subscript)
-                or not isinstance(node.value, ast.Name)
-                or node.value.id not in names
-            ):
-                continue
-            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-                found[node.slice.value] = None
-    return list(found)
+            match node:
+                case ast.Subscript(ast.Name(name), ast.Constant(str(key))) if name in batches:
+                    keys[key] = None
+                case ast.For(ast.Tuple([_, ast.Tuple([_, _])]), ast.Call(ast.Name("enumerate"))):
+                    pairs = True
+                case ast.For(ast.Tuple([_, _]), iterable) if not ast.unparse(iterable).startswith("enumerate("):
+                    pairs = True
+                case ast.Assign([ast.Tuple([_, _])], ast.Name(name)) if name in batches:
+                    pairs = True
+    return list(keys), pairs and not keys
 
 
-def _are_pairs(training: SeenTraining) -> bool:
-    """Whether a training loop takes its batches apart: ``for images, labels in loader`` or ``images, labels = batch``."""
-    return any(_takes_apart(node, set(_batch_names(one))) for one in training.loops for node in ast.walk(one))
-
-
-def _takes_apart(node: ast.AST, batches: set[str]) -> bool:
-    if isinstance(node, ast.For):
-        counted = isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "enumerate"
-        target = node.target.elts[1] if counted and isinstance(node.target, ast.Tuple) else node.target
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in batches:
-        target = node.targets[0]
-    else:
-        return False
-    return isinstance(target, ast.Tuple) and len(target.elts) == 2
-
-
-def _batch_names(function: Function) -> Iterator[str]:
-    if function.name == "training_step":
-        yield from (one.arg for one in function.args.args)
-    for node in ast.walk(function):
-        if isinstance(node, ast.For):
-            yield from (one.id for one in ast.walk(node.target) if isinstance(one, ast.Name))
+def _loops(project: Project) -> Iterator[Function]:
+    """Functions that compute gradients: those with ``.backward()``, and Lightning's ``training_step``."""
+    for module in project.of_client():
+        for node in ast.walk(module.tree):
+            if isinstance(node, Function) and (node.name == "training_step" or ".backward(" in ast.unparse(node)):
+                yield node

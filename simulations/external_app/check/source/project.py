@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,8 @@ from simulations.settings.errors import ConfigError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 DISTRIBUTIONS = {
-    "sklearn": "scikit-learn",
-    "PIL": "pillow",
-    "cv2": "opencv-python",
-    "yaml": "pyyaml",
-    "skimage": "scikit-image",
-}
+    "sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml", "skimage": "scikit-image",
+}  # fmt: skip
 """Import name -> the name to install, where the two differ."""
 
 
@@ -36,50 +32,33 @@ class Module:
     @cached_property
     def imported(self) -> dict[str, str]:
         """Each name that an import binds, anywhere in the file -> its full dotted name."""
-        found = {}
+        found: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
-                for one in node.names:
-                    found[one.asname or one.name.partition(".")[0]] = (
-                        one.name if one.asname else one.name.partition(".")[0]
-                    )
+                tops = ((one, one.name.partition(".")[0]) for one in node.names)
+                found |= {one.asname or top: one.name if one.asname else top for one, top in tops}
             elif isinstance(node, ast.ImportFrom):
-                found |= {one.asname or one.name: f"{self.absolute(node)}.{one.name}" for one in node.names}
+                found |= {one.asname or one.name: f"{self.source_of(node)}.{one.name}" for one in node.names}
         return found
 
-    @cached_property
-    def within(self) -> dict[ast.AST, Function | None]:
-        """Each node -> the innermost function around it; None at the top level."""
-        found: dict[ast.AST, Function | None] = {}
+    def around(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node; None at the top level."""
+        functions = (one for one in ast.walk(self.tree) if isinstance(one, Function) and one is not node)
+        return next((one for one in reversed(list(functions)) if node in ast.walk(one)), None)
 
-        def visit(node: ast.AST, function: Function | None) -> None:
-            for child in ast.iter_child_nodes(node):
-                found[child] = function
-                visit(child, child if isinstance(child, Function) else function)
-
-        visit(self.tree, None)
-        return found
-
-    def absolute(self, node: ast.ImportFrom) -> str:
+    def source_of(self, node: ast.ImportFrom) -> str:
         """The module that an import names, with the dots of a relative one resolved."""
         if not node.level:
             return node.module or ""
         package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
-        base = package[: len(package) - node.level + 1]
-        return ".".join([*base, *([node.module] if node.module else [])])
+        return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
 
     def full(self, expression: ast.expr) -> str:
         """The dotted name of an expression through the file's imports, such as ``torch.nn.Linear``; "" for no dotted name."""
-        parts = []
-        while isinstance(expression, ast.Attribute):
-            parts.append(expression.attr)
-            expression = expression.value
-        if not isinstance(expression, ast.Name):
+        first, _, rest = ast.unparse(expression).partition(".")
+        if not first.isidentifier() or not all(map(str.isidentifier, rest.split(".") if rest else [])):
             return ""
-        first = self.imported.get(expression.id)
-        if first is None:
-            first = f"{self.name}.{expression.id}"
-        return ".".join([first, *reversed(parts)])
+        return ".".join([self.imported.get(first, f"{self.name}.{first}"), *filter(None, [rest])])
 
     def at(self, node: ast.AST) -> str:
         """File and line."""
@@ -88,26 +67,17 @@ class Module:
 
 @dataclass(frozen=True)
 class Project:
-    """An app as its files describe it.
+    """An app as its files describe it: its entry points (``module:object``), run configuration, and the files that they import.
 
-    Attributes:
-        folder: Holds pyproject.toml.
-        server_app: ``module:object`` of the ServerApp.
-        client_app: Likewise of the ClientApp.
-        run_config: Of pyproject.toml, with the keys of tables joined by dots.
-        dependencies: As pyproject.toml lists them.
-        modules: Name -> file, of all files that the entry points import; those of the client are ``client_modules``.
-        unreadable: Errors of files that cannot be parsed.
+    Keys of tables in ``run_config`` are joined by dots. ``client_modules`` names the files of the ClientApp, its own first.
     """
 
     folder: Path
     server_app: str
     client_app: str
     run_config: Mapping[str, Any]
-    dependencies: tuple[str, ...]
-    modules: Mapping[str, Module] = field(default_factory=dict)
-    client_modules: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    modules: Mapping[str, Module]
+    client_modules: tuple[str, ...]
 
     @property
     def client(self) -> Module | None:
@@ -120,41 +90,30 @@ class Project:
         return self.modules.get(self.server_app.partition(":")[0])
 
     def of_client(self) -> Iterator[Module]:
-        """The files that the ClientApp imports, its own first."""
+        """The files of ``client_modules``."""
         return (self.modules[name] for name in self.client_modules)
 
     def calls(self) -> Iterator[tuple[Module, ast.Call]]:
-        """Every call in the files of the client."""
+        """Every call in the files of the client, from top to bottom."""
         for module in self.of_client():
-            for node in ast.walk(module.tree):
-                if isinstance(node, ast.Call):
-                    yield module, node
+            calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+            yield from ((module, node) for node in sorted(calls, key=lambda node: node.lineno))
 
-    def definition(self, full: str) -> tuple[Module, Function] | None:
-        """The function at the top level of one of the app's files that has this dotted name."""
-        module = self.modules.get(full.rpartition(".")[0])
-        name = full.rpartition(".")[2]
-        for node in module.tree.body if module else ():
-            if isinstance(node, Function) and node.name == name and module:
-                return module, node
-        return None
+    def imports(self) -> set[str]:
+        """Full dotted names of all that the app's files import."""
+        return {full for module in self.modules.values() for full in module.imported.values()}
 
-    def uses(self, *packages: str) -> bool:
-        """Whether a file of the app imports one of these packages."""
-        return any(
-            full.partition(".")[0] in packages for module in self.modules.values() for full in module.imported.values()
-        )
+    def packages(self) -> set[str]:
+        """The top-level packages of these."""
+        return {full.partition(".")[0] for full in self.imports()}
 
-    def missing(self) -> list[str]:
+    def missing(self) -> tuple[str, ...]:
         """Packages that files import at their top level and that are not installed, by the names to install."""
         tops = {name for module in self.modules.values() for name in _required(module)}
         own = {name.partition(".")[0] for name in self.modules}
-        absent = [
-            top
-            for top in sorted(tops - own - set(sys.stdlib_module_names))
-            if not (self.folder / top).is_dir() and not (self.folder / f"{top}.py").is_file() and _absent(top)
-        ]
-        return [DISTRIBUTIONS.get(top, top.replace("_", "-")) for top in absent]
+        own |= {one.stem for one in self.folder.iterdir() if one.is_dir() or one.suffix == ".py"}
+        absent = [top for top in sorted(tops - own - set(sys.stdlib_module_names)) if _absent(top)]
+        return tuple(DISTRIBUTIONS.get(top, top.replace("_", "-")) for top in absent)
 
 
 def read_project(folder: Path) -> Project:
@@ -164,12 +123,10 @@ def read_project(folder: Path) -> Project:
         ConfigError: When the folder is none, or its pyproject.toml names no ServerApp and ClientApp.
     """
     file = folder / "pyproject.toml"
-    if not folder.is_dir():
-        raise ConfigError(f"PATH is {folder}; allowed: the folder of a Flower app")
     if not file.is_file():
-        raise ConfigError(f"PATH is {folder}, which has no pyproject.toml; allowed: the folder of a Flower app")
-    values = read_toml(file)
-    app = _table(values, "tool", "flwr", "app")
+        has_none = ", which has no pyproject.toml" if folder.is_dir() else ""
+        raise ConfigError(f"PATH is {folder}{has_none}; allowed: the folder of a Flower app")
+    app = _table(read_toml(file), "tool", "flwr", "app")
     components = _table(app, "components")
     for key in ("serverapp", "clientapp"):
         named = components.get(key)
@@ -177,16 +134,12 @@ def read_project(folder: Path) -> Project:
             raise ConfigError(
                 f'{file}: [tool.flwr.app.components] {key} is {named!r}; allowed: "package.module:object", as Flower wants it'
             )
-    dependencies = _table(values, "project").get("dependencies", [])
     modules: dict[str, Module] = {}
-    unreadable: list[str] = []
-    for key in ("clientapp", "serverapp"):
-        _follow(folder, components[key].partition(":")[0], modules, unreadable)
-    of_client: dict[str, Module] = {}
-    _follow(folder, components["clientapp"].partition(":")[0], of_client, [])
+    _follow(folder, components["clientapp"].partition(":")[0], modules)
+    of_client = tuple(modules)
+    _follow(folder, components["serverapp"].partition(":")[0], modules)
     return Project(
-        folder, components["serverapp"], components["clientapp"], dict(_flat(_table(app, "config"))),
-        tuple(map(str, dependencies)), modules, tuple(of_client), tuple(unreadable),
+        folder, components["serverapp"], components["clientapp"], dict(_flat(_table(app, "config"))), modules, of_client,
     )  # fmt: skip
 
 
@@ -205,7 +158,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _follow(folder: Path, name: str, found: dict[str, Module], unreadable: list[str]) -> None:
+def _follow(folder: Path, name: str, found: dict[str, Module]) -> None:
     """Parses a module of the app and all that it imports from the app's folder."""
     base = folder.joinpath(*name.split("."))
     path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
@@ -213,19 +166,19 @@ def _follow(folder: Path, name: str, found: dict[str, Module], unreadable: list[
         return
     try:
         module = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
-    except (OSError, ValueError, SyntaxError) as error:
-        unreadable.append(f"{path.relative_to(folder)}: {type(error).__name__}: {error}")
-        return
+    except (OSError, ValueError, SyntaxError):
+        return  # the trial names the error
     found[name] = module
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             names = [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [module.absolute(node), *(f"{module.absolute(node)}.{one.name}" for one in node.names)]
+            source = module.source_of(node)
+            names = [source, *(f"{source}.{one.name}" for one in node.names)]
         else:
             continue
         for other in names:
-            _follow(folder, other, found, unreadable)
+            _follow(folder, other, found)
 
 
 def _required(module: Module) -> Iterator[str]:

@@ -2,73 +2,133 @@
 
 from __future__ import annotations
 
-import importlib
+import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isqrt
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
 
+LEAST_PIXELS = 64
+"""Of an image; a model whose first layer takes fewer numbers is one of tables."""
 Arrays = Sequence[Sequence[Any]]
 """Name, shape and type of each array."""
-LACKS = {"part": "part_of", "no buffers": "lacks_buffers_of"}
-"""How arrays fail to be a whole model -> key of the model in ``find_models``."""
 
 
-def find_models(folder: Path, arrays: Arrays | None, builders: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Compare what the app builds with the arrays that are sent.
+class Built(NamedTuple):
+    """A model, and the call that made it.
 
-    Args:
-        folder: Of the app, whose modules are imported.
-        arrays: As sent; None where they are unknown.
-        builders: Calls of the source that build a model: ``target``, ``arguments``, ``keywords``.
+    Attributes:
+        model: As it is now.
+        maker: Class or function.
+        given: Its arguments by name, without those that equal their defaults.
+    """
+
+    model: nn.Module
+    maker: Any
+    given: dict[str, Any]
+
+    @property
+    def target(self) -> str:
+        """``module:name`` of the maker."""
+        return f"{self.maker.__module__}:{self.maker.__qualname__}"
+
+    @property
+    def call(self) -> str:
+        """Such as ``get_model(size='tiny')``."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.given.items())
+        return f"{self.maker.__qualname__}({given})"
+
+    def again(self) -> nn.Module | None:
+        """What the call makes when it is repeated; None where it fails."""
+        try:
+            made = self.maker(**self.given)
+        except Exception:
+            return None
+        return made if isinstance(made, nn.Module) else None
+
+
+@contextmanager
+def watched_models() -> Iterator[list[Built]]:
+    """Note each model that a class or function gives meanwhile, the innermost call first."""
+    seen: list[Built] = []
+
+    def note(frame: FrameType, event: str, given: Any) -> None:
+        if event != "return":
+            return
+        name, model, maker = frame.f_code.co_name, given, None
+        if name == "__init__":
+            model = frame.f_locals.get("self")
+            maker = type(model)
+            own = inspect.getattr_static(maker, "__init__")  # the frame may be of a base class
+            if getattr(own, "__code__", None) is not frame.f_code or maker.__module__.startswith("torch.nn."):
+                return
+        elif isinstance(model, nn.Module):
+            maker = getattr(sys.modules.get(frame.f_globals.get("__name__", "")), name, None)
+        if isinstance(model, nn.Module) and (arguments := _arguments(maker, frame)) is not None:
+            seen.append(Built(model, maker, arguments))
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
+
+
+def _arguments(maker: Any, frame: FrameType) -> dict[str, Any] | None:
+    """Arguments of a class or function of a module; None where they are no plain values, or the call was of something else."""
+    if not hasattr(maker, "__qualname__") or "." in maker.__qualname__:
+        return None
+    given = inspect.getargvalues(frame)
+    names = given.args[1:] if isinstance(maker, type) else given.args
+    values = {name: given.locals.get(name) for name in names} | given.locals.get(str(given.keywords), {})
+    try:
+        defaults = {name: one.default for name, one in inspect.signature(maker).parameters.items()}
+        ast.literal_eval(repr(values))
+    except (ValueError, TypeError, SyntaxError):
+        return None
+    if given.locals.get(str(given.varargs)):
+        return None
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+
+
+def find_model(arrays: Arrays, seen: Sequence[Built], refused: list[str]) -> dict[str, Any]:
+    """The call whose model has the arrays that the server sends; reasons against an audit are added to ``refused``.
 
     Returns:
-        ``model``: ``module:name`` of what fits and builds without arguments, or "". ``call``: index of the builder that fits with
-        its arguments, or -1. ``by``: "names", "order", "trained" (all but frozen parameters are sent), or "source" without arrays.
-        ``part_of``: a model of whose trained parameters the arrays are a part. ``lacks_buffers_of``: a model whose trained
-        parameters are sent without all of its buffers. ``failed``: target -> error. ``facts``: about the model that was built.
+        ``factory``: ``module:name`` of what builds it without arguments, or "". ``call``: a call with arguments instead. ``home``:
+        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent). ``facts``: about the model.
     """
-    found: dict[str, Any] = {
-        "model": "",
-        "call": -1,
-        "by": "",
-        "part_of": "",
-        "lacks_buffers_of": "",
-        "failed": {},
-        "facts": {},
-    }
-    tried = [(at, one) for at, one in enumerate(builders)]
-    for target, at, build in [*_calls(tried), *((name, -1, build) for name, build in _classes(folder))]:
-        try:
-            torch.manual_seed(0)
-            model = build()
-        except Exception as error:
-            found["failed"][target] = f"{type(error).__name__}: {str(error)[:200]}"
-            continue
-        if not isinstance(model, nn.Module):
-            continue
-        by = _fit(model, arrays)
-        if by in LACKS:
-            found[LACKS[by]] = found[LACKS[by]] or target
-        elif by and not (arrays is None and at < 0):
-            whole = at < 0 or not (builders[at]["arguments"] or builders[at]["keywords"])
-            found |= {"by": by, "facts": _facts(model), "model": target if whole else "", "call": at}
-            return found
-    return found
+    part_of = ""
+    for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
+        by = _fit(one.model, arrays)
+        if by == "part":
+            part_of = part_of or one.target
+        elif by and (again := one.again()) is not None and _fit(again, arrays) == by:
+            facts = _facts(again)
+            refused += _unfit(facts)
+            place = {"call": one.call} if one.given else {"factory": one.target}
+            return {**place, "home": one.maker.__module__, "by": by, "facts": facts}
+    if part_of:
+        refused.append(
+            f"the server sends some of the arrays of {part_of}; an audit needs every parameter that the model trains, and all "
+            "buffers, such as BatchNorm's running averages"
+        )
+    return {}
 
 
-def _fit(model: nn.Module, arrays: Arrays | None) -> str:
-    state = {name: list(value.shape) for name, value in model.state_dict().items()}
-    if arrays is None:
-        return "source"
-    sent = {name: list(shape) for name, shape, _ in arrays}
+def _fit(model: nn.Module, arrays: Arrays) -> str:
+    """How arrays are those of a model: "names", "order", "trained", or "part" where some are missing; "" for another model."""
+    state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    sent = {name: tuple(shape) for name, shape, _ in arrays}
     if state == sent:
         return "names"
     app = AppModel.of(model)
@@ -76,65 +136,33 @@ def _fit(model: nn.Module, arrays: Arrays | None) -> str:
         named = app.named({name: torch.empty(shape, device="meta") for name, shape in sent.items()})
     except ModelMismatchError:
         return ""
-    if not named or not {name: list(value.shape) for name, value in named.items()}.items() <= state.items():
+    if not named or not {name: tuple(value.shape) for name, value in named.items()}.items() <= state.items():
         return ""
-    lacking = state.keys() - app.whole(named).keys()
-    if not lacking:
-        return "trained" if app.unsent(named) else "order"
-    return "part" if lacking & set(app.trained) else "no buffers"
+    if app.whole(named).keys() < state.keys():
+        return "part"
+    return "trained" if app.unsent(named) else "order"
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:
-    kinds = [type(one).__name__ for one in model.modules()]
-    first = next((one for one in model.modules() if next(one.parameters(recurse=False), None) is not None), None)
+    layers = list(model.modules())
+    first = next((one for one in layers if next(one.parameters(recurse=False), None) is not None), None)
+    linear = [one for one in layers if isinstance(one, nn.Linear)]
+    transformer = any(type(one).__name__.endswith("Attention") for one in layers)
+    on_patches = transformer or any(isinstance(one, nn.modules.conv._ConvNd | nn.LayerNorm) for one in layers)
     return {
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "batch_norm": any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in model.modules()),
-        "dropout": any(kind.startswith("Dropout") for kind in kinds),
         "frozen": len(AppModel.of(model).frozen),
         "embeds": isinstance(first, nn.Embedding),
-        "convolves": any(isinstance(one, nn.modules.conv._ConvNd) for one in model.modules()),
-        "transformer": any(kind.endswith("Attention") for kind in kinds),
+        "transformer": transformer,
+        "row": first.in_features if isinstance(first, nn.Linear) and not on_patches else 0,
+        "outputs": linear[-1].out_features if linear else 0,
     }
 
 
-def _calls(builders: Sequence[tuple[int, dict[str, Any]]]) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    for at, one in builders:
-        module, _, name = str(one["target"]).partition(":")
-        try:
-            function: Any = importlib.import_module(module)
-            for part in name.split("."):
-                function = getattr(function, part)
-        except (ImportError, AttributeError, ValueError):
-            continue
-        if one["known"] and callable(function):
-            home = f"{function.__module__}:{name}" if hasattr(function, "__module__") else str(one["target"])
-            yield home, at, partial(function, *one["arguments"], **dict(one["keywords"]))
-
-
-def _classes(folder: Path) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
-    """Classes of models that the app's own modules define and that need no argument."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not file or not Path(file).is_relative_to(folder):
-            continue
-        for value in list(vars(module).values()):
-            if (
-                isinstance(value, type)
-                and issubclass(value, nn.Module)
-                and value.__module__ == module.__name__
-                and _free(value)
-            ):
-                yield f"{module.__name__}:{value.__qualname__}", value
-
-
-def _free(kind: type) -> bool:
-    try:
-        needed = [
-            one
-            for one in inspect.signature(kind).parameters.values()
-            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        ]
-    except (ValueError, TypeError):
-        return False
-    return not needed
+def _unfit(facts: Mapping[str, Any]) -> Iterator[str]:
+    if facts["embeds"]:
+        yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
+    row = facts["row"]
+    if row and (row < LEAST_PIXELS or row not in (isqrt(row) ** 2, 3 * isqrt(row // 3) ** 2)):
+        yield f"the model takes rows of {row} numbers, which are no image: an audit probes images, (C, H, W) in [0, 1]"
+    if facts["outputs"] == 1:
+        yield "the model ends in one output: an audit needs a classifier, with a logit for each class"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from clients.flower_private import act_as_task
-from simulations.external_app.check.trial.surroundings import OutOfTimeError, at_most
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.recording.wrapper import WrappingStrategy
 
-FIRST_NODE = 100
 PATIENT = 3
 """Requests for the nodes that get the same answer; from then on more nodes are reported, so that no loop waits for them."""
 NODES_ARE_MANY = 1_000
@@ -25,7 +22,7 @@ class EnoughSeenError(BaseException):
     """The messages of training are there. No handler of ``Exception`` in the app stops it."""
 
 
-class StandInGrid(Grid):
+class StandInGrid(LocalGrid):
     """Reports nodes that there are not, and keeps the first messages of training; then the server ends.
 
     Args:
@@ -33,26 +30,10 @@ class StandInGrid(Grid):
     """
 
     def __init__(self, nodes: int) -> None:
-        act_as_task()
+        super().__init__(0)
         self.nodes = nodes
         self.messages: list[Message] = []
-        self.others: list[str] = []
-        """Types of messages before training, which no node answers."""
         self._asked = 0
-        self._run: Any = None
-
-    @property
-    def run(self) -> Any:
-        """The run set by ``set_run``."""
-        return self._run
-
-    def set_run(self, run: Any) -> None:
-        """Keeps the run."""
-        self._run = run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Not offered: messages are made by their class."""
-        raise NotImplementedError("make messages by flwr.app.Message")
 
     def get_node_ids(self) -> list[int]:
         """As many node ids as the server requests; more, when it repeats the request."""
@@ -61,85 +42,63 @@ class StandInGrid(Grid):
         return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Ends the server at messages of training."""
-        came = list(messages)
-        self.messages = [one for one in came if one.metadata.message_type.partition(".")[0] == "train"]
+        """Ends the server at messages of training; no node answers others."""
+        self.messages = [one for one in messages if one.metadata.message_type.partition(".")[0] == "train"]
         if self.messages:
             raise EnoughSeenError
-        self.others += [one.metadata.message_type for one in came]
-        return []
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """No node answers."""
-        return []
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Ends the server at messages of training; no node answers others."""
-        self.push_messages(messages)
         return []
 
 
-def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, seconds: float) -> dict[str, Any]:
+def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: list[str]) -> dict[str, Any]:
     """Start the server; returns its strategy, rounds, initial arrays and the messages of its first round.
 
-    ``failed`` says why it ended before its first messages of training; "" when they came.
+    ``failed`` says why it ended before its first messages of training, which ``refused`` then names, too; "" when they came.
     """
+    if getattr(app, "_main", None) is None:
+        refused.append("the ServerApp is of the older interface: it has no @app.main()")
+        return {}
     grid = StandInGrid(nodes)
-    found: dict[str, Any] = {"failed": "", "by_strategy": False}
-    context = Context(1, 1, {}, RecordDict(), run_config)
+    found: dict[str, Any] = {"failed": ""}
+    _watch_starts(found)
     try:
-        with _watched_starts(found), at_most(seconds):
-            app(grid, context)
+        app(grid, Context(1, 1, {}, RecordDict(), run_config))
         found["failed"] = "its main ended without a message of training"
     except EnoughSeenError:
         pass
-    except OutOfTimeError:
-        found["failed"] = f"its main sent no message of training within {seconds:g} s"
     except BaseException as error:
         found["failed"] = f"its main raised {type(error).__name__}: {str(error)[:500]}"
-    found |= {"types_before": sorted(set(grid.others))}
-    if grid.messages:
-        _keep_messages(grid.messages, found)
-    return found
-
-
-def _keep_messages(messages: list[Message], found: dict[str, Any]) -> None:
-    content = messages[0].content
-    found["asked"] = len(messages)
-    found["message_type"] = messages[0].metadata.message_type
-    found["config"] = {
-        key: value for record in content.config_records.values() for key, value in record.items() if _is_plain(value)
-    }
+    if not grid.messages:
+        found["failed"] = found["failed"] or "its strategy gave no message of training"
+        refused.append(
+            f"the first round of the ServerApp was not seen, as {found['failed']} (the check has no network and loads no data)"
+        )
+        return found
+    if "strategy" not in found:
+        refused.append(
+            "the ServerApp sends its messages of training itself: audited wraps a strategy of flwr.serverapp.strategy"
+        )
+    content = grid.messages[0].content
+    values = (pair for record in content.config_records.values() for pair in record.items())
     records = list(content.array_records.values())
-    found["array_records"] = len(records)
-    if records and "arrays" not in found:
-        found["arrays"] = arrays_of(records[0])
+    if len(records) != 1:
+        refused.append(
+            f"the message of training holds {len(records)} ArrayRecords; an audit needs one, with all weights"
+        )
+    return found | {
+        "asked": len(grid.messages),
+        "message": {key: value for key, value in values if isinstance(value, bool | int | float | str)},
+        "arrays": [[name, list(array.shape), array.dtype] for record in records for name, array in record.items()],
+    }
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
-def arrays_of(record: ArrayRecord) -> list[list[Any]]:
-    """Name, shape and type of each array."""
-    return [[name, list(array.shape), array.dtype] for name, array in record.items()]
-
-
-@contextmanager
-def _watched_starts(found: dict[str, Any]) -> Iterator[None]:
-    """In the place of every strategy's ``start``, one that asks for the messages of round 1 and ends the server.
+def _watch_starts(found: dict[str, Any]) -> None:
+    """Put in the place of every strategy's ``start`` one that asks for the messages of round 1 and ends the server.
 
     The strategy's own would evaluate on the server's data first.
     """
-    kinds = [one for one in _below(Strategy) if "start" in vars(one)]
-    before = {one: vars(one)["start"] for one in kinds}
-    for one, original in before.items():
-        one.start = _watched(original, found)
-    try:
-        yield
-    finally:
-        for one, original in before.items():
-            one.start = original
+    for kind in list(_below(Strategy)):
+        if "start" in vars(kind):
+            kind.start = _watched(kind.start, found)
 
 
 def _below(kind: Any) -> Iterator[Any]:
@@ -153,24 +112,18 @@ def _watched(original: Callable[..., Any], found: dict[str, Any]) -> Callable[..
         bound = inspect.signature(original).bind(strategy, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments | bound.arguments.get("kwargs", {})
-        grid, arrays = given.get("grid"), given.get("initial_arrays")
+        grid, arrays, rounds = (given.get(name) for name in ("grid", "initial_arrays", "num_rounds"))
         chain = list(_chain(strategy))
-        found.update({
-            "by_strategy": True, "strategy": [type(one).__name__ for one in chain], "rounds": given.get("num_rounds"),
-            "waits_for": max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0),
-            "wrapped": [type(one).__name__ for one in chain if isinstance(one, WrappingStrategy)],
-        })  # fmt: skip
-        if isinstance(arrays, ArrayRecord):
-            found["arrays"] = arrays_of(arrays)
-        config = given.get("train_config") or ConfigRecord()
-        found["config"] = {key: value for key, value in config.items() if _is_plain(value)}
+        waits_for = max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0)
+        names = [type(one).__name__ for one in chain]
+        found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
         if isinstance(grid, StandInGrid) and isinstance(arrays, ArrayRecord):
-            grid.nodes = max(grid.nodes, found["waits_for"])
+            grid.nodes = max(grid.nodes, waits_for)
             inner = next(one for one in chain if not isinstance(one, WrappingStrategy))
             try:
-                grid.push_messages(inner.configure_train(1, arrays, config, grid))
+                grid.push_messages(inner.configure_train(1, arrays, given.get("train_config") or ConfigRecord(), grid))
             except Exception as error:
-                found["unasked"] = f"configure_train raised {type(error).__name__}: {str(error)[:300]}"
+                found["failed"] = f"configure_train raised {type(error).__name__}: {str(error)[:300]}"
         raise EnoughSeenError
 
     return start

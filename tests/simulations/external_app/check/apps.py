@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from simulations.external_app.check.source.origins import Origins
 from simulations.external_app.check.source.project import Project, read_project
 
 CONFIG = """
@@ -117,7 +116,6 @@ def small_app(folder: Path, *changes: tuple[str, str, str], config: str = CONFIG
     return folder
 
 
-def project_of(folder: Path, *changes: tuple[str, str, str], **files: str) -> tuple[Project, Origins]:
+def project_of(folder: Path, *changes: tuple[str, str, str], **files: str) -> Project:
     """The same, read."""
-    project = read_project(small_app(folder, *changes, **files))
-    return project, Origins(project)
+    return read_project(small_app(folder, *changes, **files))

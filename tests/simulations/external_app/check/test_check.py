@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Context, RecordDict
-from torch.nn import Identity
 from typer.testing import CliRunner
 
 from simulations.cli import app as command_line
@@ -17,7 +16,6 @@ from simulations.external_app.check.checking import MOST_NODES
 from simulations.external_app.check.printed import printed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.settings.errors import ConfigError
-from strategies.external_app.settings import AuditSettings
 from tests.lines import read_lines
 from tests.simulations.external_app.check.apps import small_app
 
@@ -25,24 +23,20 @@ from tests.simulations.external_app.check.apps import small_app
 def test_a_small_app_is_understood_and_the_text_says_how_to_audit_it(tmp_path: Path) -> None:
     report = check_app(small_app(tmp_path / "app"))
     assert (report.refused, report.exit_code) == ((), 0)
-    assert (report.server.strategy, report.server.rounds, report.server.asked) == (("FedAvg",), 2, 2)
+    assert (report.server.strategy, report.server.rounds, report.server.asked) == (["FedAvg"], 2, 2)
     assert report.server.message == {"lr": 0.05, "server-round": 1}
-    assert (report.server.kind_of_arrays, report.server.statistics) == ("state_dict", ())
     assert (report.model.factory, report.model.by) == ("small.task:Net", "names")
-    assert (report.nodes_asked, report.images_of_node) == (2, 8)
-    assert len(report.to_decide) == 1
+    fill_in, read_once = report.to_decide
+    assert fill_in.startswith("Fill in momentum, weight_decay of audited(...)")
+    assert "torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9) (task.py:25)" in fill_in
+    assert read_once.startswith("Read pixels(context) once")
     server = next(one.text for one in report.additions if "audited(" in one.text)
-    assert "momentum=0.9" in server
+    assert "    momentum=...,  # momentum of the clients' SGD, 0.0 for none" in server
     assert "settings=context.run_config" in server
     assert "learning_rate" not in server, "the message of training holds it"
     text = printed(report)
     assert f'flwr run {tmp_path / "app"} --stream --federation-config "num-supernodes=2"' in text
     assert f"Read {tmp_path / 'app'}-audit/report.html then." in text
-    # The attacks that the text names are the defaults of an audit, of which one alone attacks updates of training.
-    assert "Attack one-step probes with InvertingGradients and LabelInference, for images and classes." in text
-    assert "Attack the clients' own updates with LabelInference alone, which infers classes and no images." in text
-    offered = next(one for one in report.can if "own updates" in one).split("update_attacks=")[1].split('"')[1]
-    assert AuditSettings(Identity, update_attacks=offered).attacks_on_updates()
 
 
 def test_more_nodes_than_memory_holds_are_refused_before_the_app_starts(tmp_path: Path) -> None:
@@ -90,16 +84,19 @@ def clean_modules() -> Iterator[None]:
 def test_an_app_becomes_ready_by_the_lines_and_is_audited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_modules: None
 ) -> None:
-    """Nothing but the printed lines is added; then its clients' labels are inferred from probes of their own images."""
+    """The printed lines are added, and their two open numbers filled in; then labels are inferred from probes of own images."""
     app = small_app(tmp_path / "app")
     added(app, check_app(app))
+    path = app / "small" / "server.py"
+    path.write_text(
+        path.read_text().replace("momentum=...", "momentum=0.9").replace("weight_decay=...", "weight_decay=0.0")
+    )
     again = check_app(app)
     assert (again.additions, again.to_decide, again.exit_code) == ((), (), 0)
     assert again.client.answers
     assert again.server.audited
     assert printed(again).endswith("Ready: the app answers audits, and its server is audited.")
 
-    path = app / "small" / "server.py"
     attacks = 'settings=context.run_config, probe_attacks="LabelInference()", update_attacks="", workers=0'
     path.write_text(path.read_text().replace("settings=context.run_config", attacks))
     monkeypatch.syspath_prepend(str(app))
@@ -122,9 +119,7 @@ def test_an_app_becomes_ready_by_the_lines_and_is_audited(
 Change = tuple[str, str, str]
 SECURED = "from flwr.client.mod import secaggplus_mod\nfrom small.task import Net,"
 FROM_SOURCE: list[tuple[str, Change]] = [
-    ("client_fn (client.py:8): an audit needs @app.train()",
-     ("client", "app = ClientApp()", "app = ClientApp(client_fn=print)\nraise SystemExit")),
-    ("client.py uses secure aggregation (secaggplus_mod)", ("client", "from small.task import Net,", SECURED)),
+    ("the app uses secure aggregation (secaggplus_mod)", ("client", "from small.task import Net,", SECURED)),
     ("trains a model of text (AutoModelForCausalLM)",
      ("task", "\nimport torch\n", "\nimport torch\nfrom transformers import AutoModelForCausalLM\n")),
 ]  # fmt: skip
@@ -139,3 +134,44 @@ def test_what_no_audit_can_do_is_refused_from_the_source(tmp_path: Path) -> None
         assert printed(report).count(reason) == 1
     (reason,) = check_app(small_app(tmp_path / "sk", task="import sklearn\nNet = load_data = train = None\n")).refused
     assert reason.startswith("the app does not use PyTorch (it imports sklearn)")
+
+
+FROM_TRIAL: list[tuple[str, Change]] = [
+    ("older interface, client_fn: an audit needs @app.train()",
+     ("client", "app = ClientApp()\n\n\n@app.train()\n", "app = ClientApp(client_fn=lambda context: None)\n\n\n")),
+    ("the ServerApp is of the older interface", ("server", "@app.main()\n", "")),
+    ("the first round of the ServerApp was not seen, as its main raised ValueError: no table here",
+     ("server", "    strategy = FedAvg", "    raise ValueError('no table here')\n    strategy = FedAvg")),
+    ("the first round of the ServerApp was not seen, as its main ended", ("server", "    strategy.start(", "    dict(")),
+    ("the first round of the ServerApp was not seen, as its main raised NotImplementedError",
+     ("server", "    config = ", "    grid.create_message(None, 'train', 1, '1')\n    config = ")),
+    ("the first round of the ServerApp was not seen, as configure_train raised",
+     ("server", "    strategy.start(", "    strategy.configure_train = None\n    strategy.start(")),
+    ("the model ends in one output", ("task", "nn.Linear(2 * 36, 4)", "nn.Linear(2 * 36, 1)")),
+    ("the loss is nn.BCEWithLogitsLoss() (task.py:26): an audit needs a classifier",
+     ("task", "nn.CrossEntropyLoss()", "nn.BCEWithLogitsLoss()")),
+    ("the ClientApp cannot be imported: SyntaxError", ("client", "app = ClientApp()", "app = = ClientApp()")),
+]  # fmt: skip
+"""What is refused after a trial, and the change of a small app."""
+
+
+@pytest.mark.long
+def test_an_app_whose_first_round_is_not_seen_or_that_no_audit_fits_is_never_ready(tmp_path: Path) -> None:
+    """The lines to add are printed all the same."""
+    for at, (reason, change) in enumerate(FROM_TRIAL):
+        report = check_app(small_app(tmp_path / str(at), change))
+        assert any(reason in one for one in report.refused), report.refused
+        assert report.exit_code == 2
+        assert "Ready" not in printed(report)
+        assert [one.where for one in report.additions][-2:-1] == ["at the top"], reason
+
+
+def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
+    imports = (
+        "task",
+        "\nimport torch\n",
+        "\nimport torch\nimport no_such_one, PIL.no_such\nfrom no_such_two.inner import x\n",
+    )
+    report = check_app(small_app(tmp_path, imports))
+    assert report.missing == ("no-such-one", "no-such-two")
+    assert "(uv pip install no-such-one no-such-two)" in report.refused[0]

@@ -1,45 +1,45 @@
-"""What a trial of an app sees: which class has the arrays that its server sends, and what the server would send first."""
+"""What a trial of an app sees: which call has built the model whose arrays its server sends."""
 
 import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from torch import nn
 
-from simulations.external_app.check.trial.models import find_models
+from simulations.external_app.check.trial.models import find_model, watched_models
 
 SOURCE = """
 from torch import nn
 
-class Other(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
 class Net(nn.Module):
-    def __init__(self, width=4):
+    def __init__(self, width=64):
         super().__init__()
         self.layer, self.norm = nn.Linear(width, 2), nn.BatchNorm1d(2)
         self.layer.bias.requires_grad_(False)
 
-class Broken(nn.Module):
-    def __init__(self):
-        raise OSError("no weights here")
+class Same(Net):
+    pass
 
-def tiny(classes=10):
-    return nn.Linear(5, classes)
+def tiny(classes=10, *layers, image=None):
+    return nn.Sequential(nn.Linear(64, classes), *layers)
+
+def words():
+    return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
+
+def table(inputs, outputs):
+    return nn.Sequential(nn.Linear(inputs, 8), nn.Linear(8, outputs))
 """
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     (tmp_path / "models_of_a_test.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.import_module("models_of_a_test")
-    yield tmp_path
+    yield importlib.import_module("models_of_a_test")
     del sys.modules["models_of_a_test"]
 
 
@@ -48,24 +48,41 @@ def arrays(model: nn.Module, *, named: bool = True) -> list[list[Any]]:
     return [[name if named else str(at), list(one.shape), "float32"] for at, (name, one) in enumerate(state)]
 
 
-def call(name: str, *arguments: Any, known: bool = True) -> dict[str, Any]:
-    return {"target": f"models_of_a_test:{name}", "arguments": list(arguments), "keywords": [], "known": known}
+def test_a_model_is_found_by_the_call_that_built_it_and_the_arrays_that_a_server_sends(made: ModuleType) -> None:
+    refused: list[str] = []
+    with watched_models() as seen:
+        net, tiny = made.Net().eval(), made.tiny(3)
+        made.Same(width=80)
+        made.tiny(10)
+        made.tiny(7, nn.ReLU())  # whose layers no text names
+        made.tiny(8, image=net)
+    assert [one.call for one in seen] == ["Net()", "tiny(classes=3)", "Same(width=80)", "tiny()"]
+    found = find_model(arrays(net), seen, refused)
+    facts = {"frozen": 1, "embeds": False, "transformer": False, "row": 64, "outputs": 2}
+    assert found == {"factory": "models_of_a_test:Net", "home": "models_of_a_test", "by": "names", "facts": facts}
+    assert find_model(arrays(net, named=False), seen, refused)["by"] == "order"
+    trained = find_model([one for one in arrays(net) if one[0] != "layer.bias"], seen, refused)
+    assert (trained["factory"], trained["by"]) == ("models_of_a_test:Net", "trained")
+    assert find_model(arrays(tiny), seen, refused)["call"] == "tiny(classes=3)"
+    assert find_model(arrays(nn.Linear(8, 8)), seen, refused) == {}
+    assert not refused
+    assert find_model(arrays(net)[:2], seen, refused) == {}
+    assert refused[0].startswith(
+        "the server sends some of the arrays of models_of_a_test:Net; an audit needs every parameter"
+    )
+    assert sys.getprofile() is None
 
 
-def test_models_are_found_by_the_arrays_that_a_server_sends_and_by_calls(folder: Path) -> None:
-    net = importlib.import_module("models_of_a_test").Net()
-    found = find_models(folder, arrays(net), [])
-    assert (found["model"], found["by"]) == ("models_of_a_test:Net", "names")
-    others = {"dropout": False, "embeds": False, "convolves": False, "transformer": False}
-    assert found["facts"] == {"parameters": 14, "batch_norm": True, "frozen": 1, **others}
-    assert find_models(folder, arrays(net, named=False), [])["by"] == "order"
-    trained = find_models(folder, [one for one in arrays(net) if one[0] != "layer.bias"], [])
-    assert (trained["model"], trained["by"], trained["part_of"]) == ("models_of_a_test:Net", "trained", "")
-    part = find_models(folder, arrays(net)[:2], [])
-    assert (part["by"], part["part_of"]) == ("", "models_of_a_test:Net")
-    none = find_models(folder, arrays(nn.Linear(8, 8)), [])
-    assert (none["model"], none["failed"]) == ("", {"models_of_a_test:Broken": "OSError: no weights here"})
-    found = find_models(folder, arrays(nn.Linear(5, 3)), [call("Other"), call("tiny", 3)])
-    assert (found["model"], found["call"], found["by"]) == ("", 1, "names")
-    assert find_models(folder, arrays(nn.Linear(5, 10)), [call("tiny", known=False)])["by"] == "", "nothing is guessed"
-    assert find_models(folder, None, [call("Net")])["by"] == "source"
+def test_models_of_words_of_tables_and_of_one_output_are_refused(made: ModuleType) -> None:
+    for build, reason in (
+        (lambda: made.words(), "begins with an embedding of tokens"),
+        (lambda: made.table(14, 2), "takes rows of 14 numbers"),
+        (lambda: made.table(784, 1), "ends in one output"),
+        (lambda: made.table(784, 10), ""),
+        (lambda: made.table(3 * 32 * 32, 10), ""),
+    ):
+        refused: list[str] = []
+        with watched_models() as seen:
+            model = build()
+        assert find_model(arrays(model), seen, refused)["by"] == "names"
+        assert [reason in one for one in refused] == ([True] if reason else [])
