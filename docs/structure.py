@@ -17,6 +17,7 @@ import functools
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ MOST_FILES = 15
 BUDGETS = {
     "product lines": 75_000, "product nodes": 524_000, "product files": 650, "lines under benchmarks/": 19_330,
     "lines under tests/": 45_000, "quick tests": 3_000, "words of documentation": 40_000, "words of results": 99_300,
+    "setting keys": 100,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics", "attacks.scoring.representatives")
@@ -208,7 +210,28 @@ def sizes() -> dict[str, int]:
         "lines under tests/": lines["tests"],
         "words of documentation": _words(ROOT / "README.md", *(ROOT / "docs").rglob("*.md")),
         "words of results": _words(*(ROOT / "benchmarks" / "results").rglob("*.md")),
+        "setting keys": len(setting_keys()),
     }
+
+
+def setting_keys() -> set[str]:
+    """Names of settings that a user can write: of a run, a search, the audit of an app, and a node. A name counts once."""
+    run = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    deployment = (ROOT / "docs" / "deployment.md").read_text()
+    table = deployment.partition("| key of `--node-config` |")[2].partition("\n\n")[0]
+    return {*run, *re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE), *_declared()}
+
+
+def _declared() -> Iterator[str]:
+    for module, name in (
+        ("simulations.search.settings", "Search"),
+        ("strategies.external_app.settings", "AuditSettings"),
+    ):
+        for cls in ast.parse(modules()[module].read_text()).body:
+            if isinstance(cls, ast.ClassDef) and cls.name == name:
+                fields = (one for one in cls.body if isinstance(one, ast.AnnAssign))
+                named = (ast.unparse(one.target) for one in fields if "ClassVar" not in ast.unparse(one.annotation))
+                yield from (one.replace("_", "-") for one in named)
 
 
 def _words(*pages: Path) -> int:

@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,11 +55,11 @@ RUNS: dict[str, dict[str, Any]] = {
         "train_edge": True, "batches_per_message": 1, "smashed_attacks": "EdgeUpdateInversion(iterations=2)",
     },
     "inference": {
-        "scenario": "inference", "model": "vgg_small", "auxiliary_fraction": 0.8, "query_batches": 2, "train_limit": 100,
+        "scenario": "inference", "model": "vgg_small", "auxiliary_fraction": 0.8, "batches_per_message": 2, "train_limit": 100,
         "defenses": "FeaturePCA(components=8)", "query_attacks": "QueryInversion(iterations=2)",
     },
     "outsourced": {
-        "scenario": "outsourced", "model": "lenet", "upload_batches": 2, "attack_rounds": "first,final",
+        "scenario": "outsourced", "model": "lenet", "batches_per_message": 2, "attack_rounds": "first,final",
         "defenses": "VisualMixer(window_lower=4, window_upper=4)",
     },
 }  # fmt: skip
@@ -134,7 +133,7 @@ def within(seconds: int) -> Iterator[None]:
 
 def experiment(kind: str, out: Path, **changes: Any) -> Experiment:
     """The settings of a kind of run."""
-    return replace(Experiment.of(**COMMON | RUNS[kind], output_dir=str(out)), **changes)
+    return Experiment.of(**COMMON | RUNS[kind] | changes, output_dir=str(out))
 
 
 @cache

@@ -11,7 +11,7 @@ from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
 from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
-from clients.wire.limits import Count, Text
+from clients.wire.limits import Text
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,9 @@ class InferencePlan(WholeModelPlan):
 
     Attributes:
         cuts: Names of the cuts (see ``clients.models.cuts``), separated by commas; "": the model's first.
-        attribute_queries: Queries of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
     cuts: Text = ""
-    attribute_queries: Count = 0
 
     @property
     def cut_names(self) -> tuple[str, ...]:
@@ -70,10 +68,6 @@ class InferencePlan(WholeModelPlan):
     def cut_at(self, server_round: int) -> str:
         """The cut that is served in a phase; "" in rounds of training."""
         return self.cut_of(server_round) if self.phase_of(server_round) > 0 else ""
-
-    def observed_queries(self, num_test: int) -> int:
-        """Number of a client's queries from which the attribute is guessed, given so many test examples."""
-        return min(self.attribute_queries or num_test, num_test)
 
     def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
         """The model in two halves, ready for use, with ``weights`` of the whole model, or the initial ones."""

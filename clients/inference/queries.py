@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from attacks.metrics.services import AGREEMENT, ANSWERS_GAINED, ANSWERS_LOST
 from attacks.normalisation import normalise
 from attacks.sender import Sender
-from clients.inference.plan import CutModel, InferencePlan
+from clients.inference.plan import CutModel
 from clients.task.batches import CHUNK, chunks
 from clients.task.client import Client
 from clients.task.local_data import LocalData
@@ -66,10 +66,9 @@ class InferenceClient(Client):
         return super().truths(observation)
 
     def sensitive(self, observation: str) -> list[Tensor]:
-        """Sensitive values of the first test examples for the kind "attribute", as many as the server observes."""
+        """Sensitive values of the test examples for the kind "attribute"."""
         if observation == "attribute":
-            count = InferencePlan.narrow(self.task.plan).observed_queries(self.data.num_test)
-            return [self.data.test_sensitive()[:count]]
+            return [self.data.test_sensitive()]
         return super().sensitive(observation)
 
     def judge(self, answers: Tensor, model: CutModel) -> dict[str, float]:

@@ -157,8 +157,8 @@ def client_of(message: Message, context: Context) -> Client:
     task = read_task(values_of(message, "config").get("task"))
     simulated = draws_from_seed(context)
     require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
-    pretrained = str(getattr(task.plan, "pretrained", ""))
-    require_own_files(context.node_config, task.plan.data_dir, pretrained, simulated=simulated)
+    weights = str(getattr(task.plan, "weights", ""))
+    require_own_files(context.node_config, task.plan.data_dir, weights, simulated=simulated)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.

@@ -38,11 +38,11 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
     file = Path(path).expanduser()
     try:
         if file.is_dir():
-            raise ModelError(f"pretrained: {file} is a folder; expected the file of a checkpoint in it")
+            raise ModelError(f"weights: {file} is a folder; expected the file of a checkpoint in it")
         modified = file.stat().st_mtime_ns
     except OSError as error:
         raise ModelError(
-            f"pretrained: cannot read {file} ({error.strerror}); the server and every client need the file at this path"
+            f"weights: cannot read {file} ({error.strerror}); the server and every client need the file at this path"
         ) from error
     weights = dict(_read(file, modified))
     own = whole.state_dict()
@@ -51,7 +51,7 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
         weights[PATCHES] = weights[PATCHES].float().sum(1, keepdim=True)
     misfit = _misfit(weights, expected)
     if misfit:
-        raise ModelError(f"pretrained: {file} does not fit the model: {misfit}; {_advice(weights, expected)}")
+        raise ModelError(f"weights: {file} does not fit the model: {misfit}; {_advice(weights, expected)}")
     whole.load_state_dict(own | weights)
 
 
@@ -63,12 +63,12 @@ def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
     try:
         found = load_state_dict(str(file), weights_only=True)
     except Exception as error:  # Damaged files make torch, pickle, zipfile and safetensors raise anything.
-        raise ModelError(f"pretrained: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
+        raise ModelError(f"weights: {file} {why_no_checkpoint(error)}; {_EXPECTED}") from error
     weights = {key: value for key, value in found.items() if not key.startswith(DROPPED)}
     for key, value in weights.items():
         if not isinstance(value, Tensor) or not value.is_floating_point():
             kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise ModelError(f"pretrained: {file} holds {kind} under {key!r}; {_EXPECTED}")
+            raise ModelError(f"weights: {file} holds {kind} under {key!r}; {_EXPECTED}")
     return weights
 
 

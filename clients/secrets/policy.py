@@ -138,21 +138,21 @@ def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *
             raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
-def require_own_files(node_config: Mapping[str, Any], data_dir: str, pretrained: str = "", *, simulated: bool) -> None:
-    """Raise ``RefusedError`` when the server names files of the node's machine, ``data_dir`` or ``pretrained``, and the operator
+def require_own_files(node_config: Mapping[str, Any], data_dir: str, weights: str = "", *, simulated: bool) -> None:
+    """Raise ``RefusedError`` when the server names files of the node's machine, ``data_dir`` or ``weights``, and the operator
     has not.
 
     Else it could have the node train on any pictures that lie there, and ask which files there are. In a simulation the user
-    has named them. ``data-dir`` of the configuration is read in place of the server's folder; ``pretrained`` lists files,
+    has named them. ``data-dir`` of the configuration is read in place of the server's folder; ``weights`` lists files,
     separated by ``;``.
     """
     if simulated:
         return
     if data_dir and "data-dir" not in node_config:
         raise RefusedError(refusal("data_dir", f"anything of the folder {data_dir!r}, which the server names"))
-    allowed = [one.strip() for one in str(node_config.get("pretrained", "")).split(";")]
-    if pretrained and pretrained not in allowed:
-        raise RefusedError(refusal("pretrained", f"anything of the file {pretrained!r}, which the server names"))
+    allowed = [one.strip() for one in str(node_config.get("weights", "")).split(";")]
+    if weights and weights not in allowed:
+        raise RefusedError(refusal("weights", f"anything of the file {weights!r}, which the server names"))
 
 
 def may_download(node_config: Mapping[str, Any], *, simulated: bool) -> bool:

@@ -14,7 +14,7 @@ from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
 from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
 from clients.task.task import Plan, Task
-from clients.wire.limits import Blocks, BlocksOrNone, Count, Optimizer, Pixels, Text
+from clients.wire.limits import Blocks, BlocksOrNone, Optimizer, Pixels, Text
 from defenses.base import DefenseError
 
 
@@ -28,9 +28,8 @@ class SplitPlan(Plan):
         heads: Attention heads of a block.
         edge_blocks: Blocks of the client half, unless a defence asks for another number.
         train_edge: The client half is trained and averaged (SplitFed); else it stays as it was initialised.
-        pretrained: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
+        weights: Path of a file of weights to start from (see ``clients.models.pretrained``) everywhere; "": random weights.
         optimizer: "sgd" or "adamw", of both halves.
-        attribute_queries: Test images of a client whose sensitive attribute is guessed, the first ones; 0: all.
     """
 
     patch_size: Pixels = 4
@@ -38,9 +37,8 @@ class SplitPlan(Plan):
     heads: Blocks = 4
     edge_blocks: BlocksOrNone = 1
     train_edge: bool = False
-    pretrained: Text = ""
+    weights: Text = ""
     optimizer: Optimizer = "sgd"
-    attribute_queries: Count = 0
 
     def shape(self) -> SplitShape:
         """Sizes of the split model under this pipeline."""
@@ -54,10 +52,6 @@ class SplitPlan(Plan):
             widening=pipeline.widening,
             raw_patches=pipeline.raw_patches,
         )
-
-    def observed_queries(self, num_test: int) -> int:
-        """Number of a client's test images from which the attribute is guessed."""
-        return min(self.attribute_queries or num_test, num_test)
 
     def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
         """Build both halves of the split model; the same seed and file give the same initial weights everywhere.
@@ -77,7 +71,7 @@ class SplitPlan(Plan):
             cardinalities=card.cardinalities,
         )
         require_fits(build, self.model, card.input_shape, self.image_size, self.batch_size, self.width, self.depth)
-        edge, server = build(pretrained=self.pretrained)
+        edge, server = build(pretrained=self.weights)
         rows, columns = edge.grid
         for defense in pipeline.smashed_defenses:
             if defense.widening > 1 and rows != columns:

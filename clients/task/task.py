@@ -32,7 +32,6 @@ from clients.wire.limits import (
     Padding,
     Rate,
     Rounds,
-    Share,
     Side,
     Steps,
     StepsOrNone,
@@ -45,6 +44,10 @@ from defenses.spec import parse
 
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
+
+
+DECAY = 0.1
+"""Factor of the learning rate after a milestone."""
 
 
 class TaskError(ValueError):
@@ -189,16 +192,15 @@ class Plan:
 class WholeModelPlan(Plan):
     """A plan of scenarios in which whole models are trained by SGD with a step decay.
 
-    The learning rate is multiplied by ``learning_rate_factor`` after each round of ``milestones``.
+    The learning rate is multiplied by ``DECAY`` after each round of ``milestones``.
     """
 
     learning_rate: Rate = 0.1
     milestones: Annotated[tuple[int, ...], Length(MOST_TEXT)] = ()
-    learning_rate_factor: Share = 0.1
 
     def at(self, server_round: int, learning_rate: float | None = None) -> Task:
         """Orders for a round, with the learning rate that MultiStepLR has in epoch ``server_round`` - 1 unless one is given."""
-        decayed = self.learning_rate * self.learning_rate_factor ** sum(at < server_round for at in self.milestones)
+        decayed = self.learning_rate * DECAY ** sum(at < server_round for at in self.milestones)
         return Task(self, server_round, decayed if learning_rate is None else learning_rate)
 
 

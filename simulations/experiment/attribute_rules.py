@@ -43,7 +43,6 @@ def check_memory(experiment: Experiment, queries: int, values: int, copies: int 
     size = copies * FLOAT_BYTES * queries * values
     if size > experiment.image_memory * 2**30:
         raise ConfigError(
-            f"attribute-queries is {experiment.attribute_queries}, "  # type: ignore[attr-defined]
-            f"and features of {queries} queries are {size / 2**30:.2g} GiB at once; image-memory is "
-            f"{experiment.image_memory:g}: lower one or raise the other"
+            f"image-memory is {experiment.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
+            f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
         )

@@ -173,17 +173,17 @@ def scenario(name: str) -> Scenario[Any]:
     return known[name]
 
 
-def check_message(key: str, batches: int, batch_size: int, values: int, of: str = "") -> None:
-    """Raise ``ConfigError``, naming ``key``, for messages of more than ``LARGEST_MESSAGE``.
+def check_message(batches: int, batch_size: int, values: int, of: str = "") -> None:
+    """Raise ``ConfigError`` for messages of more than ``LARGEST_MESSAGE``.
 
-    A message holds ``batches``, the setting's value, of ``batch_size`` images with ``values`` floats each; ``of`` describes these
-    in the error, such as " of 64 tokens".
+    A message holds ``batches``, the value of batches-per-message, of ``batch_size`` images with ``values`` floats each; ``of``
+    describes these in the error, such as " of 64 tokens".
     """
     size = FLOAT_BYTES * batches * batch_size * values
     if size > LARGEST_MESSAGE:
         raise ConfigError(
-            f"{key} is {batches}: with batches of {batch_size} images{of} a message would hold {size / 2**30:.1f} GiB, and 1 GiB "
-            "is allowed; lower one of them"
+            f"batches-per-message is {batches}: with batches of {batch_size} images{of} a message would hold "
+            f"{size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
         )
 
 

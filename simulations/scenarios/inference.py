@@ -155,7 +155,7 @@ class Inference(Scenario[InferenceExperiment]):
             except DefenseError as error:
                 raise ConfigError(f"defenses: {error}") from error
             of = f" of {' x '.join(map(str, latent))} features"
-            check_message("query-batches", experiment.query_batches, experiment.batch_size, math.prod(latent), of)
+            check_message(experiment.batches_per_message, experiment.batch_size, math.prod(latent), of)
             if FLOAT_BYTES * learned > LARGEST_MESSAGE:
                 raise ConfigError(
                     f"defenses: {pipeline} learns {FLOAT_BYTES * learned / 2**30:.1f} GiB for features of "
@@ -209,7 +209,7 @@ class Inference(Scenario[InferenceExperiment]):
     def _check_memory(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
         plan = experiment.plan(card=clients.card)
-        queries = sum(plan.observed_queries(test) for _, test in clients.sizes.values())
+        queries = sum(test for _, test in clients.sizes.values())
         shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
         check_memory(experiment, queries, max(map(math.prod, shapes)), copies=2)
 
@@ -240,7 +240,7 @@ class Inference(Scenario[InferenceExperiment]):
             attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
             attacked=bool(super().phases_behind(experiment)),
             min_usable=experiment.min_usable,
-            batches_per_message=experiment.query_batches,
+            batches_per_message=experiment.batches_per_message,
             label=label,
         )
 

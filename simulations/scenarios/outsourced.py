@@ -77,7 +77,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
         """Build the model; messages must hold its images."""
         experiment.plan(pipeline, card=card).build_model()
         values = math.prod(card.input_shape)
-        check_message("upload-batches", experiment.upload_batches, experiment.batch_size, values)
+        check_message(experiment.batches_per_message, experiment.batch_size, values)
 
     def check_share(self, experiment: OutsourcedExperiment, train: int, test: int) -> None:
         """Refuse to attack more batches of an upload than there are, or more images than a batch holds."""
@@ -96,7 +96,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
             attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},
             attack_rounds=experiment.attacked_rounds,
             min_usable=experiment.min_usable,
-            batches_per_message=experiment.upload_batches,
+            batches_per_message=experiment.batches_per_message,
             label=label,
         )
 

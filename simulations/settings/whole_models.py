@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from clients.wire.limits import Share
 from clients.wire.schema import setting
 from simulations.settings.common import CommonSettings
 from simulations.settings.errors import ConfigError
@@ -19,10 +18,9 @@ class WholeModelSettings(CommonSettings):
 
     learning_rate_milestones: str = setting(
         DEFAULT_MILESTONES,
-        "rounds after which learning-rate is multiplied by learning-rate-factor (MultiStepLR with rounds as epochs), separated by "
+        "rounds after which learning-rate is divided by 10 (MultiStepLR with rounds as epochs), separated by "
         "commas: numbers, or shares of rounds such as 5/8 (ignored if no round fits); empty: constant rate",
     )
-    learning_rate_factor: Share = setting(0.1, "factor of learning-rate at each of learning-rate-milestones")
 
     @cached_property
     def milestones(self) -> tuple[int, ...]:

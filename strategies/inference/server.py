@@ -194,7 +194,7 @@ class InferenceServer:
         """The queries of each client whose attribute is guessed, in one; none where some of these never came."""
         found = []
         for partition, one in served.items():
-            count, latents = self.plan.observed_queries(self.sizes[partition]), torch.cat(one.latents)
+            count, latents = self.sizes[partition], torch.cat(one.latents)
             if self.attacks[ATTRIBUTE] and len(latents) >= count:
                 found.append(SeenQuery(partition, 0, count, latents[:count]))
         return found

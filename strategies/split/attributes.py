@@ -50,7 +50,7 @@ class AttributeAudit:
         """Queue the attacks on this round's evaluation; clients whose tokens are incomplete are left out."""
         plan, seen = SplitPlan.narrow(task.plan), []
         for partition, parts in sorted(self._sent.items()):
-            count, tokens = plan.observed_queries(server.holders[partition].num_test), torch.cat(parts)
+            count, tokens = server.holders[partition].num_test, torch.cat(parts)
             if len(tokens) >= count:
                 seen.append(SeenTestTokens(partition, 0, count, tokens[:count].clone()))
         self._sent.clear()

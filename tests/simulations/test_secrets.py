@@ -166,7 +166,7 @@ def settings_of(scenario: str, out: Path, pipelines: str) -> Experiment:
         )  # fmt: skip
     if scenario == "outsourced":
         return outsourced_experiment(
-            out, model_attacks="", auxiliary_fraction=0.0, train_limit=40, upload_batches=1, **one
+            out, model_attacks="", auxiliary_fraction=0.0, train_limit=40, batches_per_message=1, **one
         )
     return split_experiment(
         out, smashed_attacks="ServerPrediction()", train_limit=50, train_edge=scenario == "split", test_limit=12,

@@ -363,10 +363,10 @@ def test_crops_and_flips_are_those_of_torchvision_each_equally_often_and_leave_t
 
 
 def test_rounds_are_torch_sgd_with_nesterov_and_multi_step_lr() -> None:
-    recipe = {"nesterov": True, "milestones": (1, 3), "learning_rate_factor": 0.2, "batch_size": 40, "local_epochs": 2}
+    recipe = {"nesterov": True, "milestones": (1, 3), "batch_size": 40, "local_epochs": 2}
     state, reference = weights(), RECIPE.plan.build_model()
     schedule_of = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RECIPE.learning_rate)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(schedule_of, milestones=[1, 3], gamma=0.2)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(schedule_of, milestones=[1, 3], gamma=0.1)
     for server_round in range(1, 6):
         one = client_of(RECIPE.but(**recipe, rounds=5).plan.at(server_round))
         update = one.train(state, {}).updates[0]
@@ -459,7 +459,9 @@ def test_training_alone_repeats_and_counts_the_limited_steps_of_all_rounds() -> 
     assert not train_alone(TASK.but(rounds=1).plan, batch, 1).training
 
 
-def test_training_alone_is_plain_descent_on_the_protected_examples_and_falls_with_the_milestones() -> None:
+def test_training_alone_is_plain_descent_on_the_protected_examples_and_falls_with_the_milestones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for pipeline in ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"]:
         task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
         batch, card = client().data.originals(), task.plan.data_card()
@@ -485,7 +487,8 @@ def test_training_alone_is_plain_descent_on_the_protected_examples_and_falls_wit
         for (name, parameter), expected in zip(trained.named_parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(parameter, expected, atol=1e-5, rtol=1e-3, msg=name)
     batch = recipe_client().data.originals()
-    task = RECIPE.but(momentum=0.0, milestones=(1,), learning_rate_factor=1e-9)
+    monkeypatch.setattr("clients.task.task.DECAY", 1e-9)
+    task = RECIPE.but(momentum=0.0, milestones=(1,))
     stopped, single = train_alone(task.plan, batch, 5), train_alone(task.but(rounds=1, milestones=()).plan, batch, 5)
     for (name, left), right in zip(stopped.named_parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5, msg=name)

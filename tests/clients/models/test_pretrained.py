@@ -172,7 +172,7 @@ def test_what_is_no_state_dict_is_not_executed(tmp_path: Path, subtests: pytest.
             (tmp_path / name).write_bytes(content)
         elif content is not None:
             torch.save(content, tmp_path / name)
-        with subtests.test(name), pytest.raises(ModelError, match=f"pretrained: .*{said}"):
+        with subtests.test(name), pytest.raises(ModelError, match=f"weights: .*{said}"):
             build(tmp_path / name)
     assert not bomb.target.exists()
     pickle.loads(pickle.dumps(bomb))

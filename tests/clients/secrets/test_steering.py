@@ -117,7 +117,7 @@ def test_a_message_names_no_folder_and_no_file_of_a_node(tmp_path: Path) -> None
     for name in ("there", "away"):
         for key, task in (
             ("data-dir", TASK.but(dataset="folder", data_dir=str(tmp_path / name))),
-            ("pretrained", FROZEN.but(pretrained=str(tmp_path / f"{name}.pth"))),
+            ("weights", FROZEN.but(weights=str(tmp_path / f"{name}.pth"))),
         ):
             for message_type in ("query.setup", "query.audit"):
                 reply = ask(message_type, task)

@@ -46,7 +46,7 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     (GARMENTS | {"attribute-attacks": "LabelInference()"}, "does not attack attributes of one-step probes but one-step probes"),
     (GARMENTS | {"probe-attacks": "PropertyInference()"}, "but attributes of one-step probes (see attribute-attacks)"),
     (GARMENTS | {"auxiliary-fraction": 0.0}, "auxiliary-fraction is 0, raise it"),
-    (GARMENTS | {"attribute-queries": 3}, "attribute-queries is 3; it is a setting of inference and split"),
+    (GARMENTS | {"batches-per-message": 3}, "batches-per-message is 3; it is a setting of inference and outsourced and split"),
 ]  # fmt: skip
 BEFORE_WORK: list[tuple[dict[str, Any], str]] = [
     ({"update-attacks": "OnlineLiRA(num_members=400)"}, "num_members is 400; allowed: 1 to"),

@@ -230,6 +230,6 @@ def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> 
     plan = InferencePlan.narrow(settings.plan(parse("")))
     clients = KnownClients(plan.data_card(), {0: (16, 20), 1: (16, 20)}, "seed")
     # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
-    with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 40 queries"):
+    with pytest.raises(ConfigError, match=r"image-memory is 0\.001, and attribute-attacks read features of 40 queries"):
         scenario("inference").check_clients(settings, clients)
-    scenario("inference").check_clients(settings.but(attribute_queries=4), clients)
+    scenario("inference").check_clients(settings.but(image_memory=0.0025), clients)

@@ -42,7 +42,7 @@ def inference_experiment(out: Path, **changes: Any) -> Experiment:
     """Two clients with 20 test digits each, three batches of 8, 8 and 4; the server trains on 80 examples of 100."""
     small = Experiment.of(
         scenario="inference", model="vgg_small", output_dir=str(out), dataset="mnist-5k", train_limit=100, test_limit=40,
-        auxiliary_fraction=0.8, num_clients=2, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.05, query_batches=2,
+        auxiliary_fraction=0.8, num_clients=2, rounds=2, local_epochs=1, batch_size=8, learning_rate=0.05, batches_per_message=2,
         defenses="", probe_targets=2, probe_images=2, attack_workers=0, adaptive=False, share_images=False,
         query_attacks=INVERSION,
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_what_a_defence_has_learned_travels_and_its_latent_is_what_is_counted(tm
 @pytest.mark.usefixtures("no_report")
 def test_same_seed_same_rows_other_seed_others_and_the_size_of_messages_changes_no_number(tmp_path: Path) -> None:
     runs = {}
-    for name, changes in (("a", {}), ("b", {"query_batches": 1}), ("c", {"seed": 1})):
+    for name, changes in (("a", {}), ("b", {"batches_per_message": 1}), ("c", {"seed": 1})):
         settings = inference_experiment(tmp_path / name, **RESUMED | changes)
         runs[name] = untimed(rows_of(settings))
     assert runs["a"] == runs["b"]

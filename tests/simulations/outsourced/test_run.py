@@ -23,7 +23,7 @@ def outsourced_experiment(out: Path, **changes: Any) -> Experiment:
     """Two clients with three batches of 16 digits each: 120 examples less a fifth for the server."""
     small = Experiment.of(
         scenario="outsourced", model="lenet", output_dir=str(out), dataset="mnist-5k", train_limit=120, test_limit=30,
-        num_clients=2, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.5, upload_batches=2, defenses="",
+        num_clients=2, rounds=2, local_epochs=1, batch_size=16, learning_rate=0.1, momentum=0.5, batches_per_message=2, defenses="",
         probe_targets=2, probe_images=2, attack_rounds="first,final", attack_workers=0, adaptive=False, share_images=False,
     )  # fmt: skip
     return small.but(**changes)
@@ -192,7 +192,7 @@ def test_no_message_holds_more_than_it_should(audited: Audited) -> None:
 @pytest.mark.long
 def test_a_client_that_breaks_off_leaves_the_run_and_its_report_whole(tmp_path: Path) -> None:
     """Of its upload one batch came, and two are attacked."""
-    settings = outsourced_experiment(tmp_path / "run", upload_batches=1)
+    settings = outsourced_experiment(tmp_path / "run", batches_per_message=1)
     rows = rows_of(settings, on("train.upload", raising, first=1))
     (failed,) = [row for row in rows if row["status"] == "failed"]
     assert (failed["client"], failed["metric"]) == (1, "client")

@@ -151,7 +151,7 @@ def test_other_scenarios_work_on_a_superlink_with_two_supernodes(
     cuts = {"cuts": "conv2,conv4", "query_attacks": QUERIES, "rounds": 1, "probe_targets": 1, "min_usable": 0.5}
     for make, changes in (
         (split_experiment, attacked | trained),
-        (outsourced_experiment, attacked | {"defenses": "InstaHide()", "upload_batches": 5, "model_attacks": ""}),
+        (outsourced_experiment, attacked | {"defenses": "InstaHide()", "batches_per_message": 5, "model_attacks": ""}),
         (inference_experiment, cuts),
     ):
         settings = make(tmp_path / make.__name__, **changes)

@@ -50,7 +50,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"probe-targets": 4}, ("probe-targets is 4, and a client with 20 test examples asks 3 batches of 8",)),
     ({"probe-images": 9}, ("probe-images is 9; allowed: up to batch-size = 8",)),
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final, or set query-attacks = ''")),
-    ({"query-batches": 100_000}, ("query-batches is 100000", "GiB, and 1 GiB is allowed")),
+    ({"batches-per-message": 100_000}, ("batches-per-message is 100000", "GiB, and 1 GiB is allowed")),
     (
         {"image-size": 64, "defenses": "FeaturePCA(components=5000)"},
         ("FeaturePCA(components=5000) learns 1.2 GiB for features of 16 x 64 x 64 at conv2", "a message may hold 1 GiB"),
@@ -143,7 +143,9 @@ def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
 
 def test_queries_take_as_many_messages_as_their_setting_says(tmp_path: Path) -> None:
     for batches, messages in ((2, 2), (9, 1)):  # of three batches
-        settings = inference_experiment(tmp_path / str(batches), query_batches=batches, attack_rounds="", rounds=1)
+        settings = inference_experiment(
+            tmp_path / str(batches), batches_per_message=batches, attack_rounds="", rounds=1
+        )
         grid = LocalGrid(2)
         run_experiment(grid, settings)
         assert len([kind for kind, _ in grid.sent if kind in ("query.features", "evaluate")]) == 2 * (messages + 1)

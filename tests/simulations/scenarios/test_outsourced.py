@@ -32,8 +32,8 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"probe-images": 17}, ("probe-images is 17; allowed: up to batch-size = 16",)),
     ({"local-steps": 3}, ("local-steps is 3; allowed with scenario = 'outsourced': 0",)),
     ({"attack-rounds": "first"}, ("attack-rounds is 'first'", "add final to attack-rounds, or set model-attacks = ''")),
-    ({"upload-batches": 0}, ("upload-batches", "0")),
-    ({"upload-batches": 30_000}, ("upload-batches is 30000", "1.4 GiB", "1 GiB is allowed")),
+    ({"batches-per-message": 0}, ("batches-per-message", "0")),
+    ({"batches-per-message": 30_000}, ("batches-per-message is 30000", "1.4 GiB", "1 GiB is allowed")),
     # Attacks on something else.
     ({"upload-attacks": "DLG()"}, ("upload-attacks: DLG() does not attack uploaded images but one-step probes", "AsUploaded")),
     ({"upload-attacks": "WindowMean()"}, ("upload-attacks: ", "WindowMean() refines", "AsUploaded() | WindowMean()")),
@@ -61,7 +61,7 @@ def check(settings: Experiment, train: int = 48) -> None:
 
 def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
     advised: list[dict[str, Any]] = [
-        {}, {"probe_targets": 3}, {"upload_batches": 16_000}, {"defenses": "VisualMixer() | STAdam(); ATS(); InstaHide()"},
+        {}, {"probe_targets": 3}, {"batches_per_message": 16_000}, {"defenses": "VisualMixer() | STAdam(); ATS(); InstaHide()"},
         {"upload_attacks": "AsUploaded(); AsUploaded() | WindowMean() | LearnedRestorer(iterations=5)"},
         {"upload_attacks": "", "model_attacks": ""}, {"model_attacks": "ShadowModels(); ClassGAN()"},
     ]  # fmt: skip
@@ -90,7 +90,9 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
 
 def test_an_upload_takes_as_many_messages_as_its_setting_says(tmp_path: Path) -> None:
     for batches, messages in ((1, 3), (2, 2), (9, 1)):  # of three batches
-        settings = outsourced_experiment(tmp_path / str(batches), upload_batches=batches, attack_rounds="", rounds=1)
+        settings = outsourced_experiment(
+            tmp_path / str(batches), batches_per_message=batches, attack_rounds="", rounds=1
+        )
         grid = LocalGrid(2)
         run_experiment(grid, settings)
         sent = [kind for kind, _ in grid.sent if kind.startswith(("train", "evaluate"))]

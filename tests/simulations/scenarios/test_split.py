@@ -28,9 +28,9 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         ("learning-rate-milestones is '1'; it is a setting of federated",),
     ),
     # Pretrained weights.
-    ({"pretrained": "/no/such.pth"}, ("cannot read /no/such.pth", "the server and every client need the file")),
-    ({"pretrained": "weights.pth"}, ("pretrained is 'weights.pth'", "expected an absolute path")),
-    ({"pretrained": "/no/such.pth", "model": "t2t"}, ("allowed with model = 'vit' only, not 't2t'", "performer")),
+    ({"weights": "/no/such.pth"}, ("cannot read /no/such.pth", "the server and every client need the file")),
+    ({"weights": "weights.pth"}, ("weights is 'weights.pth'", "expected an absolute path")),
+    ({"weights": "/no/such.pth", "model": "t2t"}, ("allowed with model = 'vit' only, not 't2t'", "performer")),
     # Labels and the server's own examples.
     ({"partition": "node"}, ("labels is 'server'", "partition = 'node'", "set labels = 'client'")),
     # Defences.
@@ -105,7 +105,7 @@ def test_pretrained_weights_reach_both_halves_before_anything_is_trained(tmp_pat
     file = tmp_path / "vit.pth"
     whole = VisionTransformer(img_size=28, patch_size=7, in_chans=1, embed_dim=16, depth=2, num_heads=2)
     torch.save(whole.state_dict(), file)
-    settings, clients = split_experiment(tmp_path / "run", pretrained=str(file)), clients_with((1, 28, 28))
+    settings, clients = split_experiment(tmp_path / "run", weights=str(file)), clients_with((1, 28, 28))
     check(settings, clients)
     edge, server = settings.plan(settings.pipelines[0], card=clients.card).build_halves()
     assert torch.equal(edge.embedding.state_dict()["proj.weight"], whole.patch_embed.proj.weight)

@@ -21,7 +21,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     (GARMENTS | {"smashed-attacks": "AttributeInference()"}, ("but attributes of smashed data (see attribute-attacks)",)),
     (GARMENTS | {"auxiliary-data": "photos"}, ("learn from examples with the same attribute", "auxiliary-data is 'photos'")),
     (GARMENTS | {"auxiliary-fraction": 0.0}, ("auxiliary-fraction is 0, raise it",)),
-    (GARMENTS | {"attribute-queries": -1}, ("attribute-queries is -1; allowed: at least 0",)),
     (TABLE | {"smashed-attacks": "TokenDecoder()"}, ("smashed-attacks: TokenDecoder() does not attack a table", "FieldReading")),
     (TABLE | {"dataset": "mnist-5k", "model": "vit", "patch-size": 7}, ("FieldReading() does not attack images",)),
     (TABLE | {"image-size": 8}, ("image-size is 8; allowed with dataset = 'census', a table: unset",)),
@@ -57,7 +56,6 @@ def test_tokens_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> No
     tight = Experiment.from_mapping(settings.to_mapping() | {"attribute-attacks": "AttributeInference()"})
     clients = KnownClients(tight.plan(tight.pipelines[0]).data_card(), {0: (60, 48), 1: (60, 48)}, {})
     # 96 images of 16 tokens of length 16: 98 kB against 54 kB.
-    with pytest.raises(ConfigError, match="attribute-queries is 0, and features of 96 queries"):
+    with pytest.raises(ConfigError, match="image-memory is 5e-05, and attribute-attacks read features of 96 queries"):
         scenario("split").check_clients(tight, clients)
-    enough = Experiment.from_mapping(tight.to_mapping() | {"attribute-queries": 10})
-    scenario("split").check_clients(enough, clients)
+    scenario("split").check_clients(tight.but(image_memory=0.0001), clients)

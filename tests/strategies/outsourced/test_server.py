@@ -60,7 +60,7 @@ class Served:
             plan=WholeModelPlan.narrow(settings.plan(parse(""), card=known.card)),
             auditor=Auditor(exchange, pool, self.rows, share_images=False),  # type: ignore[arg-type]
             sizes=held, attacks=ATTACKS, attack_rounds=attack_rounds, min_usable=settings.min_usable,
-            batches_per_message=settings.upload_batches, label="demo",
+            batches_per_message=settings.batches_per_message, label="demo",
         )  # fmt: skip
 
     def asked(self) -> list[int]:
@@ -111,8 +111,8 @@ def one_value(record: str, value: float) -> Break:
 
 
 def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path) -> None:
-    for upload_batches in (1, 3, 8):
-        settings = outsourced_experiment(tmp_path, upload_batches=upload_batches)
+    for batches_per_message in (1, 3, 8):
+        settings = outsourced_experiment(tmp_path, batches_per_message=batches_per_message)
         run = Served(settings, sizes=(41, 65))
         run.server.collect()
         assert [[len(batch) for batch in run.server.uploads[at]] for at in (0, 1)] == [[16, 16, 9], [16, 16, 16, 17]]
@@ -122,7 +122,9 @@ def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path) -
         assert (sorted(places[:41]), sorted(places[41:])) == (list(range(41)), list(range(41, 106)))
         assert torch.equal(got.targets.argmax(1), data.labels[places])
         asked = [run.asked().count(at) for at in (0, 1)]
-        assert asked == [-(-count // upload_batches) for count in (3, 4)], "nobody is asked for what it does not have"
+        assert asked == [-(-count // batches_per_message) for count in (3, 4)], (
+            "nobody is asked for what it does not have"
+        )
         run.server.train_round(1)
         assert (run.rows.failures, run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([], [0], [106])
         assert run.rows.of("upload-bytes") == [106 / 2 * 4 * (784 + 10)]
@@ -204,7 +206,7 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
 def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(
     subtests: pytest.Subtests, tmp_path: Path
 ) -> None:
-    settings = outsourced_experiment(tmp_path, upload_batches=1)
+    settings = outsourced_experiment(tmp_path, batches_per_message=1)
     whole = Served(settings)
     whole.server.collect()
     for kind, (spoil, message) in BAD.items():
@@ -227,7 +229,7 @@ def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(
 
 def test_a_client_whose_upload_broke_off_is_attacked_only_in_what_its_audit_can_judge(tmp_path: Path) -> None:
     """Two batches are attacked. Members would be people whom the model never saw."""
-    settings = outsourced_experiment(tmp_path, upload_batches=1, probe_targets=2)
+    settings = outsourced_experiment(tmp_path, batches_per_message=1, probe_targets=2)
     for broken, uploads_of in ((1, {0}), (2, {0, 1})):
         run = Served(settings, spoiling(raising, broken), attack_rounds=(1, 3))
         for at in (1, 2):

@@ -13,6 +13,7 @@ from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.batches import local_batch
+from clients.task.task import DECAY
 from defenses.base import Batch
 from strategies.training import central_training as module
 from strategies.training.central_training import CentralTraining, DivergedError, train_alone
@@ -67,7 +68,7 @@ class Shown:
     [
         ({"momentum": 0.0, "weight_decay": 0.1}, 2),
         ({"momentum": 0.9, "nesterov": True}, 2),
-        ({"momentum": 0.5, "milestones": (1, 2), "learning_rate_factor": 0.3}, 2),
+        ({"momentum": 0.5, "milestones": (1, 2)}, 2),
         ({"batch_size": 8, "local_epochs": 1}, 3),
         ({"batch_size": 8, "local_steps": 1}, 1),
         ({"batch_size": 8, "local_steps": 5}, 5),
@@ -83,7 +84,7 @@ def test_training_is_plain_descent_in_the_order_shown(kind: dict[str, Any], step
         told.append(training.run_round(plan.at(at))[0])
         assert len(shown.steps) == steps
         assert len(set(itertools.chain(*shown.steps))) == (20 if steps > 1 else 8), "an epoch shows every example"
-        rate = plan.learning_rate * plan.learning_rate_factor ** len([m for m in plan.milestones if at > m])
+        rate = plan.learning_rate * DECAY ** len([m for m in plan.milestones if at > m])
         found = []
         for step in shown.steps:
             loss, slopes = gradients_of(model, Batch(batch.images[step], batch.targets[step]), plan)
