@@ -19,6 +19,8 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from studies import table
+
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -32,12 +34,6 @@ from simulations.report.studies.study import Study
 FREE = {"seed", "output-dir", "resume", "experiment"}
 """Settings that may differ between the runs."""
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
-
-
-def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; chains of defences have bars of their own, which are no borders of cells."""
-    rows = ([cell.replace("|", "\\|") for cell in cells] for cells in (header, ["---"] * len(header), *lines))
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
 def read(runs: Sequence[Path]) -> list[tuple[Study, list[Line]]]:
@@ -173,10 +169,11 @@ def attacks(study: Study) -> str:
     ]  # fmt: skip
     blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
+    several = len({cell.observation for cell in blind if cell.round == last}) > 1
     found = []
     for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
         if score := cell.scores.get(("psnr", "original")):
-            name = f"{cell.name} ({cell.observation})" if cell in blind else _attack(cell)
+            name = cell.name + (f" ({cell.observation})" if several else "") if cell in blind else _attack(cell)
             measured = [
                 text for reference in ("original", "transformed")
                 for text in (_number(cell, "psnr", reference), _mean_image(cell, reference))

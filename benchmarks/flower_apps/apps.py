@@ -115,27 +115,19 @@ answer_audits(app, model=Net, data=pixels, mean=0.5, std=0.5)"""),
     )  # fmt: skip
 
 
-def quickstart(
-    special: str, *variant: Edit, options: str = "", mentions: tuple[str, ...] = (), clients: int = 2, **config: Any
-) -> App:
+def quickstart(special: str, *variant: Edit, options: str = "", clients: int = 2, **config: Any) -> App:
     """Flower's quickstart, or a variant of it."""
-    lines = audit_lines(
-        "pytorchexample",
-        'load_data(own["partition-id"], own["num-partitions"], 32)',
-        f"settings=context.run_config{options}",
-    )
-    return App(
-        special, "examples/quickstart-pytorch", "pytorchexample", lines, variant,
-        {name.replace("_", "-"): value for name, value in config.items()}, clients, mentions,
-    )  # fmt: skip
+    loaders = 'load_data(own["partition-id"], own["num-partitions"], 32)'
+    lines = audit_lines("pytorchexample", loaders, f"settings=context.run_config{options}")
+    named = {name.replace("_", "-"): value for name, value in config.items()}
+    return App(special, "examples/quickstart-pytorch", "pytorchexample", lines, variant, named, clients)
 
 
 PRIVATE = "opacus_fl/client_app.py"
 OPACUS = 'load_data(own["partition-id"], own["num-partitions"])'
+DRAWN = "train_loader = with_canaries(train_loader, context, seed=@SEED@)"
 AT_STEP = (
-    Edit(
-        PRIVATE, "privacy_engine = PrivacyEngine(", "train_loader = with_canaries(train_loader, context, seed=@SEED@)"
-    ),
+    Edit(PRIVATE, "privacy_engine = PrivacyEngine(", DRAWN),
     Edit(PRIVATE, "epsilon = train(", "set_canary_gradients(private_model, optimizer, context)"),
 )
 
@@ -158,12 +150,7 @@ optimizer.add_noise = {name}""")  # fmt: skip
 
 
 TASK = "pytorchexample/task.py"
-FULL = Edit(
-    "opacus_fl/task.py",
-    "",
-    'partition_train_test["train"], batch_size=10**6',
-    'partition_train_test["train"], batch_size=32',
-)
+FULL = Edit("opacus_fl/task.py", "", '_test["train"], batch_size=10**6', '_test["train"], batch_size=32')
 BOTH = "PatchEmbeddingInversion(); LabelInference()"
 LONG = "InvertingGradients(iterations=300); SurrogateMatching(iterations=300); LabelInference()"
 APPS = {
@@ -171,14 +158,6 @@ APPS = {
     "quickstart/inverted": quickstart(
         "10 clients, 5 rounds of 3 local epochs", options=f', rounds=(1, 5), update_attacks="{LONG}"', clients=10,
         num_server_rounds=5, local_epochs=3, fraction_evaluate=0.0,
-    ),
-    "own/adam": quickstart(
-        "Adam", Edit(TASK, "", "Adam(net.parameters(), lr=lr)", "SGD(net.parameters(), lr=lr, momentum=0.9)"),
-        mentions=("optimizer",), learning_rate=0.001,
-    ),
-    "own/batchnorm": quickstart(
-        "BatchNorm", Edit(TASK, "self.fc1 =", "self.bn = nn.BatchNorm2d(16)"),
-        Edit(TASK, "", "F.relu(self.bn(self.conv2(x)))", "F.relu(self.conv2(x))"), mentions=("BatchNorm",),
     ),
     "own/vit": quickstart(
         "a vision transformer of timm, trained whole",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -105,20 +106,16 @@ class Break:
     quiet: bool = True
 
 
-def _to_command(number: int, run: Running) -> bool:
-    run.process.send_signal(number)
-    return True
-
-
-def _to_group(number: int, run: Running) -> bool:
-    os.killpg(run.process.pid, number)
-    return True
-
-
-def _to_process(words: str, number: int, run: Running) -> bool:
+def _send(victim: str, number: int, run: Running) -> bool:
+    if victim == COMMAND:
+        run.process.send_signal(number)
+        return True
+    if victim == GROUP:
+        os.killpg(run.process.pid, number)
+        return True
     for one in run.processes():
         with contextlib.suppress(psutil.Error):
-            if words in " ".join([one.name(), *one.cmdline()]):
+            if VICTIMS[victim] in " ".join([one.name(), *one.cmdline()]):
                 one.send_signal(number)
                 return True
     return False
@@ -157,38 +154,34 @@ def _start_again(run: Running) -> bool:
     return True
 
 
-def _signals(name: str, strike: Callable[[int, Running], bool], *numbers: signal.Signals) -> dict[str, Break]:
-    own = strike in (_to_command, _to_group)
-    return {
-        f"{number.name} to {name}": Break(
-            partial(strike, number),
-            (0, 3, -number if number == signal.SIGKILL else 128 + number) if own else (0, 1, 3),
-            quiet=number != signal.SIGKILL,
-        )
-        for number in numbers
-    }
+COMMAND, GROUP = "the command", "its process group"
+VICTIMS = {
+    COMMAND: "", GROUP: "", "an attack worker": "multiprocessing.spawn", "a client worker": "ray::ClientApp",
+    "an attack actor": "ray::_Worker", "the simulation": "flwr-simulation", "the SuperLink": "flower-superlink",
+}  # fmt: skip
+"""Process -> what its command line holds."""
 
 
-KILL, TERM, INT, HUP = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-EVERYWHERE = _signals("the command", _to_command, KILL, TERM, INT, HUP) | _signals(
-    "its process group", _to_group, KILL, TERM, INT, HUP
-)
-IN_PROCESS = EVERYWHERE | _signals("an attack worker", partial(_to_process, "multiprocessing.spawn"), KILL, TERM) | {
+def _signals(*victims: str) -> dict[str, Break]:
+    """A break for each signal to each process; the command itself ends by its signal, and gets SIGINT and SIGHUP, too."""
+    found = {}
+    for victim, number in itertools.product(victims, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+        own, killed = victim in (COMMAND, GROUP), number == signal.SIGKILL
+        codes = (0, 3, -number if killed else 128 + number) if own else (0, 1, 3)
+        if own or number in (signal.SIGKILL, signal.SIGTERM):
+            found[f"{number.name} to {victim}"] = Break(partial(_send, victim, number), codes, quiet=not killed)
+    return found
+
+
+IN_PROCESS = _signals(COMMAND, GROUP, "an attack worker") | {
     "folder deleted": Break(partial(_to_folder, shutil.rmtree)),
     "folder replaced by a file": Break(partial(_to_folder, _replace)),
     "folder in place of new rows": Break(partial(_to_folder, lambda out: (out / "rows.jsonl.tmp").mkdir())),
     "checkpoints deleted": Break(partial(_to_folder, lambda out: shutil.rmtree(out / "checkpoints"))),
     "a second run in its folder": Break(_start_again, (0,)),
     "disk full": Break(_fill, (0, 1), "No space left", small_disk=True),
-}  # fmt: skip
-ON_FLOWER = EVERYWHERE | {
-    name: one
-    for victim, words in {
-        "a client worker": "ray::ClientApp", "an attack actor": "ray::_Worker", "the simulation": "flwr-simulation",
-        "the SuperLink": "flower-superlink",
-    }.items()
-    for name, one in _signals(victim, partial(_to_process, words), KILL, TERM).items()
-}  # fmt: skip
+}
+ON_FLOWER = _signals(COMMAND, GROUP, "a client worker", "an attack actor", "the simulation", "the SuperLink")
 """What happens to runs in one process, and to runs on Flower's runtime."""
 
 
@@ -199,9 +192,9 @@ def breaks(arguments: argparse.Namespace) -> Iterator[Case]:
         require(done.returncode == 0, f"the uninterrupted run: {done.stderr}")
         reference = rows_of(Path(place) / "whole")
         for in_process, kinds, count in ((True, IN_PROCESS, arguments.cases), (False, ON_FLOWER, arguments.real)):
-            names = [
-                name for name in kinds if not arguments.kinds or any(one in name for one in arguments.kinds.split(","))
-            ]
+            wanted = arguments.kinds.split(",") if arguments.kinds else [""]
+            names = [name for name in kinds if any(one in name for one in wanted)]
+            names = [name for name in names if os.geteuid() == 0 or not kinds[name].small_disk]
             for number in range(arguments.first, arguments.first + count):
                 name = names[number % len(names)]
                 row = random.Random(f"{arguments.seed} {number} {in_process}").randrange(len(reference))
@@ -220,7 +213,8 @@ def _broken(kind: Break, row: int, folder: Path, reference: list[dict[str, Any]]
         run = Running(command(out, SETTINGS, in_process=in_process), out, folder / "temporary")
         try:
             run.wait_for_row(row)
-            while not (struck := kind.strike(run)) and run.process.poll() is None:
+            struck = False
+            while run.process.poll() is None and not (struck := kind.strike(run)):
                 time.sleep(0.02)
             code = run.process.wait(ENDLESS)
             seconds = run.wait_until_clean()

@@ -181,7 +181,7 @@ def _from_client(kind: str, change: Change) -> str:
     require(not any(row["metric"] == "test-accuracy" and not row["reference"] for row in rows), "a made-up metric")
     require(len(refused) <= 1 + (kind == "query.audit"), f"several reasons: {refused}")
     _require_bounded(watch)
-    told = f"refused: {min(refused)[:90]}" if refused else "used without the addition:"
+    told = f"refused: {min(refused)[:90]}" if refused else "used without the addition: no row"
     return f"{told}; accuracy {accuracy(rows):.2f}, {watch.gib:.1f} GiB more"
 
 

@@ -56,7 +56,7 @@ def test_differences_between_defences_are_paired_and_their_interval_is_student_s
     assert mixed[3] == f"{each.mean():+.1f} ({low:+.1f} to {high:+.1f})"
     assert mixed[2].startswith(f"{100 * np.mean(MIXED):.1f} (")
     assert mixed[4] == "+2.0 (of 2.0)"  # a point a round, rounds 6 to 8
-    assert mixed[7] == "24"
+    assert mixed[8] == "24"
     # Policies make hard and easy targets: to the transformed image the mean image has another score under each.
     plain, mixed, blind = cells(audit_tables.attacks(study))
     assert [mixed[4].split()[0], mixed[5], mixed[6].split()[0], mixed[7]] == ["22.0", "12.0", "24.0", "14.0"]
