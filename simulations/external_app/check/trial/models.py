@@ -93,11 +93,10 @@ def _arguments(maker: Any, frame: FrameType) -> dict[str, Any] | None:
     try:
         defaults = {name: one.default for name, one in inspect.signature(maker).parameters.items()}
         ast.literal_eval(repr(values))
-    except (ValueError, TypeError, SyntaxError):
+        plain = not given.locals.get(str(given.varargs))
+        return {name: value for name, value in values.items() if value != defaults.get(name, maker)} if plain else None
+    except Exception:  # of the app's objects; here it would end the app
         return None
-    if given.locals.get(str(given.varargs)):
-        return None
-    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
 def find_model(arrays: Arrays, seen: Sequence[Built], refused: list[str]) -> dict[str, Any]:
