@@ -68,6 +68,9 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
     yield "rounds", f"{server.rounds or UNSEEN}{asked}"
     for name, values in (("message", server.message), ("run config", report.run_config)):
         yield name, ", ".join(f"{key} = {value!r}" for key, value in (values or {}).items()) or "empty"
+    for one in report.settings:
+        if one.value is not None:
+            yield one.name, f"{one.value} (`audited` takes {one.source})"
     shown = ", ".join(f"{name} {tuple(shape)}" for name, shape, _ in server.arrays[:SHOWN])
     numbers = sum(prod(shape) for _, shape, _ in server.arrays)
     yield "arrays", f"{len(server.arrays)} with {numbers:,} numbers, the first: {shown}" if shown else UNSEEN
