@@ -45,7 +45,7 @@ def test_it_chooses_the_most_private_that_pass_and_share_no_transform(whole: Who
     least = -1 - 2 * (-1 - search.scored[()].accuracy)
     candidates = {policy: scores for policy, scores in search.scored.items() if policy}
     passed = [policy for policy, scores in candidates.items() if scores.accuracy >= least]
-    ranked = sorted(passed, key=lambda policy: candidates[policy].privacy or 0)
+    ranked = sorted(passed, key=lambda policy: (candidates[policy].privacy or 0, policy))
     assert parse_policies(result["policies"]) == disjoint(ranked, 2, 3)
     assert result["accuracy_threshold"] == least
     assert (result["scored"], result["passed"]) == (8, len(passed))

@@ -77,9 +77,9 @@ def test_a_hybrid_takes_the_best_that_share_no_transform() -> None:
 
 
 def test_a_random_hybrid_has_the_lengths_that_are_asked_for_and_shares_no_transform() -> None:
-    one, other = (random_hybrid(torch.Generator().manual_seed(seed), 3, (2, 3, 1)) for seed in (0, 1))
+    one, other = (random_hybrid(torch.Generator().manual_seed(seed), 3, (2, 3, 3)) for seed in (0, 1))
     assert one != other
     for found in (one, other):
-        assert [len(policy) for policy in found] == [2, 3, 1]
+        assert [len(policy) for policy in found] == [2, 3, 3]
         assert disjoint(found, 3, 3) == found
     assert random_hybrid(torch.Generator(), 3, ()) == ()
