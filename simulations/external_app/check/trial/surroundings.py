@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import sys
@@ -48,14 +47,11 @@ def work_offline() -> None:
     sys.dont_write_bytecode = True
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise OSError(errno.ENETUNREACH, OFFLINE_ERROR)
-
-    def unknown(*_: Any, **__: Any) -> NoReturn:
         raise socket.gaierror(socket.EAI_AGAIN, OFFLINE_ERROR)
 
     socket.socket.connect = refuse  # type: ignore[method-assign]
     socket.socket.connect_ex = refuse  # type: ignore[method-assign]
-    socket.getaddrinfo = unknown
+    socket.getaddrinfo = refuse
 
 
 def without_data_sets(packages: Collection[str]) -> None:
