@@ -11,7 +11,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ ADDRESSES = "allowed: HOST:PORT, 'auto', or empty for this machine"
 CONNECT_SECONDS = 10.0
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Ray reports its use, and warns of a change of its defaults, unless these say otherwise."""
-STARTS = 2
-"""Of a Ray of this machine, where the first one did not start in time."""
 LONGEST_FOLDER = 35
 """Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
 SHORT = "/tmp"
@@ -63,28 +61,6 @@ def _short_files(environment: Mapping[str, str]) -> dict[str, str]:
 def patient(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables of ``PATIENCE`` that the environment does not set: Ray starts slowly on a busy machine."""
     return {name: value for name, value in PATIENCE.items() if name not in environment}
-
-
-def start_ray(notify: Callable[[str], object], **arguments: Any) -> None:
-    """Start Ray on this machine with the arguments of ``ray.init``; one retry where its processes do not start.
-
-    ``notify`` takes one line about a start that failed. The last start's exception is raised; ``ValueError`` and
-    ``AssertionError`` are about arguments, and end the first.
-    """
-    import ray
-
-    for start in range(1, STARTS + 1):
-        try:
-            # Without an address Ray would take up any cluster that it finds, by RAY_ADDRESS or running, and refuse num_cpus.
-            ray.init(address="local", **arguments)
-            return
-        except (ValueError, AssertionError):
-            raise
-        except Exception as error:  # Ray raises bare ones
-            if start == STARTS:
-                raise
-            ray.shutdown()
-            notify(f"Ray failed: {ray_reason(str(error)) or type(error).__name__}; started again")
 
 
 def join_cluster(address: str, **arguments: Any) -> None:

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import clients  # as in Flower's driver: sys.argv[0] is flwr-simulation
 import ray
-from clients.process.ray_cluster import start_ray
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool, ClientAppActor
 
 
@@ -42,7 +41,7 @@ def work():
             pool.add_actor_back_to_pool(future)
 
 
-start_ray(print, num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
 pool = BasicActorPool(ClientAppActor, {"num_cpus": 1, "num_gpus": 0.0}, {})
 pool.add_actors_to_pool(2)
 waiting, found = queue.Queue(), {}
