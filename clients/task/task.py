@@ -110,7 +110,7 @@ class Plan:
         Raises:
             TaskError: Naming a value that is missing, unknown, of another type or out of its range.
         """
-        return parsed(cls, json.dumps(values), TaskError)
+        return parsed(cls, json.dumps(values, ensure_ascii=False, separators=(",", ":")), TaskError)
 
     @classmethod
     def narrow(cls, plan: Plan) -> Self:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic.fields import FieldInfo
 
 from attacks.base import Attack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from clients.federated.plan import FederatedPlan
-from clients.wire.limits import Limit
+from clients.wire.limits import (
+    LEAST_RATE,
+    MOST_IMAGES,
+    MOST_RATE,
+    MOST_STEPS,
+    BelowOne,
+    Count,
+    Decay,
+    Images,
+    Limit,
+)
 from clients.wire.schema import fields_in, limit_of
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
-OR_UNKNOWN = ("probe_targets", "learning_rate", "local_epochs", "batch_size")
-_OF_PLANS = {name: limit for name, spec in fields_in(FederatedPlan).items() if (limit := limit_of(spec))}
-RANGES = {
-    **_OF_PLANS,
-    **{name: replace(_OF_PLANS[name], also=0) for name in OR_UNKNOWN},
-    "workers": Limit(0, 1024), "timeout": Limit(0.001, 1e9),
-}  # fmt: skip
 ENOUGH = 16
 """Images from which on a report gives a verdict."""
 
@@ -63,18 +67,18 @@ class AuditSettings:
     probe_attacks: str = "InvertingGradients(); LabelInference()"
     update_attacks: str = "LabelInference()"
     rounds: Collection[int] = (1,)
-    probe_images: int = 1
-    probe_targets: int = 0
-    learning_rate: float = 0.0
-    local_epochs: int = 0
-    batch_size: int = 0
-    momentum: float = 0.0
+    probe_images: Images = 1
+    probe_targets: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
+    learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE, also=0)] = 0.0
+    local_epochs: Annotated[int, Limit(1, MOST_STEPS, also=0)] = 0
+    batch_size: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
+    momentum: BelowOne = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
-    seed: int = 0
+    weight_decay: Decay = 0.0
+    seed: Count = 0
     share_images: bool = True
-    workers: int = 1
-    timeout: float = 600.0
+    workers: Annotated[int, Limit(0, 1024)] = 1
+    timeout: Annotated[float, Limit(0.001, 1e9)] = 600.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     go_on: bool = False
     canaries: bool = False
@@ -82,8 +86,8 @@ class AuditSettings:
     def __post_init__(self) -> None:
         name_of(self.model)
         object.__setattr__(self, "rounds", whole_rounds(self.rounds))
-        for one in fields(self):
-            object.__setattr__(self, one.name, _checked(one.name, getattr(self, one.name), str(one.type)))
+        for name, spec in fields_in(type(self)).items():
+            object.__setattr__(self, name, _checked(name, getattr(self, name), spec))
         if not isinstance(self.settings, Mapping):
             raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
         if self.nesterov and not self.momentum > 0:
@@ -117,15 +121,14 @@ class AuditSettings:
         )  # fmt: skip
 
 
-def _checked(name: str, value: Any, kind: str) -> Any:
-    """Convert a value to a plain Python value of the annotated type, because Flower cannot send NumPy numbers."""
-    if kind in ("bool", "str"):
-        if isinstance(value, bool if kind == "bool" else str):
-            return value
-        raise ValueError(f"{name} is {value!r}; allowed: {'True or False' if kind == 'bool' else 'a text'}")
-    if kind not in ("int", "float"):
+def _checked(name: str, value: Any, spec: FieldInfo) -> Any:
+    """Convert a value to a plain Python value of its field's type, because Flower cannot send NumPy numbers."""
+    kind, limit = spec.annotation, limit_of(spec)
+    if kind in (bool, str) and not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}; allowed: {'True or False' if kind is bool else 'a text'}")
+    if limit is None:
         return value
-    number = isinstance(value, Integral if kind == "int" else Real) and not isinstance(value, bool)
-    if not number or not RANGES[name].allows(value):
-        raise ValueError(f"{name} is {value!r}; allowed: a {'whole ' if kind == 'int' else ''}number, {RANGES[name]}")
-    return int(value) if kind == "int" else float(value)
+    number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if not number or not limit.allows(value):
+        raise ValueError(f"{name} is {value!r}; allowed: a {'whole ' if kind is int else ''}number, {limit}")
+    return int(value) if kind is int else float(value)
