@@ -114,7 +114,7 @@ def test_memory_grows_with_what_is_held() -> None:
     assert two - alone == 3 * program + memory.RUNTIME + peak(16)
     assert three - two == program + peak(16)
     assert required_bytes(few.but(batch_size=1600), data, peak, 2) - two == 2 * (peak(1600) - peak(16))
-    held_out = 1000 * 28 * 28 * 4
+    held_out = 800 * 28 * 28 * 4
     no_workers = required_bytes(few.but(attack_workers=0), data, peak, 2)
     assert two - no_workers == 2 * (program + held_out) + memory.ATTACK_STEPS * peak(1)
     once = few.but(defenses="Blur(std=2.0)")
