@@ -6,7 +6,7 @@
 Both trees do the same work side by side, in minutes. Compared are, up to rounding (1e-12) and without times:
 
 - **rows** of each run of ``RUNS``, with their threat cards, which may say more than before;
-- **numbers in the tables** of each run's page, and ``rows.csv``;
+- **cells with numbers** in the tables of each run's page, and ``rows.csv``;
 - what ``--json`` prints of ``run``, ``attack``, ``compare`` and ``check-app``, names that ``list`` prints, and files that
   ``search`` and ``protect`` write;
 - a run that was killed after its first round and resumed, and a run through Flower and Ray, beside the same run undisturbed.
@@ -72,8 +72,9 @@ COMMON = {
 }  # fmt: skip
 LENET = {"model": "lenet", "learning-rate-milestones": ""}
 MLP = {"model": "mlp", "width": 32, "learning-rate-milestones": ""}
-VIT = {"model": "vit", "width": 32, "depth": 2, "patch-size": 7}
-SPLIT = {"scenario": "split", **VIT, "batch-size": 16, "auxiliary-fraction": 0.3}
+SPLIT = {
+    "scenario": "split", "model": "vit", "width": 32, "depth": 2, "patch-size": 7, "batch-size": 16, "auxiliary-fraction": 0.3,
+}  # fmt: skip
 FACES = {"dataset": "photo-face", "train-limit": 0, "test-limit": 0, "image-size": 32, "auxiliary-fraction": 0.4}
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -96,8 +97,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "update-attacks": "LossThreshold()",
     },
     "normalised by batches": LENET | {
-        "model": "resnet20", "width": 4, "norm": "batch", "defenses": "SiloBN()", "probe-images": 2, "probe-attacks": SHORT,
-        "update-attacks": "",
+        "model": "resnet20", "width": 4, "norm": "batch", "defenses": "SiloBN()", "probe-images": 2,
+        "probe-attacks": quick("InvertingGradients", iterations=5), "update-attacks": "", "train-limit": 48, "test-limit": 20,
     },
     "protected images": LENET | {
         "defenses": "VisualMixer(window_lower=4, window_upper=16); ATS(policies='3-1-7+43-18-18'); InstaHide(num_mixed=2); "
@@ -111,7 +112,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "active-attacks": quick("ImprintLayer", "TrapWeights", "ClassFishing"),
         "aggregate-clients": "1,2", "aggregate-attacks": SHORT, "adaptive": "true",
     },
-    "updates of a transformer": VIT | {
+    "updates of a transformer": {
+        "model": "vit", "width": 32,
         "defenses": "", "probe-attacks": quick("PatchEmbeddingInversion"), "update-attacks": "", "learning-rate-milestones": "",
     },
     "members": MLP | {
@@ -256,12 +258,12 @@ def results_in(folder: Path) -> Found:
     with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
         table = [{key: value for key, value in row.items() if not UNTIMED.search(key)} for row in csv.DictReader(file)]
     page = Cells()
-    page.feed((folder / "report.html").read_text(encoding="utf-8"))
+    page.feed((folder / "report.html").read_text(encoding="utf-8").replace(str(folder), "FOLDER"))
     return {
         "rows": [{**row, "seconds": None, "computed_on": ""} for row in rows if "second" not in row["metric"]],
         "rows.csv": [row for row in table if "second" not in row.get("metric", "")],
         "page": Counter(
-            number for cell in page.cells if not UNTIMED.search(cell) for number in re.findall(r"-?\d+\.?\d*", cell)
+            text for cell in page.cells if re.search(r"\d", text := " ".join(cell.split())) and not UNTIMED.search(text)
         ),
     }
 

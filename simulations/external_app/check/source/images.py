@@ -16,7 +16,7 @@ LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Normalisation:
+class WrittenNormalisation:
     """Mean and standard deviation, one number for all channels or one for each, as the source writes them."""
 
     mean: Numbers
@@ -32,7 +32,7 @@ class Images:
     is a mapping with ``image_key`` and ``label_key`` ("" where they could not be seen), or a pair.
     """
 
-    normalisations: tuple[Normalisation, ...] = ()
+    normalisations: tuple[WrittenNormalisation, ...] = ()
     unreadable: tuple[str, ...] = ()
     augmentations: tuple[str, ...] = ()
     image_key: str = ""
@@ -40,14 +40,14 @@ class Images:
     pairs: bool = False
 
     @property
-    def normalisation(self) -> Normalisation | None:
+    def normalisation(self) -> WrittenNormalisation | None:
         """The only one; None where there are none or several."""
         return self.normalisations[0] if len(self.normalisations) == 1 else None
 
 
 def read_images(project: Project) -> Images:
     """Look through the files of the ClientApp."""
-    found: dict[tuple[Numbers, Numbers], Normalisation] = {}
+    found: dict[tuple[Numbers, Numbers], WrittenNormalisation] = {}
     unreadable, random = [], []
     for module, call in project.calls():
         full = module.full(call.func)
@@ -57,12 +57,12 @@ def read_images(project: Project) -> Images:
             if values is None:
                 unreadable.append(module.at(call))
             else:
-                found.setdefault(values, Normalisation(*values, module.at(call)))
+                found.setdefault(values, WrittenNormalisation(*values, module.at(call)))
         elif "transforms" in full and RANDOM.match(name):
             random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
-            found.setdefault(values, Normalisation(*values, module.at(node)))
+            found.setdefault(values, WrittenNormalisation(*values, module.at(node)))
     keys, pairs = _fields(project)
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]

@@ -22,7 +22,7 @@ Arrays = Sequence[Sequence[Any]]
 """Name, shape and type of each array."""
 
 
-class Built(NamedTuple):
+class BuiltModel(NamedTuple):
     """A model, and the call that made it.
 
     Attributes:
@@ -56,9 +56,9 @@ class Built(NamedTuple):
 
 
 @contextmanager
-def watched_models() -> Iterator[list[Built]]:
+def watched_models() -> Iterator[list[BuiltModel]]:
     """Note each model that a class or function gives meanwhile, the innermost call first."""
-    seen: list[Built] = []
+    seen: list[BuiltModel] = []
 
     def note(frame: FrameType, event: str, given: Any) -> None:
         if event != "return":
@@ -73,7 +73,7 @@ def watched_models() -> Iterator[list[Built]]:
         elif isinstance(model, nn.Module):
             maker = getattr(sys.modules.get(frame.f_globals.get("__name__", "")), name, None)
         if isinstance(model, nn.Module) and (arguments := _arguments(maker, frame)) is not None:
-            seen.append(Built(model, maker, arguments))
+            seen.append(BuiltModel(model, maker, arguments))
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -99,7 +99,7 @@ def _arguments(maker: Any, frame: FrameType) -> dict[str, Any] | None:
         return None
 
 
-def find_model(arrays: Arrays, seen: Sequence[Built], refused: list[str]) -> dict[str, Any]:
+def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -> dict[str, Any]:
     """The call whose model has the arrays that the server sends; reasons against an audit are added to ``refused``.
 
     Returns:
