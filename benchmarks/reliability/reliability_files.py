@@ -206,7 +206,7 @@ class Damaged:
             data = bytearray(draw.choice(OTHERS))
             self.said = f"holds {bytes(data[:40])!r}"
         elif how == "twice":
-            data += data
+            data *= 2
         elif how == "swapped":
             others = [one for one in path.parent.iterdir() if one.is_file() and one.suffix == path.suffix]
             other = draw.choice(sorted(others))
