@@ -32,18 +32,13 @@ class Settings(BaseModel):
         place: Where the values stand, for that exception; "" for settings of a run.
     """
 
-    model_config: ClassVar[ConfigDict] = {
-        **STRICT,
-        "alias_generator": key_of,
-        "validate_by_name": True,
-        "defer_build": True,
-    }
+    model_config: ClassVar[ConfigDict] = {**STRICT, "alias_generator": key_of, "defer_build": True}
     refused: ClassVar[type[ValueError]] = ValueError
     place: ClassVar[str] = ""
 
     def __init__(self, /, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**{key_of(name): value for name, value in values.items()})
         except ValidationError as error:
             raise self.refused(refusal(error, fields_of(type(self)), self.place)) from None
         self.check_together()
