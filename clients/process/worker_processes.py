@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
@@ -47,5 +48,6 @@ def _begin() -> None:
     """A process of one thread, which ends with its command: else it would keep the locks of a folder."""
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C, which a terminal sends to all, is for the command
     torch.set_num_threads(1)
     end_with_parent()

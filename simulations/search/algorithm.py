@@ -22,7 +22,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from clients.data.card import DataCard
 from clients.process.worker_processes import in_workers
 from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
@@ -131,7 +130,7 @@ class PolicySearch:
     @functools.cached_property
     def channels(self) -> int:
         """Channels of the images."""
-        return DataCard.of(self.search.plan().load_data()).input_shape[0]
+        return self.search.plan().load_data().input_shape[0]
 
     @property
     def least(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from typing import NamedTuple
@@ -36,7 +35,7 @@ from strategies.training.central_training import DivergedError, train_alone
 ACCURACY_BATCHES, ACCURACY_IMAGES = 10, 128
 """Batches of S_acc, each with an initialisation of its own, and images of each at most, all of different classes."""
 MOST_KEPT = 1 << 29
-"""Bytes of the gradients at the noise that are kept for all policies; a larger model's are made again for each."""
+"""Bytes of the gradients at the noise, which no policy changes; a larger model's are made again for each policy."""
 HIGHEST_IDENTITY = 0.99
 """Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
 HIGHEST_LOSS = 2.0
@@ -64,24 +63,22 @@ class Scores(NamedTuple):
 
 
 class Scorer:
-    """Score policies; a policy has the same score in every process and order.
-
-    Args:
-        search: The settings.
-        weights: Of the semi-trained model.
-    """
+    """Score policies by the weights of a semi-trained model; a policy has the same score in every process and order."""
 
     def __init__(self, search: Search, weights: dict[str, Tensor]) -> None:
         self.search, self.plan = search, search.plan()
-        self.data = self.plan.load_data()
-        self.card, images = DataCard.of(self.data), self.data.train.images
-        self.gradients = ExampleGradients(load_weights(self.plan.build_model(), weights).to(device()))
-        _, scored = positions(search, self.data)
+        data = self.plan.load_data()
+        self.card, images = DataCard.of(data), data.train.images
+        model = load_weights(self.plan.build_model(), weights).to(device())
+        self.gradients = ExampleGradients(model)
+        _, scored = positions(search, data)
         self.clean = to_float(images[scored])
-        self.targets = F.one_hot(self.data.train.labels[scored], self.data.num_classes).float().to(device())
+        self.targets = F.one_hot(data.train.labels[scored], data.num_classes).float().to(device())
         noise = torch.rand(self.clean.shape, generator=generator_for("search", search.seed, "noise"))
         self.noise = normalise(noise.to(device()), self.card)
-        self._batches = [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(search, self.data)]
+        size = 4 * len(noise) * sum(parameter.numel() for parameter in model.parameters())
+        self._starts = self.gradients.of(self.noise, self.targets) if size <= MOST_KEPT else []
+        self._batches = [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(search, data)]
 
     def __call__(self, policy: Policy, least: float | None) -> Scores:
         """Score a policy; the empty one transforms nothing. S_pri is not computed for an S_acc below ``least``.
@@ -119,26 +116,17 @@ class Scorer:
 
     def curves(self, policy: Policy) -> Similarities:
         """(images, path-steps) of each measure: GradSim on each image's path."""
-        steps, protected = self.search.path_steps, self.protected(policy)
+        protected, steps = self.protected(policy), self.search.path_steps
         found = similarity_curves(self.gradients, protected, self.noise, self.targets, steps, self._starts)
         return Similarities(*(measure.cpu() for measure in found))
 
-    def protected(self, policy: Policy, draw: int = 0) -> Tensor:
-        """T(x) of the images of S_pri, normalised, with the signs of a draw."""
-        return normalise(transformed(self.search, self.clean, policy, "privacy", draw).to(device()), self.card)
-
-    @functools.cached_property
-    def _starts(self) -> list[Tensor]:
-        """The gradients at the noise, which no policy changes; none where they would take too much memory."""
-        size = sum(parameter.numel() for parameter in self.gradients.model.parameters()) * len(self.noise) * 4
-        return self.gradients.of(self.noise, self.targets) if size <= MOST_KEPT else []
+    def protected(self, policy: Policy) -> Tensor:
+        """T(x) of the images of S_pri, normalised."""
+        return normalise(transformed(self.search, self.clean, policy, "privacy", 0).to(device()), self.card)
 
 
 def transformed(search: Search, images: Tensor, policy: Policy, *key: str | int) -> Tensor:
-    """Images (B, C, H, W) in [0, 1] under a policy.
-
-    Signs depend on the place alone, so that policies of the same length are compared on the same draws.
-    """
+    """Images (B, C, H, W) in [0, 1] under a policy; signs depend on the key alone: policies of one length have the same draws."""
     if not policy:
         return images
     generator = generator_for("search", search.seed, *key)
@@ -219,13 +207,10 @@ def _degenerate(search: Search, why: str) -> DegenerateModelError:
 
 
 def check(search: Search) -> str:
-    """Refuse what cannot be scored before anything is trained, and return a digest of all that scores depend on beside settings.
+    """Raise ``ConfigError``, naming the setting, for what cannot be scored; returns a digest of the data that scores depend on.
 
     Scores on different images must not be mixed: the digest is of the labels, which decide the choice, of the chosen images, and of
     the normalisation.
-
-    Raises:
-        ConfigError: Naming the setting.
     """
     plan = search.plan()
     try_dataset("dataset", plan.dataset)

@@ -34,11 +34,11 @@ MOST_EXAMPLES = 32
 
 
 class Similarities(NamedTuple):
-    """Similarity of gradients by the two measures named GradSim; the same shape and range, [-1, 1].
+    """Similarity of gradients by the two measures named GradSim, in [-1, 1].
 
     Attributes:
-        whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5 of ATS).
-        per_tensor: The unweighted mean over parameter tensors of their own cosines, which the authors' released code computes.
+        whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5).
+        per_tensor: The unweighted mean over parameter tensors of their own cosines (released code).
     """
 
     whole: Tensor
@@ -134,7 +134,7 @@ def similarity_curves(
         noise: x_0, the same shape, normalised.
         targets: (I, K), class probabilities.
         steps: K of Eq. 7.
-        starts: The gradients at the noise, which no policy changes.
+        starts: The gradients at the noise, where they are known.
 
     Returns:
         (I, steps) of each measure: at j = 0 .. steps - 1. At j = steps it is 1.
