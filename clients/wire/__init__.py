@@ -1,1 +1,1 @@
-"""Data that cross the wire, read and checked: records, texts, limits of numbers."""
+"""Data that cross the wire, read and checked: records, texts, ranges, and the models that declare them."""
