@@ -10,14 +10,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from attacks.metrics.metric import IMAGES
-from simulations.compare.groups import Group
-from simulations.compare.next_runs import what_next
+from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.line import Line
-from simulations.report.drawing.dots import Dot, DotRow, rows_of_dots
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import BROAD, NARROW
+from simulations.report.drawing.plots import Dot, DotRow, for_screens, rows_of_dots
 from simulations.report.page.page import render
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
@@ -247,18 +245,14 @@ def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
             for seed, value in share.by_seed.items()
             for why in [one.doubted.get(seed, "")]
         ]
-        ends = None if share.low is None or share.high is None else (share.low, share.high)
-        rows.append(DotRow(name, look, dots, ends))
+        rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return []
     titles, spoken = (
         ("Images recovered", "One mark per seed"),
         "Share of recovered images of each seed, one row per defence",
     )
-    return [
-        (screen, rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken, width))
-        for screen, width in (("broad", BROAD), ("narrow", NARROW))
-    ]
+    return for_screens(lambda width: rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken, width))
 
 
 def _concluded(rows: Sequence[Side]) -> list[str]:

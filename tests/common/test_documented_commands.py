@@ -11,7 +11,7 @@ import typer
 from simulations.cli import _pair, app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.report.page.glossary import GLOSSARY
+from simulations.report.page.page import GLOSSARY
 from simulations.search.settings import keys as search_settings
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages

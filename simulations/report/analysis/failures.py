@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_of
-from simulations.report.studies.rows import read_rows
+from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.recorder import FIT
@@ -40,12 +38,13 @@ class Failure:
 
 def failures(rows: Sequence[Row]) -> list[Failure]:
     """Failed and refused rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.status in ("failed", "refused") or row.failures:
-            client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
-            message = row.message or "; ".join(each_once(row.card.attack_failures))
-            groups[row.defense, shown_name(row.role, row.attack) or client, row.seed, message].append(row)
+
+    def reason(row: Row) -> tuple[str, str, int, str]:
+        client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
+        message = row.message or "; ".join(each_once(row.card.attack_failures))
+        return row.defense, shown_name(row.role, row.attack) or client, row.seed, message
+
+    groups = grouped((row for row in rows if row.status in ("failed", "refused") or row.failures), reason)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
         for (defense, what, seed, message), of in groups.items()
@@ -54,19 +53,14 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
 
 def each_once(reasons: Sequence[str]) -> list[str]:
     """The first of all reasons that differ in their numbers alone, and the count of the others."""
-    alike: dict[str, list[str]] = defaultdict(list)
-    for reason in reasons:
-        alike[NUMBER.sub("", reason)].append(reason)
+    alike = grouped(reasons, lambda reason: NUMBER.sub("", reason))
     return [of[0] + (f" (and {len(of) - 1} more with other numbers)" if len(of) > 1 else "") for of in alike.values()]
 
 
 def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
     """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
-    trials: dict[tuple[int, bool], int] = defaultdict(int)
-    for row in rows:
-        at = row.round, row.final
-        trials[at] = max(row.failures, trials[at])
-    return tuple(round_mark(*at) for at in sorted(trials)), sum(trials.values())
+    trials = grouped(rows, lambda row: (row.round, row.final))
+    return tuple(round_mark(*at) for at in sorted(trials)), sum(max(r.failures for r in of) for of in trials.values())
 
 
 def failed_attacks(directory: Path) -> list[Failure]:

@@ -7,16 +7,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.training import EPSILON_BY
 from defenses.neighbours import level_of
-from simulations.report.analysis.accountants import accountants_text
+from defenses.training.accounting import MEANING
 from simulations.report.analysis.readability import image_score
 from simulations.report.analysis.windows import WindowCounts
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import Cell, Count
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
-from strategies.external_app.claim import Claim
-from strategies.external_app.reported_accuracy import AppAccuracy
+from simulations.report.studies.study import Study
+from simulations.report.text import two
+from strategies.external_app.claim import AppAccuracy, Claim
 from strategies.federated.shown_epsilon import ShownEpsilon
+
+SAME = 1e-6
+"""Relative difference up to which an accountant's epsilon is the claimed one."""
+
+
+def epsilon_by_accountant(study: Study, defense: str) -> dict[str, float]:
+    """Name of an accountant -> the largest epsilon of all rounds; empty where clients report none."""
+    found = {}
+    for name in MEANING:
+        series = study.series(defense, f"{EPSILON_BY.name}{name}").values()
+        if values := [score.mean for score in series if score.mean is not None]:
+            found[name] = max(values)
+    return found
+
+
+def accountants_text(found: Mapping[str, float], claimed: float | None) -> str:
+    """Each accountant's epsilon and what it is; "" without any. That of the claim is named."""
+    if not found:
+        return ""
+    of = next((name for name, value in found.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
+    texts = [
+        f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{MEANING[name]})"
+        for name, value in found.items()
+    ]
+    return f"epsilon by accountant: {', '.join(texts)}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +79,7 @@ class Line:
         windows: Windows that VisualMixer shuffled and their VFE, where clients counted them.
         reading: Of rows of a table, the attack that has most cells right; None for images.
         attributes: The attack that reads the sensitive attribute best; None where none was run.
-        probe: The strongest among attacks on one-step probes, where the scenario knows such; see ``real_updates``.
+        probe: The strongest among attacks on one-step probes, where the scenario knows such; see ``analysis.adaptive``.
         update: The strongest among attacks on updates that training sends; ``update_attacks``: their number, of any kind.
         cells: All attacks, without upper bounds.
         apart: In words, the adversaries whose results stand in sections of their own.
@@ -128,6 +155,26 @@ class Line:
     def found_members(self) -> Score | None:
         """The score of ``membership_rate``."""
         return self.membership_rate.scores[MEMBERSHIP_TPR.of()] if self.membership_rate else None
+
+    @property
+    def recovered(self) -> Count | None:
+        """(k, n): the strongest attack recovered k of n images."""
+        return self.strongest.recovered if self.strongest else None
+
+    @property
+    def validated(self) -> Count | None:
+        """``recovered``, where the attack is validated."""
+        return self.strongest.recovered if self.strongest and self.strongest.status == "ok" else None
+
+    @property
+    def share(self) -> float:
+        """The share of images that the strongest attack recovered."""
+        return (self.strongest.share.mean or 0.0) if self.strongest and self.strongest.share else 0.0
+
+    @property
+    def picked(self) -> Count | None:
+        """(k, n): the strongest attack identified k of n images."""
+        return self.strongest.picked if self.strongest else None
 
     @property
     def leading(self) -> tuple[Cell, ...]:

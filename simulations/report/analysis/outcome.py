@@ -18,8 +18,7 @@ from simulations.report.analysis.shown import audit_text
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.text import dagger, percent, percentage, points, two, within
-from strategies.external_app.claim import Claim
-from strategies.external_app.reported_accuracy import AppAccuracy
+from strategies.external_app.claim import AppAccuracy, Claim
 from strategies.federated.shown_epsilon import ShownEpsilon
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
@@ -229,7 +228,7 @@ def _right(cell: Cell | None) -> dict[str, Any]:
         return {"recovered": recovered, "attacked": attacked, **about, **ends}
     for metric, of in OTHER.items():
         if score := cell.scores.get(metric):
-            null = max(cell.null_scores.get(metric, {}).values(), default=None)
+            null = cell.null(metric)
             ends = {"share": score.mean, "low": score.low, "high": score.high}
             return {"of": of, "null": null, **about, "status": score.status, **ends}
     return about

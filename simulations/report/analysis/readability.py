@@ -9,7 +9,7 @@ from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
 from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.score import Score
+from simulations.report.studies.score import Score, Scored
 
 MOST = 0.5
 """Share of the images that must be recovered before all are called readable."""
@@ -50,7 +50,7 @@ def readability(cell: Cell | None) -> Readability:
     return Readability.NOT_RECOVERED if score.status == "ok" and mean <= bar else Readability.UNKNOWN
 
 
-def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | None:
+def _scored(cell: Cell | None) -> tuple[Scored, Score, float, float] | None:
     """(metric and reference, score, its mean, the best null guess's) that a verdict is of; None where there can be none."""
     of = next((one.decides for one in (IMAGES, CELLS, ATTRIBUTES) if cell and one.scored(cell.scores)), None)
     if cell is None or of is None:
@@ -58,7 +58,7 @@ def _scored(cell: Cell | None) -> tuple[tuple[str, str], Score, float, float] | 
     score = cell.scores[of]
     if score.mean is None or score.all_failed or score.n < LEAST_IMAGES or cell.too_few:
         return None
-    return of, score, score.mean, max(cell.null_scores.get(of, {}).values(), default=0.0)
+    return of, score, score.mean, cell.null(of) or 0.0
 
 
 def lead(cells: Sequence[Cell]) -> Cell | None:

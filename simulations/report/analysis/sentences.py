@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, Family
+from simulations.report.analysis.adaptive import stand_ins
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.real_updates import stand_ins
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.recovery import BestImage
@@ -193,7 +193,7 @@ def _guessed(cell: Cell, what: str = f" of the values of {ATTRIBUTES.attacked}")
 def _shared(cell: Cell, of: Family, what: str, one: str, blind: str) -> str:
     """A share of right guesses ``what`` with n in ``one``, beside what the null baseline ``blind`` has right."""
     score = cell.scores[of.decides]
-    null = max(cell.null_scores.get(of.decides, {}).values(), default=None)
+    null = cell.null(of.decides)
     shown = f"{100 * (score.mean or 0):.1f} %{what} (n = {score.n} {one}s"
     # Of one attribute an image has all or nothing.
     shown += f", worst {one} {100 * score.worst:.1f} %)" if of is CELLS and score.worst is not None else ")"

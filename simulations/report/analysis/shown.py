@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.gaussian_bounds import INDEPENDENT
 from attacks.metrics.training import EPSILON_SHOWN
-from defenses.neighbours import ADD_OR_REMOVE, CLIENT_LEVEL, level_of
+from defenses.neighbours import CLIENT_LEVEL, level_of
 from simulations.report.studies.study import Study
 from simulations.report.text import brief, capital, two
 from simulations.run_folder.rows import Row
@@ -28,8 +27,7 @@ MOST_NAMED = 4
 def shown_epsilon(study: Study, defense: str) -> ShownEpsilon | None:
     """The audit of a defence; of several seeds the one nearest to a refutation, or furthest beyond it. None where none ran."""
     found = (ShownEpsilon.from_json(row.extra.get(AUDIT)) for row in _rows(study, defense))
-    named = neighbours_of(study, defense)
-    return ShownEpsilon.strongest([_with_neighbours(one, named) for one in found if one is not None])
+    return ShownEpsilon.strongest([one for one in found if one is not None])
 
 
 def canaries_in(study: Study, defense: str) -> str:
@@ -49,19 +47,6 @@ def neighbours_of(study: Study, defense: str) -> str:
     return next((row.neighbours for row in study.rows if row.defense == defense and row.neighbours), "")
 
 
-def level_text(level: str, neighbours: str) -> str:
-    """What an epsilon protects and its neighbours, such as "client-level, replace-client"; "" where neither is known."""
-    return ", ".join(filter(None, (level, neighbours)))
-
-
-def _with_neighbours(shown: ShownEpsilon, named: str) -> ShownEpsilon:
-    """The audit with its neighbours, which older rows do not name."""
-    if shown.neighbours:
-        return shown
-    # Canaries of an external app are examples that a coin adds or removes.
-    return replace(shown, neighbours=named or (ADD_OR_REMOVE if shown.covers else ""))
-
-
 def audit_warnings(study: Study, defense: str) -> list[str]:
     """That a claim is refuted, or that a bound of some seeds is above it, and why an audit has no result."""
     shown = shown_epsilon(study, defense)
@@ -77,7 +62,7 @@ def audit_text(shown: ShownEpsilon) -> str:
     if math.isinf(shown.claimed):
         said = ["no finite epsilon is claimed."]
     else:
-        of = level_text(shown.level, shown.neighbours)
+        of = ", ".join(filter(None, (shown.level, shown.neighbours)))
         said = [f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}{f' ({of})' if of else ''}."]
     number = f"{shown.canaries} {'canary' if shown.canaries == 1 else 'canaries'}"
     confidence = f"{shown.confidence * 100:.4g} % confidence"

@@ -9,12 +9,9 @@ from typing import Any
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from attacks.metrics.training import TEST_ACCURACY
-from simulations.report.analysis.accountants import epsilon_by_accountant
-from simulations.report.analysis.accuracy_change import accuracy_change
-from simulations.report.analysis.adaptive import adaptive_caveats
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.adaptive import adaptive_caveats, apart, once_per_update, untested_on_updates
+from simulations.report.analysis.line import Line, epsilon_by_accountant
 from simulations.report.analysis.readability import lead
-from simulations.report.analysis.real_updates import apart, once_per_update, untested_on_updates
 from simulations.report.analysis.shown import (
     CLIENTS,
     NO_COST,
@@ -26,12 +23,59 @@ from simulations.report.analysis.shown import (
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words
-from simulations.report.studies.score import PARTLY_FAILED, Score
+from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels
-from strategies.external_app.claim import CLAIMED, Claim
-from strategies.external_app.reported_accuracy import REPORTED, AppAccuracy
+from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
+
+
+def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
+    """Accuracy as deployed, less that of no defence in the same round and seeds; in [-1, 1]. None without a common seed.
+
+    Both are taken as of different test images (Newcombe 1998, method 10). As they are of the same ones, the interval is rather
+    too wide than too narrow. Over several seeds it is Student's t of their differences, and never narrower than that of one
+    seed's images, because all seeds test the same ones.
+    """
+    plain, deployed = _by_seed(study, "", at), _by_seed(study, defense, at)
+    seeds = sorted(plain.keys() & deployed.keys())
+    if not seeds:
+        return None
+    changes = {seed: _value(deployed[seed]) - _value(plain[seed]) for seed in seeds}
+    shares = [
+        (_mean([_value(of[seed]) for seed in seeds]), min(of[seed].n for seed in seeds)) for of in (deployed, plain)
+    ]
+    ends = [interval(list(changes.values()))] if len(seeds) > 1 else []
+    if all(0 <= share <= 1 <= n for share, n in shares):
+        ends.append(newcombe(*shares))
+    return Score(
+        mean=_mean(list(changes.values())),
+        low=max(min(lows), -1.0) if (lows := [low for low, _ in ends if low is not None]) else None,
+        high=min(max(highs), 1.0) if (highs := [high for _, high in ends if high is not None]) else None,
+        n=sum(deployed[seed].n for seed in seeds),
+        by_seed=changes,
+    )
+
+
+def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, Row]:
+    """Seed -> the row of its accuracy as deployed: on protected images where test images are protected, too."""
+    rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", TEST_ACCURACY.name, at)]
+    clean, protected = (
+        {row.seed: row for row in rows if row.reference == of and row.value is not None}
+        for of in ("original", "transformed")
+    )
+    return clean | protected
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _value(row: Row) -> float:
+    assert row.value is not None
+    return row.value
+
 
 INITIAL_AVERAGES = (
     "tests of membership read models with the initial running averages of BatchNorm, because clients keep theirs: a membership AUC "
@@ -41,7 +85,7 @@ INITIAL_AVERAGES = (
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
-def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -> Cell | None:
+def strongest(cells: Sequence[Cell], metric: Scored = IMAGES.decides) -> Cell | None:
     """The strongest attack: on images by ``readability.lead``, else by another deciding score. Upper bounds do not count.
 
     An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
@@ -53,11 +97,11 @@ def strongest(cells: Sequence[Cell], metric: tuple[str, str] = IMAGES.decides) -
     return max(scored, key=lambda cell: _strength(cell, metric), default=None)
 
 
-def _strength(cell: Cell, metric: tuple[str, str]) -> tuple[bool, bool, bool, float]:
+def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
     score, leaks = cell.scores[metric], metric in cell.leaking
     height = score.mean or 0.0
     if metric == LABELS.decides:
-        height -= max(cell.null_scores.get(metric, {}).values(), default=0.0)
+        height -= cell.null(metric) or 0.0
     return leaks, not score.all_failed, leaks or score.status == "ok", height
 
 
@@ -174,7 +218,7 @@ def _untaught(study: Study, at: int | None) -> str:
     return f"the model has not learned without a defence (accuracy {shown}): the cost of a defence cannot be measured"
 
 
-def _cost(study: Study, defense: str, metric: str) -> tuple[float | None, float | None]:
+def _cost(study: Study, defense: str, metric: str) -> Range:
     """Mean over rounds, and its ratio to no defence."""
     own, plain = study.over_rounds(defense, metric), study.over_rounds("", metric)
     return own, own / plain if own is not None and plain else None

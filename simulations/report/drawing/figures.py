@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
-from simulations.report.drawing.domains import inside, share_bounds, spread
-from simulations.report.drawing.looks import Look
+from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.stages import strengths
 from simulations.report.text import count, percentage, plain, two, whole_percent, within
+
+LARGEST = 1e12
+"""Numbers beyond this (a diverged loss, the PSNR of an exact copy) do not stretch an axis."""
+
+
+def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
+    """A domain that holds all finite values, with some margin, never narrower than ``least``."""
+    finite = [value for value in values if value is not None and abs(value) < LARGEST]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    air = max(pad * (high - low), (least - (high - low)) / 2)
+    return low - air, high + air
+
+
+def share_bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
+    """``bounds`` of shares, within [0, 1]."""
+    low, high = bounds(values, pad, least)
+    return max(low, 0.0), min(high, 1.0)
+
+
+def inside(value: float, domain: tuple[float, float]) -> float:
+    """``value``, or the end of the domain beyond which it lies: infinite values are drawn at the edge."""
+    return min(max(value, domain[0]), domain[1])
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move label positions nearer than ``gap`` apart, in order and inside [low, high].
+
+    Too many labels for the space share it evenly.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    gap = min(gap, (high - low) / max(len(wanted) - 1, 1))
+    placed = [0.0] * len(wanted)
+    floor = low
+    for index in order:
+        placed[index] = max(wanted[index], floor)
+        floor = placed[index] + gap
+    ceiling = high
+    for index in reversed(order):
+        placed[index] = min(placed[index], ceiling)
+        ceiling = placed[index] - gap
+    return placed
+
 
 WIDE = 500.0
 """A drawing that is wider than this is for large screens."""
@@ -65,7 +106,7 @@ def strip(point: Point, chance: float | None, look: Look) -> Markup:
         return canvas.svg(spoken)
 
 
-def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mapping[str, Look], width: float) -> Markup:
+def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces, width: float) -> Markup:
     """Accuracy against the share of images that the strongest attack recovered; bottom right is better.
 
     Args:
@@ -101,9 +142,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Mappin
         )
 
 
-def _names(
-    canvas: Canvas, points: Mapping[str, Point], spent: Mapping[str, float], faces: Mapping[str, Look], up: Domain
-) -> None:
+def _names(canvas: Canvas, points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces, up: Domain) -> None:
     """Names beside the points, moved so that they cover neither each other nor points where there is room; see ``keep_apart``."""
     texts = []
     named = dict(list(points.items())[:MOST_NAMED])
@@ -154,7 +193,7 @@ ROUNDS = Across()
 
 def curves(
     series: Mapping[str, Sequence[Point]],
-    faces: Mapping[str, Look],
+    faces: Faces,
     width: float,
     y_title: str,
     show_y: Callable[[float], str],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from defenses.training.dp_sgd import DPSGD
@@ -29,6 +29,8 @@ class Look:
     shape: str
 
 
+Faces = Mapping[str, Look]
+"""Defence, or what else a chart compares -> its look."""
 COLORS = 5
 """Hues for defences besides "no defence" and DP-SGD, see ``style.py``."""
 SHADES = 2

@@ -12,6 +12,7 @@ from typing import Any
 
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.rows import grouped
 from simulations.report.text import round_name, short_names, signed
 
 EVERY, BEST = (24, 6), (2, 0)
@@ -117,9 +118,7 @@ def grids(
     noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it. ``kept``: targets of the
     first round and of each other round; of 0 targets there is no grid.
     """
-    groups: dict[tuple[str, int], list[Picture]] = defaultdict(list)
-    for picture in pictures:
-        groups[picture.defense, picture.round].append(picture)
+    groups = grouped(pictures, lambda one: (one.defense, one.round))
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
@@ -169,9 +168,7 @@ def _grid(
     embed: Embedder,
     unranked: Collection[str],
 ) -> Grid:
-    targets: dict[tuple[Any, ...], list[Picture]] = defaultdict(list)
-    for picture in pictures:
-        targets[picture.target].append(picture)
+    targets = grouped(pictures, lambda one: one.target)
     attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
     attacked = {target: [one for one in of if one.guess not in unranked] for target, of in targets.items()}
     first = sorted(targets, key=lambda target: _rank(attacked[target]), reverse=True)
@@ -210,12 +207,11 @@ def captioned(
     pictures: Sequence[Picture], kinds: Mapping[str, Sequence[str]], embed: Embedder
 ) -> dict[str, list[Strip]]:
     """Defence -> strips of the pictures of an observation in ``kinds``: one for each round and target, kinds in that order."""
-    groups: dict[tuple[str, int, tuple[Any, ...]], dict[str, Picture]] = defaultdict(dict)
-    for picture in pictures:
-        if picture.kind in kinds.get(picture.observation, ()):
-            groups[picture.defense, picture.round, picture.target][picture.kind] = picture
+    own = [one for one in pictures if one.kind in kinds.get(one.observation, ())]
+    groups = grouped(own, lambda one: (one.defense, one.round, one.target))
     found: dict[str, list[Strip]] = defaultdict(list)
-    for (defense, _, target), of in sorted(groups.items(), key=lambda item: (item[0][1], item[0][2])):
+    for (defense, _, target), each in sorted(groups.items(), key=lambda item: item[0][1:]):
+        of = {one.kind: one for one in each}
         order = [kind for known in kinds.values() for kind in known if kind in of]
         tiles = tuple(Tile(kind.replace("-", " "), kind, embed(of[kind].file)) for kind in order)
         found[defense].append(Strip(of[order[0]].caption or _named(target), tiles))
@@ -224,9 +220,7 @@ def captioned(
 
 def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]]:
     """Defence -> ``SHOWN_DRAWINGS`` evenly spaced class representatives per attack and client, of the last round."""
-    groups: dict[tuple[str, str, str, tuple[Any, ...]], list[Picture]] = defaultdict(list)
-    for picture in pictures:
-        groups[picture.defense, picture.attack, picture.observation, picture.target[:3]].append(picture)
+    groups = grouped(pictures, lambda one: (one.defense, one.attack, one.observation, one.target[:3]))
     found: dict[str, list[Strip]] = defaultdict(list)
     for (defense, attack, _, whose), of in groups.items():
         latest = max(picture.round for picture in of)

@@ -5,22 +5,110 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from attacks.metrics.metric import IMAGES, LABELS
-from attacks.metrics.training import EPSILON, TEST_ACCURACY
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.line import Line
-from simulations.report.drawing.domains import bounds, share_bounds
-from simulations.report.drawing.dots import Dot, DotRow, rows_of_dots
-from simulations.report.drawing.figures import Point, curves, plane, strip
-from simulations.report.drawing.looks import Look, is_dp_sgd
+from simulations.report.drawing.canvas import Canvas, Mark, paint, style
+from simulations.report.drawing.figures import WIDE, Domain, Point, bounds, curves, plane, share_bounds, strip
+from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.recovery import LEAST_GAIN
-from simulations.report.studies.score import Score
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import Range, Score, Scored
 from simulations.report.studies.study import Study
+from simulations.report.text import count
+
+MOST_ROWS = 24
+"""Rows that are drawn: more are not compared by eye."""
+MOST_DOTS = 400
+"""Dots of a row that are drawn; of more, evenly spaced ones in their order, so that the distribution stays."""
+LANES = 5
+"""Heights that the dots of a row take in turn, so that equal ones can be told apart."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A mark at ``x``, filled if ``full``, hollow otherwise; ``tip`` is its tooltip."""
+
+    x: float
+    full: bool
+    tip: str
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A row: its heading, the look of its marks, its dots in rising order, and an interval of their mean, if any."""
+
+    name: str
+    look: Look
+    dots: Sequence[Dot]
+    interval: tuple[float, float] | None = None
+
+
+def rows_of_dots(
+    rows: Sequence[DotRow],
+    domain: Domain,
+    titles: Scored,
+    show: Callable[[float], str],
+    spoken: str,
+    width: float,
+    lines: Mapping[float, str] | None = None,
+) -> Markup:
+    """A chart with one row per defence.
+
+    Args:
+        rows: From top to bottom; ``MOST_ROWS`` are drawn.
+        domain: Lower and upper end of the axis.
+        titles: What the axis is, and what a mark is.
+        show: Tick label of a value.
+        spoken: What the chart shows, for those who hear it.
+        width: Width of the drawing.
+        lines: Values with a vertical line -> matplotlib's style of it.
+    """
+    drawn = rows[:MOST_ROWS]
+    with style(axes_grid=False):
+        canvas = Canvas(width, 70 + 44 * len(drawn))
+        canvas.axes.set(xlim=domain, ylim=(len(drawn) - 0.45, -0.75))
+        canvas.titles(*titles)
+        canvas.ticks(8 if width > WIDE else 5, 2, show, show)
+        canvas.axes.set_yticks([])
+        for value, dashes in (lines or {}).items():
+            canvas.axes.axvline(value, color=paint("var(--soft)"), linewidth=1, linestyle=dashes)
+        for at, row in enumerate(drawn):
+            if at:
+                canvas.axes.axhline(at - 0.7, color=paint("var(--rule)"), linewidth=1)
+            canvas.name(row.name, domain[0], at - 0.42, row.look.color)
+            if row.interval:
+                canvas.bars([(row.interval[0], at + 0.1, row.interval[1], at + 0.1)], row.look.color, 3.0)
+            canvas.marks(_marks(row, at))
+        if more := len(rows) - len(drawn):
+            canvas.note(f"{count(more, 'more row')} not drawn")
+        return canvas.svg(spoken)
+
+
+def _marks(row: DotRow, at: int) -> list[Mark]:
+    lanes = 1 if row.interval else LANES
+    return [
+        Mark(dot.x, at + 0.1 + (0.4 * (place % lanes) / lanes - 0.16 if lanes > 1 else 0), row.look.shape, row.look.color,
+             dot.tip, not dot.full, 6.5)
+        for place, dot in enumerate(_thinned(row.dots))
+    ]  # fmt: skip
+
+
+def _thinned(dots: Sequence[Dot]) -> list[Dot]:
+    """At most ``MOST_DOTS``, evenly spaced in their order; full ones stay where they are no more than half as many."""
+    full = [dot for dot in dots if dot.full]
+    if 2 * len(full) > MOST_DOTS:
+        return list(dots[:: -(-len(dots) // MOST_DOTS)])
+    hollow = [dot for dot in dots if not dot.full]
+    step = max(1, -(-len(hollow) // (MOST_DOTS - len(full))))
+    return sorted([*full, *hollow[::step]], key=lambda dot: dot.x)
+
 
 BROAD, NARROW = 1120.0, 350.0
 """Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
@@ -33,9 +121,16 @@ LEAST_ROUNDS = 3
 
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
+Charts = list[tuple[str, Markup]]
+"""Kind of screen, or caption, and drawing."""
 
 
-def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup]:
+def for_screens(draw: Callable[[float], Markup]) -> Charts:
+    """A chart for large and for small screens; ``draw`` gets its width."""
+    return [(screen, draw(width)) for screen, width in (("broad", BROAD), ("narrow", NARROW))]
+
+
+def strips(lines: Sequence[Line], faces: Faces) -> dict[str, Markup]:
     """Defence -> the strip beside its headline; all share the axis from 0 to 100 %."""
     drawn = {}
     for line in lines[:MOST_STRIPS]:
@@ -46,7 +141,7 @@ def strips(lines: Sequence[Line], faces: Mapping[str, Look]) -> dict[str, Markup
     return drawn
 
 
-def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def planes(lines: Sequence[Line], faces: Faces) -> Charts:
     """The privacy/accuracy plane for large and small screens; empty while no defence has both numbers."""
     points, spent = {}, {}
     for line in lines:
@@ -56,9 +151,7 @@ def planes(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, 
             points[line.defense] = _point(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
             if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
                 spent[line.defense] = line.epsilon
-    if not points:
-        return []
-    return [(name, plane(points, spent, faces, width)) for name, width in (("broad", BROAD), ("narrow", NARROW))]
+    return for_screens(lambda width: plane(points, spent, faces, width)) if points else []
 
 
 def recovered_by(cell: Cell, before: str) -> str:
@@ -67,7 +160,7 @@ def recovered_by(cell: Cell, before: str) -> str:
     return f"{before}, {recovered} of {n} recovered by {cell.attack}, {text.round_name(cell.round, cell.final)}"
 
 
-def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def accuracy(study: Study, faces: Faces) -> Charts:
     """Test accuracy as deployed over rounds, for large and small screens."""
     series: Series = {}
     for defense in study.pipelines:
@@ -84,52 +177,11 @@ def accuracy(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]
     if not series:
         return []
     domain = share_bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
-    title = "Test accuracy as deployed"
-    return [
-        (name, curves(series, faces, width, title, text.whole_percent, (), domain, study.final_rounds))
-        for name, width in (("broad", BROAD), ("narrow", NARROW))
-    ]
+    how = "Test accuracy as deployed", text.whole_percent, (), domain, study.final_rounds
+    return for_screens(lambda width: curves(series, faces, width, *how))
 
 
-def spent(study: Study) -> dict[str, dict[int, Score]]:
-    """Defence -> round -> epsilon, where it has a finite bound in ``LEAST_ROUNDS`` rounds or more."""
-    found: dict[str, dict[int, Score]] = {}
-    for defense in study.pipelines:
-        series = study.series(defense, EPSILON.name)
-        known = {at: one for at, one in series.items() if one.mean is not None and math.isfinite(one.mean)}
-        if len(known) >= LEAST_ROUNDS and max(series) in known:
-            found[defense] = known
-    return found
-
-
-def epsilon(
-    of: Mapping[str, Mapping[int, Score]], faces: Mapping[str, Look], levels: Mapping[str, str] = MappingProxyType({})
-) -> list[tuple[str, Markup]]:
-    """Epsilon over rounds, for large and small screens; points name what it protects (defence -> a word of ``level_of``)."""
-    series = {
-        defense: [
-            _point(
-                at, score, f"{faces[defense].name}, round {at}: {_epsilon_of(defense, levels)} = {text.two(score.mean)}"
-            )
-            for at, score in scores.items()
-        ]
-        for defense, scores in of.items()
-    }
-    low, high = bounds([0.0, *(point.y for points in series.values() for point in points)])
-    found = " and ".join(sorted({levels[defense] for defense in of if levels.get(defense)}))
-    title = f"ε spent by training ({found})" if found else "ε spent by training"
-    return [
-        (name, curves(series, faces, width, title, text.plain, (), (max(low, 0.0), high)))
-        for name, width in (("broad", BROAD), ("narrow", NARROW))
-        if series
-    ]
-
-
-def _epsilon_of(defense: str, levels: Mapping[str, str]) -> str:
-    return f"{levels[defense]} ε" if levels.get(defense) else "ε"
-
-
-def gains(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def gains(lines: Sequence[Line], faces: Faces) -> Charts:
     """The gain of each image under the strongest attacks, filled where recovered; for large and small screens."""
     rows = []
     for line in lines:
@@ -141,11 +193,8 @@ def gains(lines: Sequence[Line], faces: Mapping[str, Look]) -> list[tuple[str, M
     titles = "Gain over the image's own null baseline, dB", "One mark per image, full where it was recovered"
     spoken = "Gain of each image under the strongest attack on each defence, one row per defence"
     lines_at = {0.0: ":", LEAST_GAIN: "--"}
-    return [
-        (name, rows_of_dots(rows, domain, titles, text.plain, spoken, width, lines_at))
-        for name, width in (("broad", BROAD), ("narrow", NARROW))
-        if rows
-    ]
+    draw = for_screens if rows else lambda _: []
+    return draw(lambda width: rows_of_dots(rows, domain, titles, text.plain, spoken, width, lines_at))
 
 
 def _gain_dot(gain: float, recovered: bool, look: Look) -> Dot:
@@ -154,17 +203,16 @@ def _gain_dot(gain: float, recovered: bool, look: Look) -> Dot:
 
 def most_rounds(study: Study) -> int:
     """The largest number of rounds in which one attack ran on one kind of message."""
-    rounds: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for cell in study.cells:
-        rounds[cell.attack, cell.observation].add(cell.round)
-    return max(map(len, rounds.values()), default=0)
+    return max((len({cell.round for cell in of}) for of in _attacks(study).values()), default=0)
 
 
-def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def _attacks(study: Study) -> dict[Scored, list[Cell]]:
+    return grouped(study.cells, lambda cell: (cell.attack, cell.observation))
+
+
+def panels(study: Study, faces: Faces) -> Charts:
     """One chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
-    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in study.cells:
-        groups[cell.attack, cell.observation].append(cell)
+    groups = _attacks(study)
     observations = Counter(attack for attack, _ in groups)
     images, labels = dict[str, tuple[Series, list[Point]]](), dict[str, tuple[Series, list[Point]]]()
     for (attack, observation), cells in groups.items():
@@ -180,20 +228,20 @@ def panels(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
             labels[caption] = of_labels
     every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
     domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
-    drawn = [
-        (name, curves(of, faces, NARROW, "PSNR, dB", text.plain, null, domain, study.final_rounds))
-        for name, (of, null) in images.items()
-    ]
-    return drawn + [
-        (name, curves(of, faces, NARROW, "Label accuracy", text.whole_percent, null, (0.0, 1.0), study.final_rounds))
-        for name, (of, null) in labels.items()
+    return [
+        (name, curves(of, faces, NARROW, title, show, null, ends, study.final_rounds))
+        for title, show, ends, found in (
+            ("PSNR, dB", text.plain, domain, images),
+            ("Label accuracy", text.whole_percent, (0.0, 1.0), labels),
+        )
+        for name, (of, null) in found.items()
     ]
 
 
 def _rounds(
     cells: Sequence[Cell],
-    metric: tuple[str, str],
-    faces: Mapping[str, Look],
+    metric: Scored,
+    faces: Faces,
     show: Callable[[float | None], str],
 ) -> tuple[Series, list[Point]]:
     """Points per defence, and the best null baseline per round; of several cells in a round the worst case counts."""
@@ -208,12 +256,12 @@ def _rounds(
         point = _point(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
         kept = series[cell.defense].get(cell.round)
         series[cell.defense][cell.round] = point if kept is None or point.y > kept.y else kept
-        if baselines := cell.null_scores.get(metric):
-            null.setdefault(cell.round, max(baselines.values()))
+        if (best := cell.null(metric)) is not None:
+            null.setdefault(cell.round, best)
     lines = {defense: [points[at] for at in sorted(points)] for defense, points in series.items()}
     return lines, [Point(at, null[at]) for at in sorted(null)]
 
 
-def _point(x: float, score: Score, tip: str, across: tuple[float | None, float | None] = (None, None)) -> Point:
+def _point(x: float, score: Score, tip: str, across: Range = (None, None)) -> Point:
     assert score.mean is not None
     return Point(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)

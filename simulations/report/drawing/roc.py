@@ -10,13 +10,12 @@ from markupsafe import Markup
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
-from simulations.report.drawing.looks import Look
+from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.score import Score
+from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
 from simulations.report.text import dagger, percent, plain, two, within
 from simulations.run_folder.rows import Row
-from strategies.audit.threat_card import ThreatCard
 
 Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
@@ -54,25 +53,15 @@ def rate_at(curve: Curve, false: float) -> float:
     return max((true for rate, true in curve if rate <= false), default=0.0)
 
 
-def rates_at_least(study: Study) -> dict[tuple[str, str, int, ThreatCard], float]:
-    """(defence, attack, round, card) -> true positive rate at ``LEAST_RATE``, of tests with enough records for such a rate."""
-    found = {}
-    for cell in study.cells:
-        if LEAST_RATE in _resolved(study, cell) and (curve := _curve(study, cell)):
-            found[cell.defense, cell.attack, cell.round, cell.card] = rate_at(curve, LEAST_RATE)
-    return found
-
-
-def roc_charts(study: Study, faces: Mapping[str, Look]) -> list[tuple[str, Markup]]:
+def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
     """(attack, chart) for every membership attack; each defence in the last round in which it was attacked."""
-    latest: dict[tuple[str, str], dict[str, Cell]] = defaultdict(dict)
+    latest: dict[Scored, dict[str, Cell]] = defaultdict(dict)
     for cell in study.cells:
         if cell.mean(*AUC) is not None:
             latest[cell.attack, cell.observation][cell.defense] = cell  # cells come in order of rounds
     drawn = []
     for (attack, _), cells in latest.items():
-        curves = {defense: _curve(study, cell) for defense, cell in cells.items()}
-        known = {defense: curve for defense, curve in curves.items() if curve}
+        known = {defense: curve for defense, cell in cells.items() if (curve := _curve(study, cell))}
         if known:
             marked = {defense: _resolved(study, cells[defense]) for defense in known}
             drawn.append((attack, _chart(known, cells, marked, faces)))
@@ -102,7 +91,7 @@ def _chart(
     curves: Mapping[str, Curve],
     cells: Mapping[str, Cell],
     marked: Mapping[str, Sequence[float]],
-    faces: Mapping[str, Look],
+    faces: Faces,
 ) -> Markup:
     with style():
         canvas = Canvas(WIDTH, HEIGHT + ENTRY * len(curves))

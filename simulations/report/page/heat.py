@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS
-from simulations.report.drawing.looks import Look
+from simulations.report.drawing.looks import Faces
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.rows import grouped
 from simulations.report.text import dagger, percent, round_name, signed
 
 SHARES = {LABELS.decides: "labels", CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
@@ -51,24 +51,21 @@ class HeatRow:
 
 def heat_rows(cells: Sequence[Cell]) -> list[HeatRow]:
     """Rows of attacks: on images first, then on other data, the most successful first."""
-    found: dict[tuple[str, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        found[cell.attack, cell.observation][cell.defense].append(cell)
-    several = len({observation for _, observation in found}) > 1
+    several = len({cell.observation for cell in cells}) > 1
     rows = [
         HeatRow(
             attack,
             observation if several else "",
-            _of([cell for of in by_defense.values() for cell in of]),
-            {defense: _heat(max(of, key=_rank)) for defense, of in by_defense.items()},
+            _of(of),
+            {defense: _heat(max(each, key=_rank)) for defense, each in grouped(of, lambda one: one.defense).items()},
         )
-        for (attack, observation), by_defense in found.items()
+        for (attack, observation), of in grouped(cells, lambda one: (one.attack, one.observation)).items()
     ]
     kinds = list(dict.fromkeys(["images", *(row.of for row in rows)]))
     return sorted(rows, key=lambda row: (kinds.index(row.of), -row.most))
 
 
-def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Mapping[str, Look], bounds: Collection[str]) -> str:
+def lead(rows: Sequence[HeatRow], names: Mapping[str, str], faces: Faces, bounds: Collection[str]) -> str:
     """The finding, as a sentence: which attacks recovered most images under which defence; "" where none recovered any."""
     of_images = [(row, defense, one) for row in rows for defense, one in row.cells.items() if row.of == "images"]
     able = [found for found in of_images if found[0].attack not in bounds and found[2].share and not found[2].doubt]
@@ -100,10 +97,8 @@ def _of(cells: Sequence[Cell]) -> str:
 
 def _score(cell: Cell) -> tuple[float | None, float | None]:
     """The share that an attack has right, where that is no share of images, and that of the best null baseline."""
-    for key in SHARES:
-        if key in cell.scores:
-            return cell.scores[key].mean, max(cell.null_scores.get(key, {}).values(), default=None)
-    return None, None
+    key = next((key for key in SHARES if key in cell.scores), ("", ""))
+    return cell.mean(*key), cell.null(key)
 
 
 def _rank(cell: Cell) -> tuple[float, float]:

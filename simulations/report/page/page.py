@@ -21,10 +21,8 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import picked, sentence
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
-from simulations.report.drawing.picture_index import read_index
+from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
-from simulations.report.drawing.placing import placed
-from simulations.report.page.glossary import GLOSSARY, OF_MESSAGES
 from simulations.report.page.heat import lead
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
@@ -35,9 +33,39 @@ from simulations.report.repeat import command_of
 from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.studies.recovery import DEFINITION, RECOVERED
+from simulations.report.studies.recovery import DEFINITION, LEAST_GAIN, RECOVERED
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row, number_of
+
+GLOSSARY = {
+    "Recovered": "An attack recovered an image if its guess identifies the image, and the guess lies at least "
+    f"{LEAST_GAIN:g} dB (PSNR) above the best null baseline for that image.",
+    "Identified": "Of 100 candidates (the image and 99 others of the same client, or fewer), the attacked image is nearest to the "
+    "guess.",
+    "Above own colour": "The guess has a higher PSNR than a flat image in the attacked image's mean colour. If a recovered image "
+    "fails this test, the guess shows only its colour.",
+    "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
+    "Strongest attack": "The attack and round that recovers the largest share of the images. Verdict, share, interval, PSNR and "
+    "picture are of this attack. The chance beside the share bounds the probability that the best of equally many null "
+    "guesses recovers as many images.",
+    "One-step probe": "The server asks a client for the gradient of a few images, the strongest setting for an attack.",
+    "Training update": "What a client sends after each round of training: a real update.",
+    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered, or images were "
+    "identified far more often than by chance. It is also the verdict if the whole interval of the mean PSNR lies above the null "
+    "baselines and the mean of the class. Not recovered: none of that, by attacks that work without the defence. Unknown: there "
+    f"are fewer than {LEAST_IMAGES} images, or the mean exceeds the baselines but its interval does not, or no attack works "
+    "without the defence.",
+    "Positive control": "The same attack, run on the messages in the first row of the first table. If it does not recover "
+    "images there, its failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
+    "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
+    "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. The report never names it as "
+    "the strongest attack.",
+    "Threat card": "What an attack saw and knew, recorded with every number.",
+}
+"""Term -> meaning."""
+OF_MESSAGES = ("One-step probe", "Training update")
+"""Terms that a page needs only where both were attacked, or could be."""
+
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
 """What ``config.json`` may hold; anything else is shown as it is."""

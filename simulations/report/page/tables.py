@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from simulations.report.section import sections
 from simulations.report.studies.baselines import chance_of_retrieval
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, exact, merge
 from simulations.report.studies.study import Study
 from simulations.report.text import round_mark, round_name, setting
@@ -74,14 +74,15 @@ class ControlRow:
 
 def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[ControlRow]]:
     """Columns (round, whether it is the final model, observation), and one row per attack and kind of score."""
-    found: dict[tuple[str, str], dict[tuple[int, bool, str], list[Control]]] = defaultdict(lambda: defaultdict(list))
-    for control in study.controls:
-        row = control.row
-        found[row.attack, row.metric][row.round, row.final, row.card.observation].append(control)
-    columns = sorted({place for places in found.values() for place in places})
+    found = grouped(study.controls, lambda one: (one.row.attack, one.row.metric))
+    places = {
+        key: grouped(of, lambda one: (one.row.round, one.row.final, one.row.card.observation))
+        for key, of in found.items()
+    }
+    columns = sorted({at for of in places.values() for at in of})
     rows = [
-        ControlRow(attack, metric, tuple(_verdict(places[at]) if at in places else None for at in columns))
-        for (attack, metric), places in sorted(found.items(), key=lambda item: item[0][1] != PSNR.name)
+        ControlRow(attack, metric, tuple(_verdict(of[at]) if at in of else None for at in columns))
+        for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != PSNR.name)
     ]
     return columns, rows
 
@@ -97,13 +98,11 @@ class ControlTally:
 
 def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> ControlTally:
     """Summarise ``control_table``, so that a folded table does not hide failures."""
-    where: dict[str, dict[str, None]] = defaultdict(dict)
     found = [(row, at, verdict) for row in rows for at, verdict in zip(columns, row.verdicts, strict=True) if verdict]
-    failed = [(row, at) for row, at, verdict in found if verdict.failed]
-    for row, (number, final, _) in failed:
-        where[row.attack][round_name(number, final)] = None
+    failed = [(row.attack, round_name(*at[:2])) for row, at, verdict in found if verdict.failed]
+    where = grouped(dict.fromkeys(failed), lambda one: one[0])
     tests = sum(not verdict.too_few and not verdict.open for _, _, verdict in found)
-    return ControlTally(tests, len(failed), {attack: tuple(rounds) for attack, rounds in where.items()})
+    return ControlTally(tests, len(failed), {attack: tuple(name for _, name in of) for attack, of in where.items()})
 
 
 def _verdict(of: Sequence[Control]) -> Verdict:
@@ -141,10 +140,9 @@ class Cards:
 
 def cards(cells: Sequence[Cell]) -> Cards:
     """Numbers the threat cards in order of appearance."""
-    attacks: dict[ThreatCard, list[str]] = defaultdict(list)
-    for cell in cells:
-        if cell.attack not in attacks[cell.card]:
-            attacks[cell.card].append(cell.attack)
+    attacks = {
+        card: dict.fromkeys(cell.attack for cell in of) for card, of in grouped(cells, lambda one: one.card).items()
+    }
     found = {card: {key: setting(value) for key, value in card.to_json().items()} for card in attacks}
     order = {key: place for place, key in enumerate(CARD_ORDER)}
     keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
@@ -172,12 +170,13 @@ class Other:
 
 def others(study: Study) -> list[Other]:
     """Scores of metrics without a place of their own, in order of appearance."""
-    groups: dict[tuple[str, str, str, str, str], list[Row]] = defaultdict(list)
     of_sections = {name for section in sections() for name in section.metrics}
-    for row in study.rows:
-        if not _has_place(row, of_sections):
-            at, guess = round_mark(row.round, row.final), shown_name(row.role, row.attack)
-            groups[row.defense, guess, at, row.metric, row.reference].append(row)
+
+    def place(row: Row) -> tuple[str, str, str, str, str]:
+        at, guess = round_mark(row.round, row.final), shown_name(row.role, row.attack)
+        return row.defense, guess, at, row.metric, row.reference
+
+    groups = grouped((row for row in study.rows if not _has_place(row, of_sections)), place)
     return [Other(*key, merge(of)) for key, of in groups.items()]
 
 

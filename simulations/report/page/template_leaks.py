@@ -14,11 +14,7 @@ MEMBERSHIP = """
 {{ status(cell.status) }}
 {{ marked(auc, two, two) }}
 {{ marked(cell.scores.get(('membership-tpr', '')), percent, percentage) }}
-{% if view.low_rates %}
-{% set low = view.low_rates.get((cell.defense, cell.attack, cell.round, cell.card)) %}
-{% set scored = cell.scores.get(('membership-low-tpr', '')) %}
-{% if scored and low is not none %}{{ marked(scored, percent, percentage) }}{% else %}{{ number(low | percent) }}{% endif %}
-{% endif %}
+{% if view.low_rates %}{{ marked(cell.scores.get(('membership-low-tpr', '')), percent, percentage) }}{% endif %}
 {{ number(auc.n, count(cell.members, 'member') if cell.members is not none else '') }}
 {{ number(auc.failures) }}
 {{ number(cell.mean('attack-seconds') | seconds, value=cell.mean('attack-seconds')) }}

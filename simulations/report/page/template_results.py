@@ -188,10 +188,10 @@ interval of a change takes both accuracies as of different images, which makes i
 SUMMARY_NOTES = """
 <p class="soft small after">
 {% if has.epsilon %}
-ε is the budget that {{ "the queries at one cut have" if has.cuts else "the messages of training, or queries, have" }} spent so far,
+ε is the budget that {{ "the queries at one cut have" if has.epsilon_all_cuts else "the messages of training, or queries, have" }} spent so far,
 at the given δ
-{%- if has.probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
-{%- if has.cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
+{%- if has.epsilon_with_probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
+{%- if has.epsilon_all_cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
 image by that is the number after “all cuts”{% endif %}.
 ε is claimed by the defence's own account; the PSNR beside it is measured.
 {% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave without an assumption about the
@@ -264,13 +264,12 @@ agrees only roughly with what people recognise.</p></header>
 
 CURVES = """
 <section id="curves{{ s }}">
-<header><h2>Over the rounds</h2><p>{{ view.accuracy_finding }} {{ view.epsilon_finding }}
+<header><h2>Over the rounds</h2><p>{{ view.accuracy_finding }}
 {% if view.panels %}Each attack has a chart of what it recovers early and late; the dotted line is the best null baseline, and
 charts in dB share one axis. {% endif %}
 {%- if view.accuracy or view.panels %}Bars are 95&nbsp;% intervals; hollow points are not
 validated, or of too few images.{% endif %}</p></header>
 {% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
-{% if view.epsilon %}<figure class="panel after">{{ chart(view.epsilon) }}</figure>{% endif %}
 {% if view.panels %}
 <details{{ ' open' if view.panels | length <= 3 }}>
 <summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from attacks.metrics.guesses import MEMBERSHIP_LOW_TPR
 from attacks.metrics.images import PSNR
 from attacks.metrics.metric import IMAGES, MEMBERSHIP
-from defenses.neighbours import level_of
 from simulations.report import text
+from simulations.report.analysis.adaptive import apart as apart_by_message
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.conclusion import conclusion
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import outcomes
-from simulations.report.analysis.real_updates import apart as apart_by_message
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.sentences import called
 from simulations.report.drawing import plots
-from simulations.report.drawing.looks import Look, is_dp_sgd
+from simulations.report.drawing.looks import Faces, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
-from simulations.report.drawing.roc import rates_at_least, roc_charts
-from simulations.report.page.headings import (
-    accuracy_finding,
-    epsilon_finding,
-    gains_finding,
-    members_finding,
-    plane_finding,
-)
+from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.heat import heat_rows
 from simulations.report.page.tables import cards, control_table, others, tally
 from simulations.report.section import sections
+from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.studies.stages import strengths
 from simulations.report.studies.study import Study, mean_each
+from simulations.report.text import count, dagger, decibel, percent, points, round_name, two
+
+OPTIONAL = (
+    *("protected", "recovered", "picked", "labels", "attributes", "membership"),
+    *("epsilon", "epsilon_with_probes", "epsilon_all_cuts", "seconds", "bytes"),
+)
+"""Numbers of a line that the summary has a column, or a note, for where any line has them."""
 
 
 def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
@@ -49,7 +51,7 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
 
 
 def view(
-    study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Mapping[str, Look], embed: Embedder, every: Embedder
+    study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder
 ) -> dict[str, Any]:
     """Content of one study's sections; ``every`` embeds the pictures of the page of every attack."""
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
@@ -75,8 +77,7 @@ def view(
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
-    found, spent = list(outcomes(lines)), plots.spent(study)
-    levels = {line.defense: level_of(line.neighbours) for line in lines if line.epsilon is not None}
+    found = list(outcomes(lines))
     best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
     return {
         "study": study,
@@ -104,8 +105,6 @@ def view(
         "gains_finding": gains_finding(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "accuracy_finding": accuracy_finding(lines, faces),
-        "epsilon": plots.epsilon(spent, faces, levels),
-        "epsilon_finding": epsilon_finding(spent, faces, levels),
         "panels": plots.panels(study, faces),
         "most_rounds": plots.most_rounds(study),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
@@ -129,7 +128,7 @@ def view(
         "membership": members,
         "members_finding": members_finding(members, faces),
         "roc": roc_charts(study, faces),
-        "low_rates": rates_at_least(study),
+        "low_rates": any(MEMBERSHIP_LOW_TPR.of() in cell.scores for cell in members),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,
         "heat": heat_rows(attacked),
@@ -169,30 +168,63 @@ def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str)
     shown = [line for line in lines if best[line.defense]]
     if not shown:
         return None
-    defense = max(shown, key=lambda line: (bool(line.defense), _share(line))).defense
+    defense = max(shown, key=lambda line: (bool(line.defense), line.share)).defense
     strip = best[defense][0]
     name = text.short_names([defense])[defense] if defense else plain
     return replace(strip, target=f"{name}: {strip.target}")
 
 
-def _share(line: Line) -> float:
-    """The share of images that the strongest attack recovered."""
-    return (line.strongest.share.mean or 0.0) if line.strongest and line.strongest.share else 0.0
-
-
 def _columns(lines: Sequence[Line]) -> dict[str, bool]:
     """Which optional columns of the summary have anything to show."""
-    return {
-        "protected": any(line.protected for line in lines),
-        "recovered": any(line.strongest and line.strongest.recovered for line in lines),
-        "picked": any(line.strongest and line.strongest.picked for line in lines),
-        "labels": any(line.labels for line in lines),
-        "attributes": any(line.attributes for line in lines),
-        "membership": any(line.membership for line in lines),
-        "epsilon": any(line.epsilon is not None for line in lines),
-        "claimed": any(claim.number for line in lines for claim in line.claims),
-        "probes": any(line.epsilon_with_probes is not None for line in lines),
-        "cuts": any(line.epsilon_all_cuts is not None for line in lines),
-        "seconds": any(line.seconds is not None for line in lines),
-        "bytes": any(line.bytes is not None for line in lines),
-    }
+    found = {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL}
+    return found | {"claimed": any(claim.number for line in lines for claim in line.claims)}
+
+
+def plane_finding(lines: Sequence[Line], faces: Faces) -> str:
+    """The defence with the fewest recovered images, by attacks that succeed without it, and its cost; "" without both numbers."""
+    known = [line for line in lines if line.defense and line.validated and line.deployed]
+    if not known:
+        return ""
+    best = min(known, key=lambda line: (line.share, -(line.cost.mean or 0.0) if line.cost else math.inf))
+    recovered, n = best.validated or (0, 0)
+    cost = f"changes accuracy by {points(best.cost.mean)} points" if best.cost else "has no measured cost"
+    return f"Fewest images recovered: {recovered} of {n}, under {faces[best.defense].name}, which {cost}."
+
+
+def accuracy_finding(lines: Sequence[Line], faces: Faces) -> str:
+    """The defences with the lowest and the highest accuracy as deployed."""
+    last = max((line.round for line in lines if line.round is not None), default=None)
+    known = [
+        (line.deployed.mean, line.defense)
+        for line in lines
+        if line.deployed and line.deployed.mean is not None and line.round == last
+    ]
+    if len(known) < 2:
+        return ""
+    (low, worst), (high, best) = min(known), max(known)
+    return f"Test accuracy ends between {percent(low)} ({faces[worst].name}) and {percent(high)} ({faces[best].name})."
+
+
+def gains_finding(lines: Sequence[Line], faces: Faces) -> str:
+    """The largest gain of a recovered image, and the number of recovered images under that defence."""
+    counted = {line.defense: found for line in lines if (found := line.validated)}
+    if counted and not any(recovered for recovered, _ in counted.values()):
+        return "No image was recovered."
+    best = {line.defense: line.strongest.gains[0] for line in lines if line.strongest and line.strongest.gains}
+    gains = [(max(best[one]), one) for one in counted if best.get(one)]
+    if not gains:
+        return ""
+    gain, defense = max(gains, key=lambda found: found[0])
+    return f"The largest gain of a recovered image is {decibel(gain)} dB, under {faces[defense].name}."
+
+
+def members_finding(cells: Sequence[Cell], faces: Faces) -> str:
+    """The number of tests that infer members, and the highest AUC."""
+    known = [(auc, cell) for cell in cells if (auc := cell.mean(*MEMBERSHIP.decides)) is not None]
+    if not known:
+        return ""
+    auc, cell = max(known, key=lambda found: found[0])
+    shown = sum(cell.tells_members for _, cell in known)
+    where = f"{faces[cell.defense].name}, {round_name(cell.round, cell.final)}"
+    tests = f"{shown} of {count(len(known), 'test')} {'shows' if shown == 1 else 'show'} members"
+    return f"{tests}; highest AUC {two(auc)}{dagger(cell.status)} ({where})."

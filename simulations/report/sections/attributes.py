@@ -59,7 +59,7 @@ class SensitiveAttribute:
 def inferred_attributes(study: Study, _: Sequence[Line]) -> SensitiveAttribute | None:
     """The section; None where no attack guessed an attribute. The section of a cut model shows its own attributes."""
     found = tuple(
-        Inferred(cell, max(cell.null_scores.get(ATTRIBUTES.decides, {}).values(), default=None))
+        Inferred(cell, cell.null(ATTRIBUTES.decides))
         for cell in study.cells
         if ATTRIBUTES.decides in cell.scores and not study.cut
     )

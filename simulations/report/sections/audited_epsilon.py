@@ -40,11 +40,6 @@ class AuditedEpsilon:
         """The confidence with which all bounds of all audits and seeds hold together, by a union bound; in [0, 1)."""
         return max(0.0, 1 - sum(one.seeds * (1 - one.confidence) for _, one in self.audits))
 
-    @property
-    def equal_limits(self) -> bool:
-        """Whether some audit has one number for what both of its bounds could have shown."""
-        return any(one.largest_plain == one.largest_gaussian for _, one in self.audits)
-
     def limit(self, largest: float, claimed: float) -> str:
         """What a bound cannot say that could be ``largest`` at most, beside a claim; "" for one with power."""
         powerless = "no power" if largest < self.little else ""
@@ -92,7 +87,6 @@ TEMPLATE = """
 mechanism is as private as a Gaussian one (μ-GDP), and for some views that the scores of canaries are independent. <i>Gap</i> is the
 claim less the bound above it. All bounds of a defence and seed hold together with the stated confidence.
 <i>At most</i> is what the bound before it could have been if all guesses of these canaries had been right.
-{% if shown.equal_limits %}Where both are equal, the row may be of an older version, which kept only the larger. {% endif %}
 A bound that could not have exceeded
 {{ shown.little | plain }} is no evidence of privacy, and a view that could not have exceeded the claim could not have refuted it.
 {% if shown.levels | length > 1 %}An example-level ε is about one example, and a client-level ε about all examples of a client:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from simulations.report.analysis.adaptive import once_per_update
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.real_updates import once_per_update
 from simulations.report.drawing.figures import Across, Point, curves
-from simulations.report.drawing.looks import Look
-from simulations.report.drawing.plots import BROAD, NARROW
+from simulations.report.drawing.looks import Faces, Look
+from simulations.report.drawing.plots import BROAD, for_screens
 from simulations.report.section import Section
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.stages import names_of
 from simulations.report.studies.study import Study
 from simulations.report.text import count, percent, plain, two, whole_percent
@@ -22,7 +23,7 @@ from simulations.report.text import count, percent, plain, two, whole_percent
 LEAST_POINTS = 3
 """Epsilons from which on a curve is drawn: two points are no curve."""
 ACCURACY, RECOVERED, MEMBERS = "accuracy", "images recovered", "members found"
-LOOKS: Mapping[str, Look] = {
+LOOKS: Faces = {
     ACCURACY: Look(ACCURACY, "var(--d0)", "circle"),
     RECOVERED: Look(RECOVERED, "var(--d1)", "square"),
     MEMBERS: Look(MEMBERS, "var(--d2)", "diamond"),
@@ -82,11 +83,9 @@ class EpsilonCurve:
 
 def epsilon_curves(_: Study, lines: Sequence[Line]) -> tuple[EpsilonCurve, ...]:
     """The section: empty while no kind of pipeline has ``LEAST_POINTS`` finite epsilons."""
-    groups: dict[tuple[str, str, float | None], list[Line]] = defaultdict(list)
+    bounded = [line for line in lines if line.epsilon is not None and 0 < line.epsilon < math.inf]
+    groups = grouped(bounded, lambda line: (" | ".join(names_of(line.defense)), line.neighbours, line.delta))
     plain = next((line for line in lines if not line.defense), None)
-    for line in lines:
-        if line.epsilon is not None and math.isfinite(line.epsilon) and line.epsilon > 0:
-            groups[" | ".join(names_of(line.defense)), line.neighbours, line.delta].append(line)
     found = [_curve(*key, of, plain) for key, of in groups.items()]
     return tuple(found) if any(one.chart for one in found) else ()
 
@@ -115,24 +114,9 @@ def _curve(kind: str, neighbours: str, delta: float | None, lines: Sequence[Line
     ends = [math.log10(line.epsilon) for line in (ordered[0], ordered[-1]) if line.epsilon]
     reference = [Point(end, without) for end in ends] if without is not None else []
     title = "Share: accuracy as deployed, images recovered, members found at 1\N{NO-BREAK SPACE}% false positives"
-    chart = tuple(
-        (
-            name,
-            curves(
-                series,
-                LOOKS,
-                width,
-                title if width == BROAD else "Share",
-                whole_percent,
-                reference,
-                (0.0, 1.0),
-                (),
-                across,
-            ),
-        )
-        for name, width in (("broad", BROAD), ("narrow", NARROW))
-    )
-    return EpsilonCurve(kind, neighbours, delta, ordered, none, chart)
+    how = whole_percent, reference, (0.0, 1.0), (), across
+    chart = for_screens(lambda width: curves(series, LOOKS, width, title if width == BROAD else "Share", *how))
+    return EpsilonCurve(kind, neighbours, delta, ordered, none, tuple(chart))
 
 
 ABOUT = """Accuracy as deployed, images that the strongest attack recovered, and members found, over the claimed ε. Each figure has

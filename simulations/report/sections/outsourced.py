@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.metric import IMAGES
-from attacks.metrics.services import UPLOAD_BYTES, UPLOADS
+from attacks.metrics.training import UPLOAD_BYTES, UPLOADS
 from attacks.uploads.base import AsUploaded
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import PSNR, RECOGNITION, RETRIEVAL, SSIM
 from attacks.metrics.metric import Metric
 from attacks.metrics.names import Role
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import exact
 from simulations.report.text import count
 from simulations.run_folder.rows import Row
@@ -83,11 +83,9 @@ class Nulls:
     """Look up the null baselines (or the scales) of a row: same round and observation, and its defence's own where it has any."""
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
-        self._of_defense: dict[tuple[Audit, str, str, str], list[Row]] = defaultdict(list)
         roles = (Role.SCALE,) if scales else (Role.NULL_BASELINE, Role.NULL_CONTROL)
-        for row in rows:
-            if row.role in roles and row.value is not None:
-                self._of_defense[*_scored(row), row.defense].append(row)
+        able = (row for row in rows if row.role in roles and row.value is not None)
+        self._of_defense = grouped(able, lambda row: (*_scored(row), row.defense))
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
@@ -154,12 +152,12 @@ class NoiseControl:
     """Null control of attacks with an image prior: a guess from noise must be no success, and real updates must give more."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._found: dict[tuple[Audit, str, str, bool, str], list[Row]] = defaultdict(list)
         kept = list(rows)
-        for row in kept:
-            of_noise = row.role is Role.NULL_CONTROL
-            if row.learns_prior and (row.is_attack or of_noise) and row.reference == "original":
-                self._found[audit_of(row), row.defense, row.attack, of_noise, row.metric].append(row)
+        own = (row for row in kept if row.learns_prior and row.reference == "original")
+        guesses = (row for row in own if row.is_attack or row.role is Role.NULL_CONTROL)
+        self._found = grouped(
+            guesses, lambda row: (audit_of(row), row.defense, row.attack, row.role is Role.NULL_CONTROL, row.metric)
+        )
         self._nulls = Nulls(kept)
 
     def reason(self, row: Row) -> str:

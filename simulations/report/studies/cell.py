@@ -9,9 +9,9 @@ from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import RETRIEVAL
 from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
-from simulations.report.studies.families import CLASS_METRICS
+from simulations.report.studies.control import CLASS_METRICS
 from simulations.report.studies.recovery import RECOVERED, BestImage
-from simulations.report.studies.score import PARTLY_FAILED, Score
+from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
 from simulations.report.text import setting
 from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
@@ -20,6 +20,8 @@ RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ATTACK.of())
 MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
+Count = tuple[int, int]
+"""(k, n): k of n images."""
 PICKED = RETRIEVAL.of("original")
 """Share of true images that are nearest to their guess among candidates."""
 
@@ -60,16 +62,16 @@ class Cell:
     attack: str
     round: int
     card: ThreatCard
-    scores: dict[tuple[str, str], Score]
-    null_scores: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
-    leaking: frozenset[tuple[str, str]] = frozenset()
+    scores: dict[Scored, Score]
+    null_scores: dict[Scored, dict[str, float]] = field(default_factory=dict)
+    leaking: frozenset[Scored] = frozenset()
     model_accuracy: float | None = None
     members: int | None = None
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
     picked_scales: dict[str, float] = field(default_factory=dict)
     chance_of_retrieval: float | None = None
-    recovered_by_class: tuple[int, int] | None = None
+    recovered_by_class: Count | None = None
     best: BestImage | None = None
     detailed: int | None = None
     gains: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -89,13 +91,13 @@ class Cell:
         return score if score and score.mean is not None else None
 
     @property
-    def recovered(self) -> tuple[int, int] | None:
+    def recovered(self) -> Count | None:
         """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not report it."""
         score = self.share
         return (round((score.mean or 0.0) * score.n), score.n) if score else None
 
     @property
-    def picked(self) -> tuple[int, int] | None:
+    def picked(self) -> Count | None:
         """(k, n): k of n true images were identified among the candidates; None where identification was not tested."""
         score = self.scores.get(PICKED)
         return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
@@ -182,6 +184,10 @@ class Cell:
         """Mean of one score; None where there is none."""
         score = self.scores.get((metric, reference))
         return score.mean if score else None
+
+    def null(self, metric: Scored) -> float | None:
+        """The mean of the best null baseline for a score; None without one."""
+        return max(self.null_scores.get(metric, {}).values(), default=None)
 
     @property
     def best_null(self) -> tuple[str, float] | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBERSHIP_AUC, MEMBERSHIP_TPR
-from attacks.metrics.images import PSNR, RETRIEVAL
+from attacks.metrics.images import PSNR, RECOGNITION, RETRIEVAL
 from attacks.metrics.metric import IMAGES, LABELS, REPRESENTATIVES, Family
 from attacks.metrics.names import Role
+from attacks.metrics.registry import METRICS, metric_of
 from simulations.report.studies.baselines import (
     Audit,
     NoiseControl,
@@ -21,10 +21,38 @@ from simulations.report.studies.baselines import (
     picked_out,
     unjudged,
 )
-from simulations.report.studies.families import class_attacks, decides, family
 from simulations.report.studies.plain import plain_words
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.stages import first_stage
 from simulations.run_folder.rows import Row
+
+CLASS_METRICS = frozenset(one.name for one in METRICS.values() if one.family is REPRESENTATIVES)
+
+
+def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
+    """The family of a row's score; one control decides for all rows of a family. None needs no control.
+
+    Args:
+        row: The row.
+        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
+    """
+    if row.metric == RECOGNITION.name and row.attack in drawn:
+        return REPRESENTATIVES
+    return metric_of(row.metric).family
+
+
+def decides(row: Row, drawn: Collection[str] = ()) -> bool:
+    """Whether the row's score decides the verdict on its family; ``drawn`` as in ``family``."""
+    if row.metric == RECOGNITION.name:
+        return row.attack in drawn
+    found = family(row, drawn)
+    return found is not None and (row.metric, row.reference) == found.decides
+
+
+def class_attacks(rows: Iterable[Row]) -> frozenset[str]:
+    """Texts of attacks that draw class representatives, not images of one person."""
+    return frozenset(row.attack for row in rows if row.metric in CLASS_METRICS)
+
 
 LEAST_IMAGES = 16
 """Attacked images below which there is no verdict. With 16, Student's factor is 2.1 (with 4 it is 3.2, with 2 it is 12.7, and an
@@ -77,16 +105,14 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     """
     nulls, noise, drawn = Nulls(rows), NoiseControl(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
-    looked_for: dict[tuple[Audit, str], list[Row]] = defaultdict(list)
-    for row in plain:
-        if row.metric == RETRIEVAL.name:
-            looked_for[audit_of(row), row.attack].append(row)
+    retrieval = (row for row in plain if row.metric == RETRIEVAL.name)
+    looked_for = grouped(retrieval, lambda row: (audit_of(row), row.attack))
     found = []
     for row in plain:
         if decides(row, drawn):
             null = nulls.best(row)
             if null is not None or row.metric == PSNR.name:
-                same = closest(row, looked_for[audit_of(row), row.attack], lambda one: one)
+                same = closest(row, looked_for.get((audit_of(row), row.attack), []), lambda one: one)
                 picked = same[0] if same and row.metric == PSNR.name else None
                 reason, wanting = _reason(row, null), unjudged(picked) if row.metric == PSNR.name else ""
                 undecided = bool(wanting) and not reason
@@ -193,9 +219,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         The same rows in the same order, with new statuses. Failed rows stay failed.
     """
     drawn = class_attacks(rows)
-    verdicts: dict[tuple[Audit, str, Family | None], list[Control]] = defaultdict(list)
-    for control in controls(rows):
-        verdicts[audit_of(control.row), control.row.attack, family(control.row, drawn)].append(control)
+    verdicts = grouped(controls(rows), lambda one: (audit_of(one.row), one.row.attack, family(one.row, drawn)))
     noise = NoiseControl(rows)
     has_chance = {audit_of(row) for row in rows if row.role is Role.NULL_BASELINE and row.metric == LABEL_ACCURACY.name}
     broken = _broken(rows) if any(row.card.undefended for row in rows) else set()

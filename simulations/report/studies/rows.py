@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attacks.metrics.registry import metric_of
 from simulations.report.text import count
@@ -17,6 +18,16 @@ from simulations.run_folder.rows import Row, number_of
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by a key of each, both in order of appearance."""
+    found: dict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return found
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attacks.metrics.metric import Interval, Metric, OverSeeds, Values
 from attacks.metrics.registry import metric_of
 from attacks.metrics.training import TEST_ACCURACY
+from simulations.report.studies.rows import grouped
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import worst_of
 
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
+Scored = tuple[str, str]
+"""What a score is of: its metric and its reference."""
+Range = tuple[float | None, float | None]
+"""Both ends of an interval; None without one."""
+Ends = tuple[float, float, float]
+"""A share and both ends of its interval."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Score:
     status: str = "ok"
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """The interval; None without one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def all_failed(self) -> bool:
         """Whether every trial failed."""
         return 0 < self.n <= self.failures
@@ -52,10 +63,8 @@ class Score:
 
 def merge(rows: Sequence[Row]) -> Score:
     """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
-    by_seed: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.value is not None and row.status != "failed":
-            by_seed[row.seed].append(row)
+    scored = (row for row in rows if row.value is not None and row.status != "failed")
+    by_seed = grouped(scored, lambda row: row.seed)
     metric = metric_of(rows[0].metric)
     means = {seed: _combine(metric, [_value(row) for row in of]) for seed, of in by_seed.items()}
     used = [row for of in by_seed.values() for row in of]
@@ -88,13 +97,12 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
 
     if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
         return None
-    if len(seeds := {row.seed for row in rows}) > 1 and all(same_images(row) for row in rows):
-        counts = [[(round((row.value or 0.0) * row.n), row.n) for row in rows if row.seed == seed] for seed in seeds]
-        shares = [sum(hits for hits, _ in of) / sum(n for _, n in of) for of in counts]
-        trials = max(sum(n for _, n in of) for of in counts)
-        return clustered_interval(shares, trials) if trials >= len(shares) else None
-    hits = sum(round(row.value * row.n) for row in rows if row.value is not None)
-    return binomial_interval(hits, sum(row.n for row in rows))
+    seeds = grouped(rows, lambda row: row.seed).values()
+    counts = [(sum(round((row.value or 0.0) * row.n) for row in of), sum(row.n for row in of)) for of in seeds]
+    if len(counts) > 1 and all(map(same_images, rows)):
+        trials = max(n for _, n in counts)
+        return clustered_interval([hits / n for hits, n in counts], trials) if trials >= len(counts) else None
+    return binomial_interval(sum(hits for hits, _ in counts), sum(n for _, n in counts))
 
 
 def same_images(row: Row) -> bool:
@@ -107,7 +115,7 @@ def _value(row: Row) -> float:
     return row.worst if metric_of(row.metric).values is Values.BOUND and row.worst is not None else row.value
 
 
-def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> tuple[float | None, float | None]:
+def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> Range:
     """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
     from attacks.scoring.roc import clustered_interval
 
@@ -127,13 +135,11 @@ def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> 
 
 def _distinct(rows: Sequence[Row]) -> int:
     """Images (rows, batches) that are not the same ones in several seeds."""
-    by_seed: dict[int, int] = defaultdict(int)
-    for row in rows:
-        by_seed[row.seed] += row.n
-    return max(by_seed.values()) if all(map(same_images, rows)) else sum(by_seed.values())
+    by_seed = [sum(row.n for row in of) for of in grouped(rows, lambda row: row.seed).values()]
+    return max(by_seed) if all(map(same_images, rows)) else sum(by_seed)
 
 
-def _own_interval(rows: Sequence[Row]) -> tuple[float | None, float | None]:
+def _own_interval(rows: Sequence[Row]) -> Range:
     if len(rows) != 1:
         return None, None
     row = rows[0]
@@ -168,7 +174,33 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+def newcombe(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, float]:
+    """95 % interval of the share ``one`` less ``other``, each with its number of independent yes/no results; within [-1, 1].
+
+    Newcombe 1998, method 10, from Wilson's intervals of both.
+    """
+    low, high = square_and_add((one[0], *wilson(*one)), (other[0], *wilson(*other)))
+    return max(low, -1.0), min(high, 1.0)
+
+
+def square_and_add(one: Ends, other: Ends) -> tuple[float, float]:
+    """Interval of b - a, each with its own interval (share, low, high):
+
+        low = d - sqrt((b - b_low)^2 + (a_high - a)^2),    high = d + sqrt((b_high - b)^2 + (a - a_low)^2)
+
+    It takes the two as independent. Of the same images they agree more, so that the interval is wider than it need be.
+
+    Source: Newcombe, "Interval estimation for the difference between independent proportions", 1998, method 10.
+    """
+    (share, low, high), (other_share, other_low, other_high) = one, other
+    change = share - other_share
+    return (
+        change - math.hypot(share - low, other_high - other_share),
+        change + math.hypot(high - share, other_share - other_low),
+    )
+
+
+def interval(values: Sequence[float]) -> Range:
     """95 % interval of the mean of independent runs: mean ± t(0.975, k - 1) s / sqrt(k), s with divisor k - 1."""
     from scipy.special import stdtrit
 

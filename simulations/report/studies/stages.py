@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 
 from defenses.spec import SpecError, stages
+from simulations.report.studies.rows import grouped
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
@@ -33,12 +33,10 @@ def first_stage(text: str) -> str:
 
 def strengths(pipelines: Sequence[str]) -> list[tuple[str, ...]]:
     """Groups of two or more pipelines that differ in one number, the defence's strength, in its order."""
-    alike: dict[str, list[tuple[tuple[float, ...], str]]] = defaultdict(list)
-    for text in dict.fromkeys(pipelines):
-        alike[_NUMBER.sub("#", text)].append((tuple(map(float, _NUMBER.findall(text))), text))
+    numbers = {text: tuple(map(float, _NUMBER.findall(text))) for text in pipelines}
+    alike = grouped(numbers, lambda text: _NUMBER.sub("#", text)).values()
     return [
-        tuple(text for _, text in sorted(of))
-        for of in alike.values()
-        if len(of) > 1
-        and sum(len(set(values)) > 1 for values in zip(*(numbers for numbers, _ in of), strict=True)) == 1
+        tuple(sorted(of, key=lambda text: (numbers[text], text)))
+        for of in alike
+        if sum(len(set(values)) > 1 for values in zip(*(numbers[text] for text in of), strict=True)) == 1
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +22,10 @@ from simulations.report.studies.baselines import (
     picked_out,
     unjudged,
 )
-from simulations.report.studies.cell import PICKED, Cell
-from simulations.report.studies.control import Control, controls, too_few
-from simulations.report.studies.families import class_attacks, decides, family
+from simulations.report.studies.cell import PICKED, Cell, Count
+from simulations.report.studies.control import Control, class_attacks, controls, decides, family, too_few
 from simulations.report.studies.recovery import RECOVERED, best_image, detailed, image_gains, with_recovered
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
@@ -104,9 +103,7 @@ class Study:
     def _cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of rows; the others hold what they are compared with."""
         against = Nulls(beside), Nulls(beside, scales=True), NoiseControl(beside)
-        groups: dict[tuple[str, Role, str, int, ThreatCard], list[Row]] = defaultdict(list)
-        for row in rows:
-            groups[row.defense, row.role, row.attack, row.round, row.card.lasting()].append(row)
+        groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
         cells = [_cell(*key, of, *against) for key, of in groups.items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
         pipelines = {text: at for at, text in enumerate(self.pipelines)}
@@ -138,9 +135,7 @@ class Study:
 
     def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
         """Round -> score of a number about training."""
-        rounds: dict[int, list[Row]] = defaultdict(list)
-        for row in self.utility.get((defense, metric, reference), ()):
-            rounds[row.round].append(row)
+        rounds = grouped(self.utility.get((defense, metric, reference), ()), lambda row: row.round)
         return {at: merge(rounds[at]) for at in sorted(rounds)}
 
     def over_rounds(self, defense: str, metric: str) -> float | None:
@@ -165,11 +160,8 @@ class Study:
     @cached_property
     def utility(self) -> dict[tuple[str, str, str], list[Row]]:
         """(defence, metric, reference) -> rows that are about no attack."""
-        found: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-        for row in self.rows:
-            if row.role is Role.TRAINING:
-                found[row.defense, row.metric, row.reference].append(row)
-        return found
+        of_training = (row for row in self.rows if row.role is Role.TRAINING)
+        return grouped(of_training, lambda row: (row.defense, row.metric, row.reference))
 
 
 def _cell(
@@ -183,9 +175,7 @@ def _cell(
     scales: Nulls,
     noise: NoiseControl,
 ) -> Cell:
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.metric, row.reference].append(row)
+    groups = grouped(rows, lambda row: (row.metric, row.reference))
     if len(groups.get(RECOVERED, ())) < len(groups.get(PICKED, ())):
         groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
     accuracies = {row.seed: row.card.model_accuracy for row in rows}
@@ -221,7 +211,7 @@ def _cell(
     )
 
 
-def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> tuple[int, int] | None:
+def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> Count | None:
     """How many of the same images the mean of their class recovers; see ``Cell.recovered_by_class``."""
     found, n = 0, 0
     for row in shares:
@@ -248,11 +238,8 @@ def _leaks(row: Row, nulls: Nulls, noise: NoiseControl) -> bool:
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each name's values."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for one in found:
-        for name, value in one.items():
-            values[name].append(value)
-    return {name: math.fsum(of) / len(of) for name, of in values.items()}
+    values = grouped((item for one in found for item in one.items()), lambda item: item[0])
+    return {name: math.fsum(value for _, value in of) / len(of) for name, of in values.items()}
 
 
 def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:

@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.report.sections.aggregates import aggregates
+from simulations.report.sections.adversaries import aggregates
 from simulations.report.studies.control import validate
 from simulations.report.studies.rows import read_rows
 from simulations.report.studies.study import split

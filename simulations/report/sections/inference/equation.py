@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from simulations.report.studies.score import Score, wilson
+from simulations.report.studies.score import Score, square_and_add, wilson
 
 LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""
@@ -52,22 +52,11 @@ class Difference:
 
 
 def difference(before: Score | None, after: Score | None) -> Difference | None:
-    """Before minus after, with the interval of Newcombe's method 10 (square-and-add); None where one has no interval.
-
-        low = d - sqrt((b - b_low)^2 + (a_high - a)^2),    high = d + sqrt((b_high - b)^2 + (a - a_low)^2)
-
-    It takes the two as independent; being of the same images they agree more, so that the interval is wider than it need be.
-
-    Source: Newcombe, "Interval estimation for the difference between independent proportions", 1998.
-    """
-    if before is None or after is None or before.mean is None or after.mean is None:
+    """Before minus after, with the interval of ``square_and_add``; None where one has no interval."""
+    if not (before and after and before.ends and after.ends) or before.mean is None or after.mean is None:
         return None
-    if before.low is None or before.high is None or after.low is None or after.high is None:
-        return None
-    value = before.mean - after.mean
-    low = value - math.hypot(before.mean - before.low, after.high - after.mean)
-    high = value + math.hypot(before.high - before.mean, after.mean - after.low)
-    return Difference(value, low, high)
+    ends = square_and_add((before.mean, *before.ends), (after.mean, *after.ends))
+    return Difference(before.mean - after.mean, *ends)
 
 
 def paired(before: Score | None, after: Score | None, lost: Score | None, gained: Score | None) -> Difference | None:

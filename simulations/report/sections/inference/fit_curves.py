@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from attacks.metrics.services import (
+from attacks.metrics.training import (
     MASKED_ADVERSARY_ACCURACY,
     MASKED_SERVER_ACCURACY,
     MASKED_SHARE,
@@ -17,9 +16,9 @@ from attacks.metrics.services import (
     PATH_SERVER_ACCURACY,
 )
 from simulations.report import text
-from simulations.report.drawing.domains import share_bounds
-from simulations.report.drawing.figures import Across, Point, curves
+from simulations.report.drawing.figures import Across, Point, curves, share_bounds
 from simulations.report.drawing.looks import Look
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
@@ -57,23 +56,25 @@ class FitCurve:
 
 def fit_curves(study: Study) -> tuple[FitCurve, ...]:
     """A chart for each defence with rows of its path; all share one axis of accuracy."""
-    groups: dict[str, dict[str, dict[int | None, list[Row]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
-    axes: dict[str, str] = {}
-    for row in study.rows:
-        if row.metric in LOOKS and not row.attack:
-            position = row.extra.get("position")
-            groups[row.defense][row.metric][position if isinstance(position, int) else None].append(row)
-            axes[row.defense] = axes.get(row.defense) or str(row.extra.get("axis") or "")
+    groups = grouped((row for row in study.rows if row.metric in LOOKS and not row.attack), lambda row: row.defense)
     merged = {
-        defense: {metric: {at: merge(rows) for at, rows in of.items()} for metric, of in metrics.items()}
-        for defense, metrics in groups.items()
+        defense: {metric: _merged(rows) for metric, rows in grouped(of, lambda row: row.metric).items()}
+        for defense, of in groups.items()
     }
     every = [s for metrics in merged.values() for of in metrics.values() for s in of.values() if s.mean is not None]
     domain = share_bounds([end for score in every for end in (score.mean, score.low, score.high)], least=0.1)
+    axes = {
+        of: next((str(row.extra["axis"]) for row in rows if row.extra.get("axis")), "") for of, rows in groups.items()
+    }
     order = sorted(merged, key=study.pipelines.index)
     return tuple(_curve(defense, merged[defense], axes[defense], domain, _masked(study, defense)) for defense in order)
+
+
+def _merged(rows: Sequence[Row]) -> dict[int | None, Score]:
+    """Position on the axis -> score."""
+    positions = ((row.extra.get("position"), row) for row in rows)
+    known = grouped(positions, lambda one: one[0] if isinstance(one[0], int) else None)
+    return {at: merge([row for _, row in of]) for at, of in known.items()}
 
 
 def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float], masked: dict[str, str]) -> FitCurve:

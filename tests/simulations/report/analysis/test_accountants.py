@@ -2,7 +2,7 @@ from html import unescape
 from pathlib import Path
 
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.accountants import accountants_text, epsilon_by_accountant
+from simulations.report.analysis.line import accountants_text, epsilon_by_accountant
 from simulations.report.analysis.outcome import as_json
 from simulations.report.page.page import build
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run

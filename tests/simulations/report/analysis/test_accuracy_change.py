@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulations.report.analysis.accuracy_change import accuracy_change, newcombe
+from simulations.report.analysis.summary import accuracy_change
 from simulations.report.studies.control import validate
-from simulations.report.studies.score import Score
+from simulations.report.studies.score import Score, newcombe
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 

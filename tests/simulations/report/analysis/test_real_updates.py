@@ -1,9 +1,9 @@
 from typing import Any
 
 from simulations.report import Row, validate
+from simulations.report.analysis.adaptive import apart, stand_ins
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import outcomes
-from simulations.report.analysis.real_updates import apart, stand_ins
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import summarise
 from simulations.report.studies.study import split

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.domains import bounds, inside, spread
-from simulations.report.drawing.dots import MOST_DOTS, MOST_ROWS, Dot, DotRow, rows_of_dots
-from simulations.report.drawing.figures import Point, curves, plane, strip
+from simulations.report.drawing.figures import Point, bounds, curves, inside, plane, spread, strip
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
-from simulations.report.drawing.picture_index import Picture
-from simulations.report.drawing.placing import placed
+from simulations.report.drawing.picture_index import Picture, placed
+from simulations.report.drawing.plots import MOST_DOTS, MOST_ROWS, Dot, DotRow, rows_of_dots
 from simulations.report.page.style import CSS
 from simulations.report.text import plain, short_names, whole_percent
 from strategies.audit.kinds import kinds

@@ -1,0 +1,155 @@
+"""The report's sections on other adversaries than the honest-but-curious server: an active one, and one that sees sums alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attacks.metrics.costs import ATTACK, MODEL_REFUSED
+from simulations.report.analysis.line import Line
+from simulations.report.page.tables import Cards, cards
+from simulations.report.section import Section
+from simulations.report.studies.cell import Cell, Count
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import exact
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
+from strategies.federated.aggregates import WITHHELD
+from strategies.federated.observations import ACTIVE, AGGREGATE
+
+
+@dataclass(frozen=True)
+class Read:
+    """One attack on one defence in one round.
+
+    Attributes:
+        cell: Its scores; of an attack that no client answered a cell without any.
+        why: Why it has no score, or why guesses failed; or "".
+        refused: (k, n): k of n clients refused its model, over all seeds; None where the rows do not say.
+    """
+
+    cell: Cell
+    why: str = ""
+    refused: Count | None = None
+
+    @property
+    def clients(self) -> int:
+        """Clients behind a sum; 1 for plain probes."""
+        return self.cell.card.clients or 1
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A section: an entry for each attack, the threat cards of all, and what was said of groups whose sum stayed hidden."""
+
+    reads: tuple[Read, ...]
+    cards: Cards
+    withheld: tuple[str, ...] = ()
+
+
+def active_server(study: Study, _: Sequence[Line]) -> Adversary | None:
+    """The section; None where the server only observed."""
+    groups = grouped(study.active_cells, lambda cell: (cell.defense, cell.attack, cell.round)).values()
+    # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
+    shown = [max(cells, key=lambda one: (one.has_result, len(one.scores))) for cells in groups]
+    return (
+        Adversary(tuple(_active(cell, _rows_of(study.active, cell)) for cell in shown), cards(shown)) if shown else None
+    )
+
+
+def _active(cell: Cell, rows: Sequence[Row]) -> Read:
+    refused = [row for row in rows if row.metric == MODEL_REFUSED.name and row.value is not None]
+    counted = sum(round((row.value or 0.0) * row.n) for row in refused), sum(row.n for row in refused)
+    why = dict.fromkeys(row.message for row in rows if row.metric == ATTACK.name and row.message)
+    return Read(cell, "; ".join(why), counted if exact(refused) else None)
+
+
+def aggregates(study: Study, _: Sequence[Line]) -> Adversary | None:
+    """The section, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
+    cells = study.aggregate_cells
+    hidden = tuple(dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD))
+    if not cells and not hidden:
+        return None
+    attacks = tuple(dict.fromkeys(cell.attack for cell in cells))
+    reads = [Read(cell, _failures(cell, _rows_of(study.aggregates, cell))) for cell in cells]
+    order = study.pipelines.index
+    reads.sort(key=lambda r: (order(r.cell.defense), r.cell.round, attacks.index(r.cell.attack), r.clients))
+    return Adversary(tuple(reads), cards([one.cell for one in reads]), hidden)
+
+
+def _failures(cell: Cell, rows: Sequence[Row]) -> str:
+    """Why an attack failed on some or all sums of a size, each reason once."""
+    same = (row for row in rows if row.card.clients == cell.card.clients)
+    return "; ".join(dict.fromkeys(why for row in same for why in (row.message, *row.card.attack_failures) if why))
+
+
+def _rows_of(rows: Sequence[Row], cell: Cell) -> list[Row]:
+    place = cell.defense, cell.attack, cell.round
+    return [row for row in rows if (row.defense, row.attack, row.round) == place]
+
+
+ABOUT_ACTIVE = """This server sent clients models of its own making in place of the agreed one, and read the answers.
+It is another adversary than the honest-but-curious one of the rest of this page: nothing here counts in the headline, in the
+summary or in a conclusion, and a client that checks what it is sent need not answer."""
+
+ACTIVE_TEMPLATE = """
+<div class="banner alarm"><b>Not honest but curious.</b> Each row needs a server that deviates from the protocol.</div>
+{{ table('Active server', 'tall after') }}
+{{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
+  '#Threat class', '#Card']) }}
+<tbody>
+{% for one in shown.reads %}{% set cell = one.cell %}
+<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
+<td class="tight">{{ who(cell.defense) }}</td>
+<td class="attack"><code class="status bad">{{ cell.attack | breakable }}</code>{{ below(cell, one.why) }}</td>
+{% if cell.has_result or one.why %}{{ status(cell.status) }}{% else %}<td class="status">no answer</td>{% endif %}
+{{ number(one.refused[0] ~ ' of ' ~ one.refused[1] if one.refused else nothing) }}
+{{ image_scores(cell) }}
+{{ number(cell.fact('threat_class') or nothing) }}
+{{ number(shown.cards.numbers.get(cell.card, nothing)) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+{% if view.own_grids.active %}{{ gallery(view.own_grids.active) }}{% endif %}
+{{ own_cards(shown.cards, 'the active server', true) }}
+"""
+
+ABOUT_SUMS = """What the same attacks read where the server sees only the sum of n clients' one-step probes, as
+secure aggregation leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks).
+With n = 1 the sum is the plain probe. Nothing here counts in the headline, in the summary or in a conclusion."""
+
+SUMS_TEMPLATE = """
+{% if shown.reads %}
+{{ table('Sums of clients', 'tall after') }}
+{{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
+  '#Card']) }}
+<tbody>
+{% for one in shown.reads %}
+{{ attacked(one.cell, view.adaptive, below(one.cell, one.why)) }}
+{{ status(one.cell.status) }}
+{{ number(one.clients) }}
+{{ image_scores(one.cell) }}
+{{ number(shown.cards.numbers.get(one.cell.card, nothing)) }}
+</tr>
+{% endfor %}
+</tbody></table></div>
+<p class="soft small after">Each client scores the guesses against its own images, matched by assignment: a guess counts for at most
+one image of each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess
+where a client has so many images; else the chance of a null guess, given under “identified”, is higher.</p>
+{% endif %}
+{% for why in shown.withheld %}<p class="soft small after">{{ why }}</p>{% endfor %}
+{% if shown.reads %}{{ own_cards(shown.cards, 'the sums') }}{% endif %}
+"""
+
+SECTION = (
+    Section("active", "Active server", ABOUT_ACTIVE, active_server, ACTIVE_TEMPLATE, own_pictures={ACTIVE.title: ()}),
+    Section(
+        "aggregates",
+        "Sums of clients",
+        ABOUT_SUMS,
+        aggregates,
+        SUMS_TEMPLATE,
+        metrics=(WITHHELD,),
+        own_pictures={AGGREGATE.title: ()},
+    ),
+)
