@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -55,6 +55,11 @@ class Knowledge:
         if self.sender is None:
             raise AttackError("clients hold no half of the model; allowed: edge-cloud inference and split learning")
         return self.sender
+
+
+def learned_field() -> Any:
+    """A field that ``fit`` fills, None before: no part of an attack's text, nor of what makes two attacks equal."""
+    return field(default=None, repr=False, compare=False)
 
 
 Observation = TypeVar("Observation")
@@ -150,7 +155,7 @@ class Attack(Generic[Observation, Guess]):
 
     def card(self) -> dict[str, int | str]:
         """Entries of the attack on its threat card: ``effort`` and ``selection``."""
-        spent = {entry: getattr(self, field) for field, entry in self.effort.items()}
+        spent = {entry: getattr(self, name) for name, entry in self.effort.items()}
         if not self.selection:
             return spent
         return ({"restarts": 1} if "iterations" in spent else {}) | spent | {"selection": self.selection}
@@ -241,3 +246,7 @@ class Attack(Generic[Observation, Guess]):
 
     def __repr__(self) -> str:
         return call_text(self)
+
+
+AnyAttack = Attack[Any, Any]
+"""An attack, whatever it observes and guesses."""

@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader
 
 from defenses.checks import check_fields
 
-Update = dict[str, Tensor]
+Tensors = dict[str, Tensor]
+"""Tensors by name, such as the weights of a model."""
+Update = Tensors
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
 

@@ -12,7 +12,7 @@ os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 from clients.process.ray_cluster import patient
-from simulations.runtime.bytecode import forget_bytecode, keep_bytecode
+from simulations.runtime.user_cache import forget_bytecode, keep_bytecode
 
 # Of all that tests start: some hundred processes, each of which would compile torch anew where bytecode is not written.
 keep_bytecode()

@@ -98,6 +98,14 @@ def parsed(kind: type[T], text: str, refused: type[ValueError]) -> T:
     return found
 
 
+def readable(kind: type[T], value: object) -> T | None:
+    """Read a dataclass from a decoded JSON object, such as a part of a row; None where a value is missing or not allowed."""
+    try:
+        return _adapter(kind).validate_python(value)  # type: ignore[arg-type, no-any-return]  # a type is hashable
+    except ValidationError:
+        return None
+
+
 @functools.cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -9,16 +9,18 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
-from clients.wire.schema import allowed
+from clients.wire.schema import Settings, allowed, fields_of
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.search.settings import keys as search_settings
+from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.protect.settings import ProtectSettings
+from simulations.search.settings import Search
 from simulations.settings.presets import described
 
 
@@ -32,7 +34,9 @@ def catalogue() -> dict[str, list[list[str]]]:
         "models": _models,
         "settings": _settings,
         "presets": described,
-        "search": lambda: (_setting(key, spec) for key, spec in search_settings().items()),
+        "search": lambda: _declared(Search),
+        "attack": lambda: _declared(AttackSettings),
+        "protect": lambda: _declared(ProtectSettings),
     }
     return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
 
@@ -82,6 +86,11 @@ def _settings() -> Iterator[tuple[str, ...]]:
         of = owners(key)
         name, *lines = _setting(key, spec, f"{', '.join(of)}: " if len(of) < everywhere else "")
         yield (name, *lines, *_usual(key))
+
+
+def _declared(settings: type[Settings]) -> Iterator[tuple[str, ...]]:
+    """The settings of another command than ``fedveil run``."""
+    yield from (_setting(key, spec) for key, spec in fields_of(settings).items())
 
 
 def _usual(key: str) -> Iterator[str]:

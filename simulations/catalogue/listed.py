@@ -17,7 +17,9 @@ from simulations.console.terminal import Terminal
 from simulations.runtime.user_cache import cache_folder
 from simulations.settings.presets import CONFIGS
 
-SECTIONS = ("scenarios", "defenses", "attacks", "datasets", "models", "settings", "presets", "search")
+SECTIONS = (
+    "scenarios", "defenses", "attacks", "datasets", "models", "settings", "presets", "search", "attack", "protect",
+)  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulations.console.command_line import errors, fail
-from simulations.console.results import AsJson, Quiet, print_json, terminal_for
+from simulations.console.results import AsJson, print_json, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 
@@ -25,7 +25,6 @@ def compare(
             metavar="FILE", help="The page, a file that ends in .html.", show_default="comparison.html in the first DIR"
         ),
     ] = None,
-    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Put several runs side by side on one page; those that differ in their seed alone are put together.
@@ -39,8 +38,7 @@ def compare(
     Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written or
     would replace another file.
     """
-    from simulations.compare.findings import group_as_json, print_groups
-    from simulations.compare.groups import grouped
+    from simulations.compare.groups import group_as_json, grouped, print_groups
     from simulations.compare.page import require_page, write_comparison
 
     page = out or runs[0] / PAGE
@@ -56,6 +54,6 @@ def compare(
         fail(f"--out: cannot write {page}: {error.strerror}")
     if as_json:
         print_json({"page": str(page.resolve()), "groups": list(map(group_as_json, groups))})
-    elif not quiet:
+    else:
         print_groups(console, groups)
-    terminal_for(console, quiet=quiet or as_json).say(f"page: {page.resolve()}")
+    terminal_for(console, quiet=as_json).say(f"page: {page.resolve()}")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from simulations.console.terminal import Terminal
+from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.repeat import command_of, settings_in
+from simulations.report.text import count
 from simulations.run_folder.places import require_rows
 from simulations.run_folder.run_config import FREE_ON_RESUME, OWN_CODE
+from simulations.runtime.findings import print_read
 from simulations.settings.errors import ConfigError
 
 FREE = FREE_ON_RESUME | {"seed", "experiment"}
@@ -118,3 +124,58 @@ def _config(run: ReadRun) -> Mapping[str, Any]:
 def _finished(run: ReadRun) -> bool:
     progress = run.config.get("progress")
     return isinstance(progress, Mapping) and progress.get("finished") is True
+
+
+def print_groups(console: Terminal, groups: Sequence[Group]) -> None:
+    """Print a table of each study of each group, under the group's name and seeds."""
+    for group in groups:
+        seeds = f"{count(len(group.seeds), 'seed')}: {', '.join(map(str, group.seeds))}"
+        print_read(console, group.run, f"{group.name} ({seeds})")
+        for folder in group.unfinished:
+            console.say(f"  not finished: {folder}")
+
+
+def group_as_json(group: Group) -> dict[str, Any]:
+    """A group for programs."""
+    found = [
+        {"study": " · ".join(study.words), **asdict(one)}
+        for study in group.run.studies
+        for one in outcomes(group.run.lines(study))
+    ]
+    return {
+        "name": group.name,
+        "folders": [str(folder.resolve()) for folder in group.folders],
+        "seeds": list(group.seeds),
+        "unfinished": [str(folder.resolve()) for folder in group.unfinished],
+        "outcomes": found,
+    }
+
+
+MORE_SEEDS = 5
+"""Seeds that the commands add."""
+LEAST_TARGETS = 16
+"""Fewest attacked images of a client in the command for more images."""
+
+
+def what_next(groups: Sequence[Group]) -> Mapping[str, str]:
+    """Commands under "seeds" and "images", one a line; none where runs of other commands are among the compared ones."""
+    runs = [group.run.config for group in groups]
+    if not runs or any("output-dir" not in settings_in(one) for one in runs):
+        return {}
+    first = max((seed for group in groups for seed in group.seeds), default=-1) + 1
+    seeds = f"{first}..{first + MORE_SEEDS - 1}"
+    given = [str(folder) for group in groups for folder in group.folders]
+    found = [settings_in(one).get("probe-targets") for one in runs]
+    targets = max([LEAST_TARGETS, *(2 * one for one in found if isinstance(one, int))])
+    return {
+        "seeds": _commands(runs, seeds, "more-seeds", given),
+        "images": _commands(runs, f"0..{MORE_SEEDS - 1}", "more-images", [], probe_targets=targets),
+    }
+
+
+def _commands(runs: Sequence[Mapping[str, Any]], seeds: str, out: str, given: Sequence[str], **changed: object) -> str:
+    """Commands for runs of each experiment in new folders, and one that compares these with the ``given`` folders."""
+    folders = [out] if len(runs) == 1 else [f"{out}-{number}" for number in range(1, len(runs) + 1)]
+    words = [shlex.quote(one) for one in given] + [f"{one}/seed-*" for one in folders]
+    lines = [command_of(run, seeds, folder, **changed) for run, folder in zip(runs, folders, strict=True)]
+    return "\n".join([*lines, f"fedveil compare {' '.join(words)} --out comparison.html"])

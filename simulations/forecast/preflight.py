@@ -17,8 +17,8 @@ from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images, unusual_values
 from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
-from simulations.run_folder.kept_rows import kept
 from simulations.run_folder.places import require_folder
+from simulations.run_folder.rows import kept
 from simulations.run_folder.run_directory import busy
 from simulations.runtime.nodes import dealt
 from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model

@@ -18,12 +18,18 @@ from simulations.forecast.memory import check_run
 from simulations.forecast.notices import summary
 from simulations.forecast.preflight import claim_folder, preflight
 from simulations.report.analysis.outcome import as_json
-from simulations.run.cards import CardShares, shares_of
-from simulations.run.hardware import Hardware, hardware_at, this_machine
+from simulations.run.hardware import CardShares, Hardware, hardware_at, shares_of, this_machine
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
-from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
-from simulations.run.side_by_side import require_jobs, runs_at_once, side_by_side
+from simulations.run.seeds import (
+    EXIT_STOPPED,
+    finish_seeds,
+    of_seeds,
+    one_by_one,
+    require_jobs,
+    runs_at_once,
+    side_by_side,
+)
 from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
@@ -48,7 +54,6 @@ class RunRequest:
     jobs: int = 0
     size: str = ""
     as_json: bool = False
-    ray_address: str = ""
     hardware: Hardware = field(default_factory=this_machine)
 
     def run(self, console: Terminal, experiment: Experiment) -> int:
@@ -116,14 +121,8 @@ class RunRequest:
 def _with_hardware(request: RunRequest) -> RunRequest:
     """The request with the machines that it may use; the environment may name a Ray cluster, too."""
     if request.in_process:
-        if request.ray_address:
-            raise ConfigError(
-                f"--ray-address is {request.ray_address!r}, and --in-process starts no Ray: leave one of them out"
-            )
         return request
-    if request.ray_address:
-        return replace(request, hardware=hardware_at(request.ray_address))
-    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", ""), "RAY_ADDRESS"))
+    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", "")))
 
 
 def print_run(out: Path, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -28,7 +29,6 @@ from simulations.report.analysis.summary import summarise
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
-from simulations.runtime.flower_log import flower_log
 from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.launch import end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
@@ -191,3 +191,25 @@ def path_or_none(name: str, path: Any) -> Path | None:
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         raise ConfigError(f"{name} is {path!r}; allowed: a path")
     return Path(path)
+
+
+@contextmanager
+def flower_log(path: Path) -> Iterator[int]:
+    """Context in which Flower's logger writes to the end of a file and nowhere else; yields the file's size before.
+
+    Handlers, propagation and level of the logger are put back at the end.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begin = path.stat().st_size if path.is_file() else 0
+    log, kept = logging.getLogger("flwr"), logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    kept.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+    before = log.handlers, log.propagate, log.level
+    log.handlers, log.propagate = [kept], False
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    try:
+        yield begin
+    finally:
+        log.handlers, log.propagate = before[:2]
+        log.setLevel(before[2])
+        kept.close()

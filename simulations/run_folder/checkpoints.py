@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from safetensors import safe_open
-from torch import Tensor
 
+from defenses.base import Tensors
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
 from strategies.training.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ class Checkpoints:
         path = self._path(pipeline)
         if not path.is_file():
             return None
-        fixed: dict[str, Tensor] = {}
+        fixed: Tensors = {}
         with undamaged(path):
             weights, metadata = load_tensors(path)
             about = json.loads(metadata["about"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from attacks.metrics.names import Role
-from simulations.run_folder.line_files import json_line
+from simulations.run_folder.line_files import json_line, kept_lines
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard
 
 COUNTS = ("n", "failures")
@@ -191,3 +192,22 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 NAMES = {spec.name: None for spec in fields(Row)}.keys()
 """Of the fields, in their order."""
+
+
+PLACE = ("defense", "round", "attack", "observation")
+"""Keys of an index line that identify the picture's cell."""
+
+
+def kept(path: Path) -> tuple[list[Row], list[dict[str, Any]], list[str]]:
+    """Rows and the pictures' index of a run's folder, and the loss by a cut-off last line of each (``kept_lines``)."""
+    rows, rows_lost = kept_lines(path / "rows.jsonl", Row.from_json)
+    pictures, pictures_lost = kept_lines(path / "pictures" / "index.jsonl", _placed)
+    return rows, pictures, [lost for lost in (rows_lost, pictures_lost) if lost]
+
+
+def _placed(entry: Any) -> dict[str, Any]:
+    """Check that a line of the index identifies its picture's cell."""
+    missing = [key for key in (*PLACE, "file") if key not in entry]
+    if missing or not isinstance(entry, dict):
+        raise ValueError(f"expected an object with {', '.join(PLACE)} and file")
+    return entry

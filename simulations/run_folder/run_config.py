@@ -1,23 +1,85 @@
-"""Content of a run's config.json, and the check that another experiment may resume the run."""
+"""A run's config.json: settings, start, duration, machine, and the check that another experiment may resume the run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import psutil
+import torch
+
+from attacks.base import AnyAttack
 from clients.data.datasets import dataset_names
 from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
-from simulations.run_folder.study import RunStudy
+from defenses.pipeline import Pipeline
+from simulations.settings.chosen_shares import machines
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names
+from strategies.audit.kinds import Kind
+
+
+class RunStudy(Protocol):
+    """What a run's folder needs of the study whose results it keeps: an experiment, or the audit of an external app."""
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment, as in every row."""
+
+    @property
+    def scenario(self) -> str:
+        """Name of the scenario, which decides the messages."""
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set, or words on its owner."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+
+    @property
+    def auxiliary_data(self) -> str:
+        """Name of the data that attacks learn from."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of all random draws."""
+
+    @property
+    def resume(self) -> bool:
+        """Whether to resume from the folder's content."""
+
+    @property
+    def on_tables(self) -> bool:
+        """Whether examples are rows of a table."""
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """Kinds of observations."""
+
+    @property
+    def pipelines(self) -> Sequence[Pipeline]:
+        """Pipelines of the clients, one after the other."""
+
+    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:
+        """Attacks on an observation under a pipeline."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Settings as files write them."""
+
 
 PACKAGES = ("fedveil", "flwr", "ray", "torch", "torchvision", "opacus", "numpy")
 OWN_CODE = "own-code"
@@ -125,3 +187,36 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
+
+
+@dataclass
+class RunTimes:
+    """The clock of one process that computes a run, begun or taken up again.
+
+    Attributes:
+        started: When the run was begun first, in UTC.
+        before: Seconds that earlier processes spent on it, as far as they wrote them.
+    """
+
+    started: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    before: float = 0.0
+    _begun: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def resumed(cls, about: Mapping[str, Any]) -> RunTimes:
+        """After what ``about`` wrote."""
+        return cls(str(about["started"]), float(about["seconds"]))
+
+    def about(self) -> dict[str, Any]:
+        """For config.json: when it started, seconds of computing so far, the machine, and which machines and shares were chosen."""
+        seconds = self.before + time.perf_counter() - self._begun
+        found = {"started": self.started, "seconds": round(seconds, 1), "machine": machine()}
+        return found | ({"machines": chosen} if (chosen := machines()) else {})
+
+
+def machine() -> str:
+    """Cores that this process may use, memory, processor and graphics cards, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cards = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
+    parts = [f"{cores} {'core' if cores == 1 else 'cores'}", f"{psutil.virtual_memory().total / 2**30:.0f} GiB"]
+    return ", ".join([*parts, f"{platform.system()} {platform.machine()}", *cards])

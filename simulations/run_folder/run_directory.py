@@ -34,12 +34,9 @@ from defenses.pipeline import Pipeline
 from simulations.run_folder.checkpoints import Checkpoints
 from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
-from simulations.run_folder.kept_rows import PLACE, kept
 from simulations.run_folder.line_files import json_lines
-from simulations.run_folder.rows import NAMES, Row
-from simulations.run_folder.run_config import IN_PROCESS, about_run, check_same
-from simulations.run_folder.run_times import RunTimes
-from simulations.run_folder.study import RunStudy
+from simulations.run_folder.rows import NAMES, PLACE, Row, kept
+from simulations.run_folder.run_config import IN_PROCESS, RunStudy, RunTimes, about_run, check_same
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed

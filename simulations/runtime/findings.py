@@ -29,19 +29,12 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
         if any(dagger(one.status) for one in found):
             console.say("  † not validated, or too few images for a verdict")
         for one in found:
-            for claim in one.claims:
-                console.say(f"  {one.defense or 'no defence'}: {claim.text}")
-            if one.accountants:
-                console.say(f"  {one.defense or 'no defence'}: {one.accountants}")
-            if one.audit:
-                console.say(f"  {one.defense or 'no defence'}: {one.audit}")
-            if one.reported:
-                console.say(f"  {one.defense or 'no defence'}: {one.reported.text}")
+            reported = one.reported.text if one.reported else ""
+            notes = [*(claim.text for claim in one.claims), one.accountants, one.audit, reported]
             # Not those of each finding: they do not name their message.
-            for caveat in (
-                of for line in lines if one.first and line.defense == one.defense for of in line.all_caveats
-            ):
-                console.say(f"  {one.defense or 'no defence'}: {caveat}")
+            notes += [of for line in lines if one.first and line.defense == one.defense for of in line.all_caveats]
+            for note in filter(None, notes):
+                console.say(f"  {one.defense or 'no defence'}: {note}")
 
 
 def recovered_text(shown: str, status: str, interval: str, between: str = " ") -> str:

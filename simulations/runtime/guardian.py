@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from simulations.runtime.bytecode import forget_bytecode
+from simulations.runtime.user_cache import forget_bytecode
 
 HOME_VARIABLE = "FLWR_HOME"
 KILLS = 5

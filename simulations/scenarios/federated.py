@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
@@ -32,10 +31,9 @@ from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind
 from strategies.federated.audit import num_trained, update_rounds
 from strategies.federated.curious import CuriousFedAvg
-from strategies.federated.observations import ACTIVE, AGGREGATE, KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.training.checkpoint import Checkpoint
 
 
@@ -142,11 +140,11 @@ def _try_probe(model: nn.Module, images: int, card: DataCard) -> None:
 class Federated(Scenario[FederatedExperiment]):
     """Clients train whole models; the server sees their updates, and asks for one-step probes."""
 
-    name: ClassVar[str] = "federated"
-    about: ClassVar[str] = "clients train whole models and send updates"
-    settings: ClassVar[type[FederatedExperiment]] = FederatedExperiment
-    kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    labels: ClassVar[tuple[str, ...]] = ("unknown", "known")
+    name = "federated"
+    about = "clients train whole models and send updates"
+    settings = FederatedExperiment
+    kinds = KINDS
+    labels = ("unknown", "known")
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model, and check that the training defences can protect it."""
@@ -198,15 +196,10 @@ class Federated(Scenario[FederatedExperiment]):
         self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
     ) -> Rounds:
         """Federated averaging by a curious server."""
-        pipeline = plan.defenses()
         strategy = CuriousFedAvg(
             plan=FederatedPlan.narrow(plan),
             auditor=auditor,
-            probe_attacks=experiment.attacks_on(pipeline, PROBE),
-            update_attacks=experiment.attacks_on(pipeline, UPDATE),
-            attribute_attacks=experiment.attacks_on(pipeline, PROBE_ATTRIBUTE),
-            active_attacks=experiment.attacks_on(pipeline, ACTIVE),
-            aggregate_attacks=experiment.attacks_on(pipeline, AGGREGATE),
+            attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
             aggregate_clients=experiment.group_sizes,
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",

@@ -6,7 +6,6 @@ import functools
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,7 +37,6 @@ from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.inference import InferenceSettings
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining, read_weights
@@ -124,13 +122,11 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
 class Inference(Scenario[InferenceExperiment]):
     """The server trains a model on its own images; clients send features of their test images; the server sees these."""
 
-    name: ClassVar[str] = "inference"
-    about: ClassVar[str] = (
-        "clients hold the lower half of a trained classifier and send features to a cloud that answers"
-    )
-    settings: ClassVar[type[InferenceExperiment]] = InferenceExperiment
-    kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    labels: ClassVar[tuple[str, ...]] = ("unknown",)
+    name = "inference"
+    about = "clients hold the lower half of a trained classifier and send features to a cloud that answers"
+    settings = InferenceExperiment
+    kinds = KINDS
+    labels = ("unknown",)
 
     def __init__(self) -> None:
         # Every run has an auditor of its own, and all pipelines of a run share one training.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from attacks.spec import stages_of
 from attacks.uploads.joint_encodings import JointEncodingInversion
@@ -24,7 +23,6 @@ from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.settings.errors import ConfigError
 from simulations.settings.outsourced import OutsourcedSettings
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind
 from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer
 
@@ -66,12 +64,12 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
 class Outsourced(Scenario[OutsourcedExperiment]):
     """Clients upload every training image, after their input defences; the server sees all uploads and the model."""
 
-    name: ClassVar[str] = "outsourced"
-    about: ClassVar[str] = "clients upload protected images with their labels, the server trains on them"
-    settings: ClassVar[type[OutsourcedExperiment]] = OutsourcedExperiment
-    kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    labels: ClassVar[tuple[str, ...]] = ("uploaded",)
-    trains_on_server: ClassVar[bool] = True
+    name = "outsourced"
+    about = "clients upload protected images with their labels, the server trains on them"
+    settings = OutsourcedExperiment
+    kinds = KINDS
+    labels = ("uploaded",)
+    trains_on_server = True
 
     def check_data(self, experiment: OutsourcedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model; messages must hold its images."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -31,7 +30,6 @@ from simulations.experiment.scenario import (
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.split import SplitSettings
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind
 from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
@@ -109,13 +107,13 @@ class SplitExperiment(SplitSettings, Experiment):
 class Split(Scenario[SplitExperiment]):
     """Clients send the tokens of every image; the server sees these, and the updates of a trained client half."""
 
-    name: ClassVar[str] = "split"
-    about: ClassVar[str] = "clients hold the first part of a transformer and send tokens"
-    settings: ClassVar[type[SplitExperiment]] = SplitExperiment
-    kinds: ClassVar[tuple[Kind, ...]] = KINDS
-    labels: ClassVar[tuple[str, ...]] = ("server", "client")
-    reads_tables: ClassVar[bool] = True
-    takes_many_labels: ClassVar[bool] = True
+    name = "split"
+    about = "clients hold the first part of a transformer and send tokens"
+    settings = SplitExperiment
+    kinds = KINDS
+    labels = ("server", "client")
+    reads_tables = True
+    takes_many_labels = True
 
     def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Build both halves; images, defences and messages must fit them."""

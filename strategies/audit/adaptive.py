@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.refinement.base import Chain, Refinement
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind
 
@@ -15,10 +14,10 @@ from strategies.audit.kinds import Kind
 def adaptive_attacks(
     pipeline: Pipeline,
     pipelines: Sequence[Pipeline],
-    chosen: Sequence[Attack[Any, Any]],
+    chosen: Sequence[AnyAttack],
     kind: Kind,
     tables: bool = False,
-) -> list[Attack[Any, Any]]:
+) -> list[AnyAttack]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
     A chosen attack (``chosen``) is not added again, unless its settings make it ignore the defences: a static adversary is no
@@ -32,7 +31,7 @@ def adaptive_attacks(
     if controls:
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
     starts = [attack for attack in chosen if attack.begins_chains][:1]
-    found: list[Attack[Any, Any]] = []
+    found: list[AnyAttack] = []
     if any(one.defenses for one in pipelines):
         found += [attack.aware() for attack in chosen if attack.aware() not in chosen]
     for name in names:
@@ -56,6 +55,6 @@ def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = Fal
     return [name for name in fitting if any(kind.meant(ATTACKS[name]()) for kind in kinds)]
 
 
-def reads(attack: Attack[Any, Any], tables: bool) -> bool:
+def reads(attack: AnyAttack, tables: bool) -> bool:
     """Whether an attack suits the examples: rows of a table, or images."""
     return attack.on_tables if tables else attack.on_images

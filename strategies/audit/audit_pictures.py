@@ -11,8 +11,7 @@ from torch import Tensor
 
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
-from strategies.audit.attack_card import attack_card
-from strategies.audit.jobs import AttackJob, Outcome
+from strategies.audit.jobs import AttackJob, Outcome, attack_card
 from strategies.audit.recorder import Recorder
 from strategies.audit.replies import scores_of
 from strategies.audit.score_rows import PICTURED

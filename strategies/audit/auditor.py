@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from torch import Tensor
 
 from attacks.guesses import Attributes, Cells, Labels
 from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
@@ -21,9 +20,9 @@ from clients.scoring.audit import ALONE, COUNTS
 from clients.scoring.guesses import GUESSES, guess_tensors
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
-from strategies.audit.attack_card import attack_card
+from defenses.base import Tensors
 from strategies.audit.audit_pictures import AuditPictures
-from strategies.audit.jobs import AttackJob, Outcome
+from strategies.audit.jobs import AttackJob, Outcome, attack_card
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.recorder import Recorder
@@ -159,7 +158,7 @@ class Auditor:
             )  # fmt: skip
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
-        records: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        records: dict[int, Tensors] = defaultdict(dict)
         for at, (one, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
             recognised = outcome.recognised[at] if outcome.recognised else None
             for judge in one.judges:

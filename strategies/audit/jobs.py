@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.metrics.names import Role
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
+from defenses.base import Tensors
 from strategies.audit.kinds import Kind, Observed, kind_of, part_of
 from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
@@ -33,7 +34,7 @@ class AttackJob:
     """
 
     name: str
-    attacks: tuple[Attack[Any, Any], ...]
+    attacks: tuple[AnyAttack, ...]
     kind: Kind
     observed: Observed
     card: ThreatCard
@@ -92,13 +93,13 @@ class Outcome:
         of_noise: The attack was run on updates of noise: the null control of an attack with a prior.
     """
 
-    attack: Attack[Any, Any]
+    attack: AnyAttack
     guesses: Sequence[Any]
     seconds: float
     error: str = ""
     recognised: Sequence[Tensor] = ()
     oracle_accuracy: float | None = None
-    oracle: dict[str, Tensor] = field(default_factory=dict)
+    oracle: Tensors = field(default_factory=dict)
     oracle_error: str = ""
     of_noise: bool = False
     computed_on: str = ""
@@ -122,10 +123,10 @@ class AttackResult:
 
 
 def grouped(
-    chosen: Iterable[Attack[Any, Any]],
-) -> tuple[list[tuple[Attack[Any, Any], ...]], tuple[Attack[Any, Any], ...]]:
+    chosen: Iterable[AnyAttack],
+) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
     """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
-    groups: dict[str, list[Attack[Any, Any]]] = {}
+    groups: dict[str, list[AnyAttack]] = {}
     over_rounds = []
     for attack in chosen:
         if attack.observes_history:
@@ -133,3 +134,39 @@ def grouped(
         else:
             groups.setdefault(repr(stages_of(attack)[0]), []).append(attack)
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
+
+
+AUXILIARY = {
+    "held-out": "disjoint from all clients",
+    "private": "the clients' training images (worst case); attacked are test images",
+}
+"""Value of the setting -> text about auxiliary data on threat cards."""
+
+
+def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
+    """Extend a threat card by the facts that the attack adds."""
+    bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
+    card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
+    if any(_matches_statistics(one, card) for one in stages_of(attack)) and _reveals_statistics(card):
+        known = "their mean over the local steps is matched" if (card.local_steps or 1) > 1 else "matched"
+        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; {known} by the attack")
+    if attack.learns_prior:
+        card = card.but(learns_prior=True)
+    if not attack.knows_defenses:
+        card = card.but(knows_defenses=False)
+    if not attack.needs_auxiliary:
+        return card
+    data = job.task.plan.auxiliary_data
+    return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
+
+
+def _reveals_statistics(card: ThreatCard) -> bool:
+    """Whether running averages came from steps in train mode: then they give the statistics of the batches, or their mean."""
+    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent")
+    return sent and card.more.get("mode") == "train"
+
+
+def _matches_statistics(attack: Any, card: ThreatCard) -> bool:
+    """Whether a stage of an attack matches the statistics that observations like these reveal."""
+    own = getattr(attack, "matches_statistics", None)
+    return own is not None and own(card.local_steps or 1, card.images or 1)

@@ -16,15 +16,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Knowledge
 from attacks.observations import AttackError
-from attacks.registry import ATTACKS
 from attacks.sender import Sender
-from attacks.spec import parse_attacks, stages_of
+from attacks.spec import ATTACKS, parse_attacks, stages_of
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
 from clients.task.task import Plan, Task, WholeModelPlan, load_weights
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from defenses.registry import RegistryError, collected, modules_in
 
 ATTRIBUTE_SETTING = "attribute-attacks"
@@ -54,9 +53,9 @@ class Seen:
         """Number of values that these clients return of one metric for a guess of so many images."""
         return images
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """The observation's tensors under flat names: FIELD, or FIELD/NAME for tensors by name."""
-        found: dict[str, Tensor] = {}
+        found: Tensors = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 found[name] = value
@@ -69,7 +68,7 @@ class Seen:
         return {name: value for name, value in vars(self).items() if isinstance(value, bool | int | float | str)}
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+    def of(cls, plain: Mapping[str, Any], tensors: Tensors) -> Self:
         """Rebuild an observation from ``plain`` and ``tensors``."""
         values: dict[str, Any] = dict(plain)
         names = {spec.name for spec in fields(cls)}
@@ -83,10 +82,10 @@ class Observed:
     """The observations of one kind in one round, and the weights of the global model of that round."""
 
     task: Task
-    weights: dict[str, Tensor]
+    weights: Tensors
     seen: Sequence[Seen]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """All tensors under flat names, for a file."""
         found = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
         for at, seen in enumerate(self.seen):
@@ -98,7 +97,7 @@ class Observed:
         return {"task": self.task.to_json(), "seen": [seen.plain() for seen in self.seen]}
 
     @classmethod
-    def of(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor], seen: type[Seen]) -> Observed:
+    def of(cls, about: Mapping[str, Any], tensors: Tensors, seen: type[Seen]) -> Observed:
         """Rebuild observations of the type ``seen`` from ``about`` and ``tensors``."""
         found = [seen.of(plain, part_of(tensors, f"seen-{at}/")) for at, plain in enumerate(about["seen"])]
         return cls(read_task(about["task"]), part_of(tensors, "weights/"), found)
@@ -153,16 +152,16 @@ class Kind(ABC):
         """The setting that names the attacks on this kind, as users write it."""
         return ATTRIBUTE_SETTING if self.of_attributes else f"{self.name}-attacks"
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack runs on this kind, and guesses the right target."""
         first = stages_of(attack)[0]
         return first.observes is self.observation and first.infers_attributes == self.of_attributes
 
-    def meant(self, attack: Attack[Any, Any]) -> bool:
+    def meant(self, attack: AnyAttack) -> bool:
         """Whether the attack, alone or in a chain, is made for this kind: as an adaptive attack it then runs by default."""
         return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
 
-    def usual(self, dataset: str) -> list[Attack[Any, Any]]:
+    def usual(self, dataset: str) -> list[AnyAttack]:
         """Attacks on a data set's sensitive attribute for the setting "auto"; by default none."""
         return []
 
@@ -170,7 +169,7 @@ class Kind(ABC):
     def observations(self, observed: Observed) -> list[Any]:
         """Observations in the form that attacks receive, one for each entry of ``observed.seen``."""
 
-    def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+    def limited(self, stage: AnyAttack, observed: Observed) -> AnyAttack:
         """The attack to fit for these observations; by default the attack itself."""
         return stage
 
@@ -196,7 +195,7 @@ class Kind(ABC):
         card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
-    def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[Attack[Any, Any]]:
+    def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[AnyAttack]:
         """Parse attacks on this kind; ``beside`` are the scenario's other kinds, which errors about misplaced attacks name.
 
         Raises:
@@ -230,12 +229,12 @@ def kind_of(name: str) -> Kind:
     return known[name]
 
 
-def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part_of(tensors: Tensors, prefix: str) -> Tensors:
     """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
+def digest(tensors: Tensors) -> str:
     """Digest of tensors by name: 32 hexadecimal digits of their names and values."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):

@@ -45,7 +45,7 @@ class AttackPool:
         self._num_gpus = num_gpus
         self._running: dict[Any, AttackJob] = {}
         self._done: list[AttackResult] = []
-        self._backend: _Backend | None = None
+        self._backend: _RayActors | _Processes | None = None
 
     def __len__(self) -> int:
         """Jobs whose results have not been fetched."""
@@ -82,30 +82,13 @@ class AttackPool:
             self._backend.close()
 
 
-class _Backend:
-    """Where jobs run."""
-
-    def submit(self, job: AttackJob) -> Any:
-        raise NotImplementedError
-
-    def ready(self, handles: list[Any], *, block: bool) -> list[Any]:
-        raise NotImplementedError
-
-    def result(self, handle: Any, job: AttackJob) -> AttackResult | None:
-        """The result of a job that is ready, or ``None`` where it was lost with its machine and is to be submitted again."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-def _choose_backend(workers: int, num_gpus: float) -> _Backend:
+def _choose_backend(workers: int, num_gpus: float) -> _RayActors | _Processes:
     # A running Ray has been imported; an import would take a second, and change sys.path and the environment.
     ray = sys.modules.get("ray")
     return _RayActors(workers, num_gpus) if ray is not None and ray.is_initialized() else _Processes(workers)
 
 
-class _RayActors(_Backend):
+class _RayActors:
     """Long-lived actors, each with its own queue; a job goes to the shortest, or to the one that learned for it before."""
 
     def __init__(self, workers: int, num_gpus: float) -> None:
@@ -143,6 +126,7 @@ class _RayActors(_Backend):
         return list({*done, *more})
 
     def result(self, handle: Any, job: AttackJob) -> AttackResult | None:
+        """The result of a job that is ready; None where it was lost with its machine and is to be submitted again."""
         at = next(i for i, queue in enumerate(self._queues) if handle in queue)
         self._queues[at].discard(handle)
         try:
@@ -194,7 +178,7 @@ class _Worker:
         )
 
 
-class _Processes(_Backend):
+class _Processes:
     """Worker processes, for a deployment's ServerApp and runs in one process, where no Ray runs.
 
     Each has a thread that hands it one job after the other: a process that is killed costs the job that it had, and no other.

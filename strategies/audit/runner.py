@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives
 from attacks.learned.learning_to_invert import noise_like
@@ -44,7 +44,7 @@ def run_job(job: AttackJob) -> AttackResult:
     return AttackResult(job, outcomes)
 
 
-def _timed(runner: _Runner, attack: Attack[Any, Any]) -> Outcome:
+def _timed(runner: _Runner, attack: AnyAttack) -> Outcome:
     start = time.perf_counter()
     try:
         outcome = runner(attack)
@@ -68,7 +68,7 @@ class _Runner:
         self.of_noise = of_noise
         self.first: dict[str, list[Any]] = {}
 
-    def __call__(self, attack: Attack[Any, Any]) -> Outcome:
+    def __call__(self, attack: AnyAttack) -> Outcome:
         plan = self.job.task.plan
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
@@ -122,7 +122,7 @@ class _Runner:
         mine = (by_place[seen.partition, seen.target] for seen in self.job.observed.seen)
         return [UpdateHistory(*zip(*pairs, strict=True)) for pairs in mine]
 
-    def _guess(self, attack: Attack[Any, Any]) -> list[Any]:
+    def _guess(self, attack: AnyAttack) -> list[Any]:
         first, *refinements = [_fitted(stage, self.job) for stage in stages_of(attack)]
         streams = self._streams(repr(attack))
         if attack.observes_history:
@@ -155,11 +155,11 @@ def silenced(observation: Any, generator: torch.Generator) -> Any:
     return replace(observation, update=noise_like(observation.update, generator))
 
 
-_learned: OrderedDict[tuple[str, Plan, str], Attack[Any, Any]] = OrderedDict()
+_learned: OrderedDict[tuple[str, Plan, str], AnyAttack] = OrderedDict()
 """What this process fitted last."""
 
 
-def _fitted(stage: Attack[Any, Any], job: AttackJob) -> Attack[Any, Any]:
+def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     """What is learned depends on the pipeline and on what the kind of observation names: it serves in other rounds, too."""
     stage = job.kind.limited(stage, job.observed)
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+
+from defenses.base import Tensors
 
 PARTIAL = ".tmp"
 """Ends the name of a file that is being written; a killed process leaves it."""
@@ -34,7 +35,7 @@ def whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
     """Write a safetensors file, whole or not at all (``OSError``), with a digest of its name, tensors and metadata."""
     signed = {**metadata, DIGEST: _digest(path, tensors, metadata)}
     with whole(path) as partial:
@@ -44,7 +45,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
             raise OSError(f"{path} cannot be written: {error}") from error
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def load_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
     """Tensors and metadata of a file that ``save_tensors`` wrote.
 
     Raises:
@@ -61,7 +62,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
-def _digest(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def _digest(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> str:
     """32 hexadecimal digits of all that a file holds; of its name, too: a file in the place of another is damage."""
     found = hashlib.blake2b(
         repr((path.name, sorted(metadata.items()))).encode(errors="backslashreplace"), digest_size=16

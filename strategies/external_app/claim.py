@@ -1,12 +1,18 @@
-"""An app's own claim of differential privacy, as rows carry it and reports show it."""
+"""What an app says of itself: its claims of differential privacy and its accuracy, as rows carry them and reports show them."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from clients.wire.schema import readable
+from clients.wire.texts import one_line
 from strategies.audit.threat_card import MOST_VALUE
 
 CLAIMED = "claimed-privacy"
@@ -75,3 +81,115 @@ def number_of(value: Any, below: float = math.inf) -> float | None:
 def brief(value: float) -> str:
     """A number with four digits at most."""
     return f"{value:.4g}"
+
+
+REPORTED = "reported-accuracy"
+"""Metric of the row with the accuracy that the app reports; its column ``reported`` is what ``AppAccuracy.to_json`` gives."""
+SERVER, CLIENTS = "the server's evaluation", "the clients' evaluation"
+"""What evaluates: ``AppAccuracy.source``. Of one round the server's comes first, as its test data are the same in all rounds."""
+NAMES = ("acc", "accuracy")
+QUALIFIERS = (
+    "test", "eval", "evaluate", "evaluation", "central", "centralized", "centralised", "server", "global", "federated",
+    "distributed", "client", "clients", "mean", "avg", "average", "weighted", "aggregated", "model", "final", "top", "1", "top1",
+    "val", "valid", "validation",
+)  # fmt: skip
+"""Words that may stand beside ``NAMES`` in the metric's name; any other makes it another number, such as a deviation."""
+LONGEST_NAME = 60
+PERCENT, ROUNDING = 100.0, 1e-6
+
+
+@dataclass(frozen=True)
+class AppAccuracy:
+    """An accuracy by an app's own evaluation.
+
+    Attributes:
+        value: In [0, 1].
+        name: The app's name of the metric.
+        source: What evaluated: ``SERVER`` or ``CLIENTS``.
+        round: Server round of the value, the last one that has it.
+    """
+
+    value: Annotated[float, Field(strict=True, ge=0, le=1)]
+    name: str
+    source: str
+    round: Annotated[int, Field(strict=True, ge=0)]
+
+    @property
+    def number(self) -> str:
+        """The accuracy as tables show it."""
+        return f"{PERCENT * self.value:.1f} % (the app's word)"
+
+    @property
+    def detail(self) -> str:
+        """The metric's name, its source and its round."""
+        return f"{self.name}, {self.source}, round {self.round}"
+
+    @property
+    def text(self) -> str:
+        """A sentence that states what the number is."""
+        return f"The app reports an accuracy of {PERCENT * self.value:.1f} % ({self.detail}). fedveil did not check this number."
+
+    def to_json(self) -> dict[str, Any]:
+        """One object of JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> AppAccuracy | None:
+        """Read what ``to_json`` gave; None for anything else."""
+        return readable(cls, data)
+
+
+class ReportedAccuracy:
+    """Collects accuracies from the metrics of an app's evaluations."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], dict[int, float]] = {}
+
+    def observe(self, source: str, server_round: int, metrics: Mapping[str, Any] | None) -> None:
+        """Keep every number of an evaluation whose name is that of an accuracy; round 0 is before training, and left out."""
+        for name, value in (metrics or {}).items() if server_round > 0 else ():
+            number = number_of(value)
+            if number is not None and number <= PERCENT and _is_accuracy(str(name)):
+                self._values.setdefault((source, name), {})[server_round] = number
+
+    def observed(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap the server's evaluation function, ``evaluate_fn(server_round, arrays)``, so that its metrics are kept."""
+
+        @functools.wraps(evaluate)
+        def wrapped(server_round: int, *args: Any, **kwargs: Any) -> Any:
+            metrics = evaluate(server_round, *args, **kwargs)
+            if isinstance(metrics, Mapping):  # observe raises nothing, as the app's own run goes on from here
+                self.observe(SERVER, server_round, metrics)
+            return metrics
+
+        return wrapped
+
+    def found(self) -> AppAccuracy | None:
+        """The accuracy of the latest round after training; None where none is reported.
+
+        Of one round, the server's evaluation comes before the clients', and a metric with fewer words in its name before one with
+        more; "validation" comes last. A metric that exceeds 1 in any round is in percent.
+        """
+        latest = [(max(values), source, name) for (source, name), values in self._values.items()]
+        if not latest:
+            return None
+        last, source, name = max(latest, key=lambda one: (one[0], one[1] == SERVER, *_preference(one[2])))
+        values = self._values[source, name]
+        # A weighted mean of ones may be 1 plus a rounding error.
+        scale = PERCENT if max(values.values()) > 1 + ROUNDING else 1.0
+        return AppAccuracy(min(values[last] / scale, 1.0), one_line(name, LONGEST_NAME), source, last)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a metric's name in lower case: "evalAcc" gives "eval" and "acc"."""
+    return re.findall(r"[a-z]+[0-9]*|[0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+
+
+def _is_accuracy(name: str) -> bool:
+    words = _words(name)
+    return any(one in NAMES for one in words) and all(one in NAMES or one in QUALIFIERS for one in words)
+
+
+def _preference(name: str) -> tuple[bool, int]:
+    words = _words(name)
+    return not any(one.startswith("val") for one in words), -len(words)

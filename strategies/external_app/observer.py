@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
-from typing import Any
 
 from flwr.app import ConfigRecord, Message
 from flwr.common import log
 from flwr.serverapp import Grid
-from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
+from defenses.base import Tensors
 from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
-from strategies.external_app.assumptions import ASSUMED, assumptions
-from strategies.external_app.canaries.scores import AppCanaries
-from strategies.external_app.nodes import AppNodes
-from strategies.external_app.orders import OF_ARGUMENTS, Orders, orders_in, other_rates
-from strategies.external_app.preflight import NO_RATE, NO_STEPS, AuditError, missing, say_how_many
-from strategies.external_app.record import AuditRecord
+from strategies.external_app.canaries import AppCanaries
+from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question
+from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in, other_rates
+from strategies.external_app.record import NO_RATE, NO_STEPS, AuditError, AuditRecord, missing, say_how_many
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -36,11 +33,10 @@ from strategies.external_app.replies import (
     update_of,
     weights_sent,
 )
-from strategies.external_app.requests import AppExchange, ask_differences, common_config, probe_question
 from strategies.external_app.results import AppAuditor, AppFacts, OpenResults, Results
 from strategies.external_app.settings import AuditSettings
 from strategies.federated.audit import UpdateAudit
-from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
+from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class _Round:
 
     orders: Orders
     requests: Mapping[int, Message]
-    sent: Mapping[int, Mapping[str, Tensor]]
+    sent: Mapping[int, Tensors]
 
 
 class AppAudit:
@@ -265,9 +261,8 @@ class AppAudit:
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
         )
-        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
-            PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(), PROBE_ATTRIBUTE: (),
-            ACTIVE: (), AGGREGATE: (),
+        attacks: dict[Kind, Sequence[AnyAttack]] = {
+            PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(),
         }  # fmt: skip
         updates = UpdateAudit(auditor, attacks, self.settings.rounds, max(self.settings.rounds), "p00")
         return _Running(results, auditor, updates)
@@ -311,12 +306,12 @@ class AppAudit:
         plan = replace(self._plan, local_epochs=orders.local_epochs, batch_size=orders.batch_size)
         return plan.at(server_round, orders.learning_rate)
 
-    def _weights(self, sent: _Round) -> dict[str, Tensor]:
+    def _weights(self, sent: _Round) -> Tensors:
         """The global model of the round: what the first node was sent."""
         first = next(iter(sent.sent.values()))
         return {name: first[name] for name in self._names}
 
-    def _update(self, reply: Message, sent: _Round, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _update(self, reply: Message, sent: _Round, weights: Tensors) -> Tensors:
         mine = sent.sent[reply.metadata.src_node_id]
         if any(not mine[name].equal(weight) for name, weight in weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")

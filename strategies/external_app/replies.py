@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message
-from torch import Tensor
 
 from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
-from strategies.recording.usual_names import EXAMPLES, RATES, first_number
+from defenses.base import Tensors
+from strategies.recording.files import EXAMPLES, RATES, first_number
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -34,7 +34,7 @@ class UnusableReplyError(ValueError):
     """A reply without an update of the model that was sent."""
 
 
-def tensors_of(message: Message, model: AppModel) -> dict[str, Tensor]:
+def tensors_of(message: Message, model: AppModel) -> Tensors:
     """The tensors that a message holds, by the names of the model's ``state_dict``.
 
     Raises:
@@ -49,11 +49,9 @@ def tensors_of(message: Message, model: AppModel) -> dict[str, Tensor]:
         raise UnusableReplyError(str(error)) from error
 
 
-def weights_sent(
-    messages: Sequence[Message], model: AppModel, names: Mapping[str, Tensor]
-) -> dict[int, dict[str, Tensor]]:
+def weights_sent(messages: Sequence[Message], model: AppModel, names: Tensors) -> dict[int, Tensors]:
     """Node id -> weights sent to it; weights that several nodes get are read once. ``UnusableReplyError`` for another model's."""
-    read, found = dict[int, dict[str, Tensor]](), dict[int, dict[str, Tensor]]()
+    read, found = dict[int, Tensors](), dict[int, Tensors]()
     for message in messages:
         key = id(next(iter(message.content.array_records.values()), None))
         if key not in read:
@@ -68,7 +66,7 @@ def weights_sent(
     return found
 
 
-def unfit(held: Mapping[str, Tensor], names: Mapping[str, Tensor], model: AppModel) -> tuple[str, str] | None:
+def unfit(held: Tensors, names: Tensors, model: AppModel) -> tuple[str, str] | None:
     """The difference between a message's tensors and those that count, and what to do about it; None where they fit.
 
     Args:
@@ -91,9 +89,7 @@ def unfit(held: Mapping[str, Tensor], names: Mapping[str, Tensor], model: AppMod
     return f"no {missing[0]!r}, a buffer of the model: {begin}", NO_BUFFERS
 
 
-def update_of(
-    reply: Message, sent: Mapping[str, Tensor], names: Mapping[str, Tensor], model: AppModel
-) -> dict[str, Tensor]:
+def update_of(reply: Message, sent: Tensors, names: Tensors, model: AppModel) -> Tensors:
     """Received minus sent weights, of the model's tensors that count; ``UnusableReplyError`` with the reason where unusable."""
     if reply.has_error():
         raise UnusableReplyError(reason_of(reply))

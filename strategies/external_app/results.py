@@ -14,8 +14,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
-from strategies.external_app.assumptions import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
 from strategies.external_app.claim import Claim
+from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic.fields import FieldInfo
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from clients.wire.limits import (
@@ -97,11 +97,11 @@ class AuditSettings:
                 "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
             )
 
-    def attacks_on_probes(self) -> tuple[Attack[Any, Any], ...]:
+    def attacks_on_probes(self) -> tuple[AnyAttack, ...]:
         """Attacks on probes, parsed."""
         return tuple(PROBE.parse(self.probe_attacks, (PROBE, UPDATE)))
 
-    def attacks_on_updates(self) -> tuple[Attack[Any, Any], ...]:
+    def attacks_on_updates(self) -> tuple[AnyAttack, ...]:
         """Attacks on updates, parsed; none of updates with canaries."""
         return () if self.canaries else tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
 

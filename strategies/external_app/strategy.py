@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from strategies.external_app.claim import CLIENTS
 from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
-from strategies.external_app.preflight import AuditError
-from strategies.external_app.reported_accuracy import CLIENTS
+from strategies.external_app.record import AuditError
 from strategies.external_app.results import OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
@@ -65,49 +65,37 @@ class AuditingStrategy(WrappingStrategy):
         """Which rounds."""
         return f"Audited: rounds {', '.join(map(str, self._audit.settings.rounds))}"
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Make the wrapped strategy's messages; in an attacked round, request probes from their nodes first."""
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+    def _sending(self, server_round: int, messages: list[Message], grid: Grid) -> None:
+        """In an attacked round, request probes from the nodes of the messages first."""
         self._safely(f"round {server_round}", server_round, self._audit.before, server_round, messages, grid)
-        return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Pass the replies to the audit, then let the wrapped strategy aggregate them."""
-        received = list(replies)
-        where = f"round {server_round}"
-        # Before the wrapped strategy sees the replies; claims are of all rounds, attacked or not.
-        self._safely(where, server_round, self._audit.observe, server_round, received)
-        self._safely(where, server_round, self._audit.after, server_round, received)
-        return super().aggregate_train(server_round, received)
+    def _received(self, server_round: int, kind: str, replies: list[Message]) -> None:
+        """Pass the replies to training to the audit; claims are of all rounds, attacked or not."""
+        for step in (self._audit.observe, self._audit.after) if kind == "train" else ():
+            self._safely(f"round {server_round}", server_round, step, server_round, replies)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate as the wrapped strategy does, and keep the accuracy that it reports."""
-        metrics = super().aggregate_evaluate(server_round, replies)
-        self._safely(
-            f"round {server_round}", server_round, self._audit.record.accuracy.observe, CLIENTS, server_round, metrics
-        )
-        return metrics
+    def _evaluated(self, server_round: int, metrics: MetricRecord | None) -> None:
+        """Keep the accuracy that the wrapped strategy reports."""
+        keep = self._audit.record.accuracy.observe
+        self._safely(f"round {server_round}", server_round, keep, CLIENTS, server_round, metrics)
 
     def _safely(self, where: str, server_round: int, step: Callable[..., None], *args: Any) -> None:
         """A failed audit costs its rows, not the run: the reason is in the log and, where it can be written, in a row."""
         try:
             step(*args)
         except AuditError as error:
-            for reason in error.reasons:
-                try:
-                    self._audit.record.note(server_round, reason)
-                except Exception as unwritten:
-                    log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)
+            self._note(server_round, error.reasons)
             if not self._audit.settings.go_on:
                 raise
             log(WARNING, "Audit: %s", error)
         except Exception as error:
-            log(WARNING, "Audit: %s: %s: %s", where, type(error).__name__, error)
+            why = f"{where}: {type(error).__name__}: {error}"
+            log(WARNING, "Audit: %s", why)
+            self._note(server_round, [why])
+
+    def _note(self, server_round: int, reasons: Iterable[str]) -> None:
+        for reason in reasons:
             try:
-                self._audit.record.note(server_round, f"{where}: {type(error).__name__}: {error}")
+                self._audit.record.note(server_round, reason)
             except Exception as unwritten:
                 log(WARNING, "Audit: no row says so: %s: %s", type(unwritten).__name__, unwritten)

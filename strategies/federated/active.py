@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
 
 from attacks.active.base import ActiveAttack, AgreedModel
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
 from clients.task.task import Task
+from defenses.base import Tensors
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
@@ -23,7 +21,7 @@ from strategies.exchange.guard import Answers
 from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
 
-Ask = Callable[[Task, Mapping[str, Tensor]], Answers]
+Ask = Callable[[Task, Tensors], Answers]
 """(orders, weights of the model to send) -> partition -> the updates of one step that answer it."""
 
 
@@ -38,7 +36,7 @@ class ActiveServer:
         self._audit, self._ask = audit, ask
         self._auditor, self._recorder = audit.auditor, audit.recorder
 
-    def probe(self, task: Task, weights: Mapping[str, Tensor]) -> None:
+    def probe(self, task: Task, weights: Tensors) -> None:
         """Make and send the models of one round in place of the agreed ``weights``, and queue the attacks on the replies."""
         judges: dict[int, bool] = {}
         for at, group in enumerate(grouped(self._audit.attacks[ACTIVE])[0]):
@@ -53,7 +51,7 @@ class ActiveServer:
             self._auditor.collect(wait=at > 0 and not self._auditor.repeats_draws)
             self._observe(task, f"{at:02d}", group, sent, judges)
 
-    def _manipulated(self, attack: Attack[Any, Any], task: Task, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _manipulated(self, attack: AnyAttack, task: Task, weights: Tensors) -> Tensors:
         first, observed, card = stages_of(attack)[0], Observed(task, dict(weights), []), task.plan.data_card()
         if not isinstance(first, ActiveAttack):
             raise AttackError(f"{first} sends no model")
@@ -68,8 +66,8 @@ class ActiveServer:
         self,
         task: Task,
         label: str,
-        group: Sequence[Attack[Any, Any]],
-        sent: dict[str, Tensor],
+        group: Sequence[AnyAttack],
+        sent: Tensors,
         judges: dict[int, bool],
     ) -> None:
         good = self._ask(task, sent)
@@ -95,7 +93,7 @@ class ActiveServer:
             name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"
             self._auditor.submit(AttackJob(name, tuple(group), ACTIVE, Observed(task, sent, seen), card))
 
-    def _failed(self, task: Task, attack: Attack[Any, Any], why: str) -> None:
+    def _failed(self, task: Task, attack: AnyAttack, why: str) -> None:
         nodes = len(self._auditor.exchange.nodes)
         self._recorder.row(
             task, metric=ATTACK.name, value=None, attack=repr(attack), card=_card(task, attack), status="failed", n=nodes,
@@ -103,6 +101,6 @@ class ActiveServer:
         )  # fmt: skip
 
 
-def _card(task: Task, attack: Attack[Any, Any]) -> ThreatCard:
+def _card(task: Task, attack: AnyAttack) -> ThreatCard:
     bare = ThreatCard(observation=ACTIVE.title, round=task.round, server=ACTIVE_SERVER)
     return bare.but(threat_class=attack.threat_class or None)

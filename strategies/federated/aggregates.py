@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from clients.task.task import Task
-from defenses.base import Update
+from defenses.base import Tensors, Update
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Observed
@@ -34,9 +33,7 @@ class SecureSums:
         self._audit, self._sizes = audit, tuple(sizes)
         self._auditor, self._recorder = audit.auditor, audit.auditor.recorder
 
-    def attack(
-        self, task: Task, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
-    ) -> None:
+    def attack(self, task: Task, weights: Tensors, accuracy: float | None, seen: Sequence[SeenUpdate]) -> None:
         """Queue the attacks on sums of one round's probes; see ``UpdateAudit.attack``."""
         of: dict[int, list[SeenUpdate]] = defaultdict(list)
         for one in seen:
@@ -62,7 +59,7 @@ class SecureSums:
                     self._submit(task, size, sums, weights, accuracy)
 
     def _submit(
-        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
+        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: Tensors, accuracy: float | None
     ) -> None:
         card = self._card(task, size, sums, weights, accuracy)
         partitions = sorted({judge for one in sums for judge in one.judges})
@@ -78,7 +75,7 @@ class SecureSums:
             self._auditor.submit(AttackJob(f"{name}-{at:02d}", group, AGGREGATE, observed, card))
 
     def _card(
-        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: dict[str, Tensor], accuracy: float | None
+        self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: Tensors, accuracy: float | None
     ) -> ThreatCard:
         count = sums[0].num_clients
         hidden = f"sum of {count} clients; single updates are hidden by secure aggregation (assumed, not run)"

@@ -8,18 +8,19 @@ from typing import Any
 from flwr.app import Message
 from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.spec import stages_of
 from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import NO_IMAGES
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
+from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KEPT_STATISTICS, KnownLabels, ThreatCard, strength
-from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE, SeenUpdate
+from strategies.federated.observations import ACTIVE, KINDS, PROBE, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -28,15 +29,15 @@ class UpdateAudit:
     def __init__(
         self,
         auditor: Auditor,
-        attacks: Mapping[Kind, tuple[Attack[Any, Any], ...]],
+        attacks: Mapping[Kind, Sequence[AnyAttack]],
         attack_rounds: Iterable[int],
         last_round: int,
         label: str,
     ) -> None:
         self.auditor, self.recorder = auditor, auditor.recorder
-        self.attacks = attacks
+        self.attacks = {kind: tuple(attacks.get(kind, ())) for kind in KINDS}
         probed = frozenset(attack_rounds)
-        self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys((PROBE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE), probed)
+        self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys(KINDS, probed)
         self.rounds[UPDATE] = update_rounds(probed, last_round)
         self.label = label
 
@@ -50,7 +51,7 @@ class UpdateAudit:
         return any(stage.reveals_windows for stage in stages)
 
     def attack(
-        self, task: Task, kind: Kind, weights: dict[str, Tensor], accuracy: float | None, seen: Sequence[SeenUpdate]
+        self, task: Task, kind: Kind, weights: Tensors, accuracy: float | None, seen: Sequence[SeenUpdate]
     ) -> None:
         """Queue the attacks on one round's updates of the global model ``weights``, whose accuracy is on clean test images."""
         if not seen:  # every node refused
@@ -78,7 +79,7 @@ class UpdateAudit:
             self.auditor.submit(job)
 
     def card(
-        self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Mapping[str, Tensor], accuracy: float | None
+        self, task: Task, kind: Kind, seen: Sequence[SeenUpdate], weights: Tensors, accuracy: float | None
     ) -> ThreatCard:
         """The threat card: the server's observations and knowledge, and whether it acted beyond observing."""
         statistics = any(name.endswith("running_mean") for name in weights)
@@ -111,7 +112,7 @@ def num_trained(fraction: float, num_clients: int) -> int:
     return max(1, round(fraction * num_clients))
 
 
-def fewest_guesses(attacks: Iterable[Attack[Any, Any]], seen: Sequence[SeenUpdate]) -> int:
+def fewest_guesses(attacks: Iterable[AnyAttack], seen: Sequence[SeenUpdate]) -> int:
     """Least number of images that each attack on images guesses of an update; ``NO_IMAGES`` if no attack guesses images.
 
     A null baseline may choose its easiest images, so that it must not choose among more than the attacks.

@@ -12,14 +12,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
-from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import CLIENTS_FAILED
 from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
+from defenses.base import Tensors
 from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -27,16 +27,17 @@ from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, num_trained, seen_updates
-from strategies.federated.client_audit import audit_of
+from strategies.federated.dp_audit import audit_of
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
     alike,
     fault_in_probe,
     fault_in_update,
+    record_probe,
+    record_training,
     targets_of,
 )
-from strategies.federated.training_rows import record_probe, record_training
 from strategies.training.evaluation import fault_in_report, record_reports
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
@@ -55,12 +56,10 @@ class CuriousFedAvg(FedAvg):
     Args:
         plan: The run's fixed settings for the clients.
         auditor: Queues attacks and lets clients score the guesses.
-        probe_attacks: Attacks on one-step probes.
-        update_attacks: Attacks on real training updates.
-        attribute_attacks: Attacks on the sensitive attribute behind one-step probes.
-        active_attacks: Attacks that send a manipulated model instead of the agreed one; empty except in studies of such attacks.
-        aggregate_attacks: Attacks on sums of clients' one-step probes.
-        aggregate_clients: Numbers of clients in these sums.
+        attacks: Kind of observation (``strategies.federated.observations``) -> attacks on it: on one-step probes, on training
+            updates, on the sensitive attribute behind probes, on sums of probes, and, in studies of such attacks, those that send
+            a manipulated model instead of the agreed one.
+        aggregate_clients: Numbers of clients in the sums; without any, no sum is attacked.
         attack_rounds: Attacked server rounds; ``plan.rounds`` + 1 is the model after the last one. None: the first round and that
             model.
         known_labels: Clients publish the classes of probed images.
@@ -80,11 +79,7 @@ class CuriousFedAvg(FedAvg):
         *,
         plan: Plan,
         auditor: Auditor,
-        probe_attacks: Iterable[Attack[Any, Any]] = (),
-        update_attacks: Iterable[Attack[Any, Any]] = (),
-        attribute_attacks: Iterable[Attack[Any, Any]] = (),
-        active_attacks: Iterable[Attack[Any, Any]] = (),
-        aggregate_attacks: Iterable[Attack[Any, Any]] = (),
+        attacks: Mapping[Kind, Sequence[AnyAttack]] = MappingProxyType({}),
         aggregate_clients: Sequence[int] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
@@ -98,11 +93,7 @@ class CuriousFedAvg(FedAvg):
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
-        attacks: dict[Kind, tuple[Attack[Any, Any], ...]] = {
-            PROBE: tuple(probe_attacks), UPDATE: tuple(update_attacks), PROBE_ATTRIBUTE: tuple(attribute_attacks),
-            ACTIVE: tuple(active_attacks),
-            AGGREGATE: tuple(aggregate_attacks) if aggregate_clients else (),
-        }  # fmt: skip
+        attacks = {kind: of for kind, of in attacks.items() if aggregate_clients or kind is not AGGREGATE}
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self._active = ActiveServer(self.audit, self._ask_active)
@@ -115,7 +106,7 @@ class CuriousFedAvg(FedAvg):
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
         self.accuracy: float | None = None
         """Of the current global model, on clean test images."""
-        self._weights: dict[str, Tensor] = {}
+        self._weights: Tensors = {}
 
     # The way in -------------------------------------------------------------------------------------------------------
 
@@ -263,7 +254,7 @@ class CuriousFedAvg(FedAvg):
             self._keep_ledger(partition, reply)
         return good
 
-    def _ask_active(self, task: Task, weights: Mapping[str, Tensor]) -> Answers:
+    def _ask_active(self, task: Task, weights: Tensors) -> Answers:
         """Request one-step updates of a manipulated model; the run continues if a client does not reply."""
         config = {"publish-labels": self.known_labels, "question": 1}
         good = self._ask_step(task, to_record(weights), config, at_least=0.0)

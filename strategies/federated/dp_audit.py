@@ -14,15 +14,16 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from attacks.dp_audit.canary_clients import PlacedClient, client_defense, parts_of
 from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries, audited_defense, gradient_parts
 from attacks.dp_audit.verdict import CanaryPart, audited
 from attacks.metrics.training import DELTA, EPSILON, EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from attacks.normalisation import normalise
-from clients.federated.canaries import trained_sizes
+from clients.federated.canaries import shared_shapes, trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan, Task, load_weights
 from clients.wire.records import tensors_of, values_of
-from defenses.base import Update
+from defenses.base import Tensors, Update
 from defenses.neighbours import ADD_OR_REMOVE
 from strategies.audit.recorder import Recorder
 from strategies.exchange.guard import GuardedExchange
@@ -51,7 +52,7 @@ class CanaryAudit:
         self.canaries = plan.dp_canaries if isinstance(plan, FederatedPlan) else 0
         self._defense = audited_defense(plan.defenses()) if self.canaries else None
         self._tensors = trained_sizes(plan.build_model()) if self._defense else {}
-        self._views: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        self._views: dict[int, Tensors] = defaultdict(dict)
         self._claims: dict[int, tuple[float, float]] = {}
 
     @property
@@ -69,19 +70,17 @@ class CanaryAudit:
         """Partitions whose whole update is an auditor's, so that no attack on it says anything of their data."""
         return range(0)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Tensors:
         """Sums over the rounds so far, by partition and view."""
         return {f"{partition}/{view}": value for partition, of in self._views.items() for view, value in of.items()}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def restore(self, state: Tensors) -> None:
         """Continue from an earlier ``state``."""
         for name, value in state.items():
             partition, _, view = name.partition("/")
             self._views[int(partition)][view] = value
 
-    def observe(
-        self, task: Task, weights: Mapping[str, Tensor], replies: Mapping[int, Message], names: Sequence[str]
-    ) -> None:
+    def observe(self, task: Task, weights: Tensors, replies: Mapping[int, Message], names: Sequence[str]) -> None:
         """Add up what the updates of a round, and the reported numbers of these ``names``, say about each canary."""
         if self._defense is None:
             return
@@ -136,7 +135,7 @@ class CanaryAudit:
         clipped = min(NORM, 1.0) * self._defense.max_grad_norm / self.plan.batch_size
         return 0.0 if rate is None else steps * rate * clipped / 2
 
-    def _side_channels(self, partition: int, update: Update, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _side_channels(self, partition: int, update: Update, buffers: Tensors) -> Tensors:
         """What tensors of an update say about a lone canary, beside its gradient."""
         found = {name: (update[name].double() * along).sum() for name, along in buffers.items()}
         assert self._defense is not None
@@ -146,7 +145,7 @@ class CanaryAudit:
             found[LENGTH] = -moved * max(self._sizes.get(partition, 1), 1)
         return found
 
-    def _directions(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _directions(self, weights: Tensors) -> Tensors:
         """Name of each buffer that updates hold -> how a bright image moves it beyond a dark one."""
         if set(weights) == set(self._tensors):
             return {}
@@ -165,7 +164,7 @@ class CanaryAudit:
         expected: dict[str, tuple[int, ...]] = {"coins": (len(placed),)}
         return expected | ({"lone": (1,)} if placed.lone else {})
 
-    def _ask(self, task: Task) -> dict[int, dict[str, Tensor]]:
+    def _ask(self, task: Task) -> dict[int, Tensors]:
         """Partition -> its coins, of the clients whose updates were seen."""
 
         def fault_in(partition: int, reply: Message) -> str:
@@ -178,7 +177,7 @@ class CanaryAudit:
         good = self._exchange.ask(task, "query.coins", contents, fault_in, at_least=0.0)
         return {partition: tensors_of(reply, "coins") for partition, reply in sorted(good.items())}
 
-    def _parts(self, coins: Mapping[int, Mapping[str, Tensor]]) -> dict[str, CanaryPart]:
+    def _parts(self, coins: Mapping[int, Tensors]) -> dict[str, CanaryPart]:
         """All views of the canaries whose coins are known."""
         placed = {partition: self._placed(partition) for partition in coins}
         gradients = {
@@ -197,3 +196,56 @@ class CanaryAudit:
                 known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
                 parts[view] = CanaryPart(scores, flips, directed=known)
         return parts
+
+
+TENSORS = "tensors"
+"""View of a canary client: its score in each tensor."""
+
+
+class ClientCanaryAudit(CanaryAudit):
+    """The audit of one pipeline with a client-level claim; arguments as for ``CanaryAudit``."""
+
+    def __init__(self, plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> None:
+        super().__init__(plan, sizes, exchange, recorder)
+        self._shapes = shared_shapes(plan.build_model()) if self.active else {}
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a claim to test."""
+        return bool(self.canaries) and client_defense(self.plan.defenses()) is not None
+
+    @property
+    def canary_clients(self) -> range:
+        """The first clients of the run."""
+        return range(self.canaries if self.active else 0)
+
+    def observe(self, task: Task, weights: Tensors, replies: Mapping[int, Message], names: Sequence[str]) -> None:
+        """Add up what the updates of a round say about each canary client; what else it reports follows from no coin."""
+        for partition in sorted(one for one in replies if one in self.canary_clients):
+            reply = replies[partition]
+            self._note_claim(partition, values_of(reply, "metrics"))
+            value = self._client(partition).scores(tensors_of(reply, "arrays"), task.round)
+            kept = self._views[partition]
+            kept[TENSORS] = kept[TENSORS] + value if TENSORS in kept else value
+
+    def _client(self, partition: int) -> PlacedClient:
+        return PlacedClient.of(self._shapes, self.plan.seed, partition)
+
+    def _expected(self, partition: int) -> dict[str, tuple[int, ...]]:
+        return {"coins": (1,)}
+
+    def _parts(self, coins: Mapping[int, Tensors]) -> dict[str, CanaryPart]:
+        known = [partition for partition in coins if TENSORS in self._views[partition]]
+        if not known:
+            return {}
+        placed = [self._client(partition) for partition in known]
+        by_client = torch.stack([self._views[partition][TENSORS] for partition in known])
+        scores = dict(zip(placed[0].along, by_client.T, strict=True))
+        turns = torch.tensor([one.turns for one in placed])
+        return parts_of(scores, torch.cat([coins[partition]["coins"] for partition in known]), turns)
+
+
+def audit_of(plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
+    """The audit by canaries that fits a pipeline's claim; it does nothing without a claim or without canaries."""
+    kind = CanaryAudit if client_defense(plan.defenses()) is None else ClientCanaryAudit
+    return kind(plan, sizes, exchange, recorder)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ManipulatedProbe
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Knowledge
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
@@ -64,9 +64,9 @@ class SeenAggregate(SeenUpdate):
 class _Updates(Kind):
     """Updates of whole models; an attack on one kind of them can be run on the other."""
 
-    seen: ClassVar[type[Seen]] = SeenUpdate
+    seen = SeenUpdate
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether it attacks updates, and guesses what is guessed of them; attacks that send a model read the answer to that
         only.
         """
@@ -101,23 +101,23 @@ class _Updates(Kind):
 class TrainingUpdates(_Updates):
     """Updates that training sends."""
 
-    name: ClassVar[str] = "update"
-    title: ClassVar[str] = "training update"
-    plural: ClassVar[str] = "training updates"
-    observation: ClassVar[type] = TrainingUpdate
-    chosen: ClassVar[bool] = False
+    name = "update"
+    title = "training update"
+    plural = "training updates"
+    observation = TrainingUpdate
+    chosen = False
 
 
 class Probes(_Updates):
     """Updates of one step on few images: the strongest setting of the papers."""
 
-    name: ClassVar[str] = "probe"
-    title: ClassVar[str] = "one-step probe"
-    instead_of: ClassVar[str] = TrainingUpdates.title
-    plural: ClassVar[str] = "one-step probes"
-    observation: ClassVar[type] = Probe
+    name = "probe"
+    title = "one-step probe"
+    instead_of = TrainingUpdates.title
+    plural = "one-step probes"
+    observation = Probe
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack fits probes; membership is excluded, because the server itself chose the probed images."""
         return super().suits(attack) and not stages_of(attack)[0].infers_membership
 
@@ -130,13 +130,13 @@ class Probes(_Updates):
 class AttributesOfProbes(_Updates):
     """One-step updates; attacks guess one sensitive value for each."""
 
-    name: ClassVar[str] = "probe-attribute"
-    title: ClassVar[str] = "attributes of one-step probes"
-    plural: ClassVar[str] = "attributes of one-step probes"
-    observation: ClassVar[type] = Probe
-    start: ClassVar[str] = "PropertyInference()"
-    chosen: ClassVar[bool] = False
-    of_attributes: ClassVar[bool] = True
+    name = "probe-attribute"
+    title = "attributes of one-step probes"
+    plural = "attributes of one-step probes"
+    observation = Probe
+    start = "PropertyInference()"
+    chosen = False
+    of_attributes = True
 
     def depends_on(self, observed: Observed) -> str:
         """The round and its global model, on which updates are computed."""
@@ -159,31 +159,31 @@ class AttributesOfProbes(_Updates):
 class AnswersToManipulatedModels(_Updates):
     """One-step updates in reply to manipulated models; only an active server receives them."""
 
-    name: ClassVar[str] = "active"
-    title: ClassVar[str] = "probe of a manipulated model"
-    plural: ClassVar[str] = "probes of manipulated models"
-    observation: ClassVar[type] = ManipulatedProbe
-    start: ClassVar[str] = "ImprintLayer()"
+    name = "active"
+    title = "probe of a manipulated model"
+    plural = "probes of manipulated models"
+    observation = ManipulatedProbe
+    start = "ImprintLayer()"
 
 
 class Aggregates(_Updates):
     """Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
 
-    name: ClassVar[str] = "aggregate"
-    title: ClassVar[str] = "sum of clients' one-step probes"
-    plural: ClassVar[str] = "sums of clients' one-step probes"
-    observation: ClassVar[type] = Aggregate
-    seen: ClassVar[type[Seen]] = SeenAggregate
-    chosen: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
+    name = "aggregate"
+    title = "sum of clients' one-step probes"
+    plural = "sums of clients' one-step probes"
+    observation = Aggregate
+    seen = SeenAggregate
+    chosen = False
+    pooled = True
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack guesses images of any single update; one that learns from one client's probes does not know sums."""
         first = stages_of(attack)[0]
         excluded = first.observes_history or first.learns_from_model or first.reveals_windows
         return super().suits(attack) and first.begins_chains and not excluded
 
-    def meant(self, attack: Attack[Any, Any]) -> bool:
+    def meant(self, attack: AnyAttack) -> bool:
         """Whether the attack is made for one-step probes, or refines images that such an attack found."""
         if attack.observes is not Probe or attack.infers_attributes or attack.reveals_windows:
             return False
@@ -198,4 +198,4 @@ class Aggregates(_Updates):
 
 PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
 ACTIVE, AGGREGATE = AnswersToManipulatedModels(), Aggregates()
-KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE)
+KINDS: tuple[Kind, ...] = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE)

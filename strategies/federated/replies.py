@@ -1,4 +1,4 @@
-"""Checks of a client's update before it is averaged, attacked or kept; a client may send anything."""
+"""What a client sends of a round: checks before it is averaged, attacked or kept (a client may send anything), and rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
+from attacks.metrics.training import CLIENT, EPSILON_WITH_PROBES, UPDATE_BYTES
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
+from strategies.audit.recorder import Recorder
+from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import fault
 
 COUNTED = {"num-examples", "local-steps"}
@@ -82,3 +85,31 @@ def alike(reply: Message, names: Sequence[str]) -> Message:
     numbers = {"num-examples": found["num-examples"]} | {name: found.get(name, math.nan) for name in names}
     content = RecordDict({"arrays": updates, "metrics": MetricRecord(numbers)})
     return Message(content, dst_node_id=reply.metadata.src_node_id, message_type="train")
+
+
+def record_training(recorder: Recorder, task: Task, good: Mapping[int, Message]) -> list[str]:
+    """Write a row for each number that most clients report, and one for the size of an update; the names of these numbers.
+
+    Where numbers are left out, because there are too many or their names are too long, a failed row says so.
+    """
+    names, left_out = reported_by_most(good)
+    if left_out:
+        most = f"at most {MOST_REPORTED} with short names are recorded"
+        why = f"train: {left_out} numbers that clients report are left out; {most}"
+        recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
+    for name in names:
+        values = [
+            float(values_of(reply, "metrics")[name]) for reply in good.values() if name in values_of(reply, "metrics")
+        ]
+        recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
+    size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
+    recorder.row(task, metric=UPDATE_BYTES.name, value=size, n=len(good))
+    return names
+
+
+def record_probe(recorder: Recorder, task: Task, good: Mapping[int, Message]) -> None:
+    """Write a row for the budget that clients spent with probes, where they report one."""
+    spent = [values_of(reply, "metrics").get(EPSILON_WITH_PROBES.name) for reply in good.values()]
+    values = [float(epsilon) for epsilon in spent if epsilon is not None]
+    if values:
+        recorder.row(task, metric=EPSILON_WITH_PROBES.name, worst=max(values), **mean_and_interval(values))

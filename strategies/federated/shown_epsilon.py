@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import Field
 
 from attacks.dp_audit.verdict import SMALLEST, Audit
+from clients.wire.schema import readable
 from defenses.neighbours import level_of
 
 ROUNDING = 1e-9
@@ -15,6 +18,7 @@ AUDIT = "audit"
 """Column of a row whose value ``ShownEpsilon.to_json`` gives."""
 CONFIDENCE = 0.95
 """Of all bounds of a pipeline in one run together; a claim is refuted with no less."""
+Bound = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,10 @@ class ShownPart:
 
     part: str
     canaries: int
-    plain: float
-    gaussian: float
-    largest_plain: float
-    largest_gaussian: float
+    plain: Bound
+    gaussian: Bound
+    largest_plain: Bound
+    largest_gaussian: Bound
 
     @property
     def largest(self) -> float:
@@ -61,7 +65,7 @@ class ShownEpsilon:
             that bound.
         assumes: What that bound assumes of the mechanism; "" for nothing.
         largest_plain: The largest value, in any view, that the canaries could have given ``plain``.
-        largest_gaussian: Likewise ``gaussian``. Older rows have one number for both, the larger, which then stands for each.
+        largest_gaussian: Likewise ``gaussian``.
         refuted_by: Views with a bound above the claim.
         parts: All views.
         covers: What claim and bounds are of, in sentences; "" for the whole run.
@@ -71,18 +75,18 @@ class ShownEpsilon:
             assumption above it.
     """
 
-    claimed: float
-    delta: float
-    confidence: float
-    plain: float
-    gaussian: float
+    claimed: Bound
+    delta: Bound
+    confidence: Bound
+    plain: Bound
+    gaussian: Bound
     part: str
     canaries: int
     guesses: int
     correct: int
     assumes: str
-    largest_plain: float
-    largest_gaussian: float
+    largest_plain: Bound
+    largest_gaussian: Bound
     refuted_by: tuple[str, ...] = ()
     parts: tuple[ShownPart, ...] = ()
     covers: str = ""
@@ -191,28 +195,8 @@ class ShownEpsilon:
 
     @classmethod
     def from_json(cls, data: Any) -> Self | None:
-        """Read the output of ``to_json``; None where a number is missing or is none. Older rows have no neighbours."""
-        if not isinstance(data, Mapping):
-            return None
-        try:
-            parts = tuple(
-                ShownPart(
-                    str(one["part"]),
-                    int(one["canaries"]),
-                    _bound(one["plain"]),
-                    _bound(one["gaussian"]),
-                    *_largest(one),
-                )
-                for one in data.get("parts", ())
-            )
-            return cls(
-                _bound(data["claimed"]), _bound(data["delta"]), _bound(data["confidence"]), _bound(data["plain"]),
-                _bound(data["gaussian"]), str(data["part"]), int(data["canaries"]), int(data["guesses"]), int(data["correct"]),
-                str(data["assumes"]), *_largest(data), tuple(map(str, data.get("refuted_by", ()))), parts,
-                str(data.get("covers", "")), str(data.get("neighbours", "")),
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
+        """Read the output of ``to_json``; None where a value is missing or not allowed."""
+        return readable(cls, data)
 
     @classmethod
     def strongest(cls, found: Sequence[Self]) -> Self | None:
@@ -230,17 +214,3 @@ class ShownEpsilon:
         least, above = min(one.confidence for one in found), sum(one.above for one in found)
         plain = sum(one.plain > one.claimed + SMALLEST for one in found)
         return replace(best, confidence=least, seeds=len(found), seeds_above=above, seeds_above_plain=plain)
-
-
-def _largest(data: Mapping[str, Any]) -> tuple[float, float]:
-    """What the two bounds could have been at most; older rows have the larger of both alone."""
-    plain, gaussian = (_bound(data.get(key, data.get("largest"))) for key in ("largest_plain", "largest_gaussian"))
-    return plain, gaussian
-
-
-def _bound(value: Any) -> float:
-    """A number from 0 on; ``ValueError`` for any other value."""
-    number = float(value)
-    if not number >= 0:
-        raise ValueError(f"{number} is no bound")
-    return number

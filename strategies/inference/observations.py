@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Knowledge
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
 from attacks.sender import Sender
@@ -19,7 +19,7 @@ from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from defenses.pipeline import Pipeline
 from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
 from strategies.inference.public_model import Examples
@@ -38,13 +38,13 @@ class SeenQuery(Seen):
 class Queried(Kind):
     """Features that clients send as queries. An image keeps its row."""
 
-    name: ClassVar[str] = "query"
-    title: ClassVar[str] = "queries"
-    plural: ClassVar[str] = "queries"
-    observation: ClassVar[type] = Query
-    seen: ClassVar[type[Seen]] = SeenQuery
-    start: ClassVar[str] = "QueryInversion()"
-    paired: ClassVar[bool] = True
+    name = "query"
+    title = "queries"
+    plural = "queries"
+    observation = Query
+    seen = SeenQuery
+    start = "QueryInversion()"
+    paired = True
 
     def observations(self, observed: Observed) -> list[Any]:
         """Features of the attacked images, as sent and as the server half received them."""
@@ -82,20 +82,20 @@ class Queried(Kind):
 class AttributesOfQueries(Queried):
     """All queries of a client; attacks guess a sensitive attribute, although the queries serve another purpose."""
 
-    name: ClassVar[str] = "attribute"
-    title: ClassVar[str] = "attributes of queries"
-    plural: ClassVar[str] = "attributes of queries"
-    start: ClassVar[str] = "AttributeInference()"
-    chosen: ClassVar[bool] = False
-    of_attributes: ClassVar[bool] = True
+    name = "attribute"
+    title = "attributes of queries"
+    plural = "attributes of queries"
+    start = "AttributeInference()"
+    chosen = False
+    of_attributes = True
 
-    def usual(self, dataset: str) -> list[Attack[Any, Any]]:
+    def usual(self, dataset: str) -> list[AnyAttack]:
         """Default attacks: the paper's adversary and the retrained one, where the data set has a sensitive attribute."""
         both = [AttributeInference(training=STATIC), AttributeInference(training=RETRAINED)]
         return list(both) if has_sensitive_attribute(dataset) else []
 
 
-def adversary_builder(plan: InferencePlan, cut: str, weights: dict[str, Tensor]) -> AdversaryBuilder:
+def adversary_builder(plan: InferencePlan, cut: str, weights: Tensors) -> AdversaryBuilder:
     """The builder of adversaries for the features at a cut; "tuned" ones start from ``weights`` of the whole model."""
     return AdversaryBuilder(plan.model, cut, plan.data_card().input_shape, plan.width, plan.norm, weights)
 

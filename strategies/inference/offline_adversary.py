@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +12,7 @@ from attacks.local_model import shared_tensors
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from defenses.random_draws import generator_for
 from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
@@ -47,7 +46,7 @@ class OfflineAdversaries:
     def __init__(self, architecture: str, iterations: int) -> None:
         self.architecture, self.iterations = architecture, iterations
         self._found: dict[str, OfflineAdversary] = {}
-        self._kept: dict[str, dict[str, Tensor]] = {}
+        self._kept: dict[str, Tensors] = {}
         """Cut -> tensors of a checkpoint, until the adversary is first used."""
 
     def at(
@@ -78,7 +77,7 @@ class OfflineAdversaries:
             )
         return self._found[cut]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """All adversaries, under flat names."""
         found = {f"{cut}/{name}": tensor for cut, kept in self._kept.items() for name, tensor in kept.items()}
         for cut, one in self._found.items():
@@ -89,7 +88,7 @@ class OfflineAdversaries:
             found[f"{cut}/{HELD}"] = numbers
         return found
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``; adversaries that exist already stay."""
         for cut in {name.partition("/")[0] for name in tensors} - set(self._found):
             self._kept[cut] = part_of(tensors, f"{cut}/")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +15,7 @@ from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from defenses.random_draws import generator_for
 from strategies.training.central_training import MODEL, CentralTraining
 
@@ -30,7 +29,7 @@ FINGERPRINT = "weights-sha256"
 class FileWeights:
     """Weights of a whole model from a file; without the file's last layer, for other classes, the model is to be trained first."""
 
-    tensors: dict[str, Tensor]
+    tensors: Tensors
     is_complete: bool
 
 
@@ -57,7 +56,7 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
     return FileWeights(weights, is_complete)
 
 
-def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def fingerprint(weights: Tensors) -> Tensors:
     """The 32 bytes of SHA-256 that a checkpoint keeps of weights from a file."""
     digest = hashlib.sha256()
     for name in sorted(weights):
@@ -67,7 +66,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {FINGERPRINT: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
 
 
-def check_fingerprint(weights: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+def check_fingerprint(weights: Tensors, kept: Tensors) -> None:
     """Raise ``ModelError`` when ``kept`` belongs to other weights: the run's rows would mix two models."""
     if FINGERPRINT in kept and not torch.equal(kept[FINGERPRINT], fingerprint(weights)[FINGERPRINT]):
         raise ModelError(
@@ -140,7 +139,7 @@ class PublicTraining:
     def __init__(
         self,
         plan: WholeModelPlan,
-        start: Mapping[str, Tensor] | None = None,
+        start: Tensors | None = None,
         num_kept: int = 0,
         *,
         trains: bool = True,
@@ -180,11 +179,11 @@ class PublicTraining:
             self.seconds.append(seconds)
         return self.losses[task.round - 1], self.seconds[task.round - 1]
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Tensors:
         """Weights of the model, on the CPU."""
         return self.training.weights() if self._trains else dict(self._start)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """State that later rounds depend on, under flat names; rounds that it already covers are not trained again."""
         file = fingerprint(self._start) if self._start else {}
         if not self._trains:
@@ -193,7 +192,7 @@ class PublicTraining:
         numbers = {name: torch.tensor(values, dtype=torch.float64) for name, values in kept.items()}
         return self.training.tensors() | numbers | file
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``, unless this training is further; ``ModelError`` where the file has changed."""
         check_fingerprint(self._start, tensors)
         if self._trains and len(losses := tensors[LOSSES].tolist()) > len(self.losses):

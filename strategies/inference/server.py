@@ -7,17 +7,15 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
-from attacks.metrics.services import ANSWERED, OFFLINE_ADVERSARY_ACCURACY, SERVER_SECONDS
-from attacks.metrics.training import EPSILON_ALL_CUTS, TRAIN_LOSS
+from attacks.metrics.training import ANSWERED, EPSILON_ALL_CUTS, OFFLINE_ADVERSARY_ACCURACY, SERVER_SECONDS, TRAIN_LOSS
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
 from attacks.queries.training import STATIC
@@ -37,15 +35,13 @@ from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange
-from strategies.inference.fit_path import fit_with_path
-from strategies.inference.mask_pictures import picture_masks
+from strategies.inference.fit_path import fit_with_path, picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining
 from strategies.inference.service import Served, Service
 from strategies.training.checkpoint import Checkpoint
-from strategies.training.evaluation import fault_in_report, record_reports
-from strategies.training.smashed_privacy import record_privacy
+from strategies.training.evaluation import fault_in_report, record_privacy, record_reports
 
 log = logging.getLogger("flwr")
 
@@ -75,7 +71,7 @@ class InferenceServer:
     training: PublicTraining
     adversaries: OfflineAdversaries
     sizes: Mapping[int, int]
-    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attacks: Mapping[Kind, Sequence[AnyAttack]]
     attacked: bool
     min_usable: float
     batches_per_message: int

@@ -11,16 +11,16 @@ from flwr.app import Message
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from attacks.metrics.services import (
+from attacks.metrics.training import (
     ANSWER_BYTES,
     ANSWER_SECONDS,
     CLIENT_HALF_BYTES,
+    CLIENTS_FAILED,
     FEATURE_BYTES,
     QUERIES,
     QUERY_BYTES,
     QUERY_SECONDS,
 )
-from attacks.metrics.training import CLIENTS_FAILED
 from attacks.sender import Sender
 from clients.inference.plan import CutModel
 from clients.task.task import Task

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.observations import TrainingUpdate
 from attacks.refinement.base import Refinement
 from attacks.spec import stages_of
@@ -49,15 +49,15 @@ class OutsourcedKind(Kind):
 class Upload(OutsourcedKind):
     """Uploaded images, which keep their rows."""
 
-    name: ClassVar[str] = "upload"
-    title: ClassVar[str] = "uploaded images"
-    plural: ClassVar[str] = "uploaded images"
-    observation: ClassVar[type] = UploadedImages
-    seen: ClassVar[type[Seen]] = SeenUpload
-    start: ClassVar[str] = "AsUploaded()"
-    paired: ClassVar[bool] = True
+    name = "upload"
+    title = "uploaded images"
+    plural = "uploaded images"
+    observation = UploadedImages
+    seen = SeenUpload
+    start = "AsUploaded()"
+    paired = True
 
-    def meant(self, attack: Attack[Any, Any]) -> bool:
+    def meant(self, attack: AnyAttack) -> bool:
         """Also true for refinements: uploads need no inversion first."""
         return isinstance(attack, Refinement) or super().meant(attack)
 
@@ -69,13 +69,13 @@ class Upload(OutsourcedKind):
 class Collection(OutsourcedKind):
     """All uploads of a client, as a set of images: rows of different passes cannot be matched."""
 
-    name: ClassVar[str] = "collection"
-    title: ClassVar[str] = "all uploads of a client"
-    plural: ClassVar[str] = "all uploads of a client"
-    observation: ClassVar[type] = UploadedCollection
-    seen: ClassVar[type[Seen]] = SeenCollection
-    start: ClassVar[str] = "JointEncodingInversion()"
-    chosen: ClassVar[bool] = False
+    name = "collection"
+    title = "all uploads of a client"
+    plural = "all uploads of a client"
+    observation = UploadedCollection
+    seen = SeenCollection
+    start = "JointEncodingInversion()"
+    chosen = False
 
     def observations(self, observed: Observed) -> list[Any]:
         """The uploads."""
@@ -86,19 +86,19 @@ class Collection(OutsourcedKind):
 class Model(OutsourcedKind):
     """The trained model, once for each client, whose examples it may reveal."""
 
-    name: ClassVar[str] = "model"
-    title: ClassVar[str] = "trained model"
-    plural: ClassVar[str] = "trained models"
-    observation: ClassVar[type] = TrainedModel
-    seen: ClassVar[type[Seen]] = Seen
-    start: ClassVar[str] = "LossThreshold()"
-    chosen: ClassVar[bool] = False
+    name = "model"
+    title = "trained model"
+    plural = "trained models"
+    observation = TrainedModel
+    seen = Seen
+    start = "LossThreshold()"
+    chosen = False
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack targets the result of training and needs the model alone."""
         return self.meant(stages_of(attack)[0])
 
-    def meant(self, attack: Attack[Any, Any]) -> bool:
+    def meant(self, attack: AnyAttack) -> bool:
         """Whether the attack infers from a trained model: from no steps, which are not sent, and without training at clients."""
         whole = not attack.reads_steps and attack.trains_shadows != "client"
         return issubclass(attack.observes, TrainingUpdate) and whole

@@ -8,18 +8,23 @@ from typing import Any
 
 import torch
 from flwr.app import RecordDict
-from torch import Tensor
 
-from attacks.base import Attack
-from attacks.metrics.services import SERVER_SECONDS, UPLOAD_BYTES, UPLOAD_SECONDS, UPLOADED_IMAGES
-from attacks.metrics.training import CLIENTS_FAILED, TRAIN_LOSS
+from attacks.base import AnyAttack
+from attacks.metrics.training import (
+    CLIENTS_FAILED,
+    SERVER_SECONDS,
+    TRAIN_LOSS,
+    UPLOAD_BYTES,
+    UPLOAD_SECONDS,
+    UPLOADED_IMAGES,
+)
 from clients.outsourced.plan import OutsourcedPlan
 from clients.outsourced.uploads import UPLOAD_ROUND
 from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, Seen, part_of
@@ -55,7 +60,7 @@ class OutsourcedServer:
     plan: OutsourcedPlan
     auditor: Auditor
     sizes: Mapping[int, int]
-    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attacks: Mapping[Kind, Sequence[AnyAttack]]
     attack_rounds: Iterable[int]
     min_usable: float
     batches_per_message: int
@@ -124,7 +129,7 @@ class OutsourcedServer:
         weights = self.training.tensors()
         return Checkpoint(server_round, weights, {}, self.accuracy, self._uploaded())
 
-    def _uploaded(self) -> dict[str, Tensor]:
+    def _uploaded(self) -> Tensors:
         """The uploads, which never change: they are under draws that a node makes once; views of what the server holds."""
         sent = {
             f"{UPLOADS}{partition}/{at}/{name}": tensor
@@ -137,7 +142,7 @@ class OutsourcedServer:
 
     def restore(self, done: Checkpoint) -> None:
         """Resume from a checkpoint; no client uploads again."""
-        sent: dict[int, dict[int, dict[str, Tensor]]] = {}
+        sent: dict[int, dict[int, Tensors]] = {}
         for name, tensor in part_of(done.fixed, UPLOADS).items():
             partition, at, kind = name.split("/")
             sent.setdefault(int(partition), {}).setdefault(int(at), {})[kind] = tensor
@@ -205,7 +210,7 @@ class OutsourcedServer:
         sent = join(self.uploads[partition])
         return SeenCollection(partition, 0, self.sizes[partition], sent.images, sent.targets, self.plan.upload_passes)
 
-    def _observe(self, task: Task, kind: Kind, weights: dict[str, Tensor], seen: list[Any]) -> None:
+    def _observe(self, task: Task, kind: Kind, weights: Tensors, seen: list[Any]) -> None:
         card = self._card(task, kind, seen)
         if not (seen := judged(self.auditor, task, kind, seen, card)):
             return

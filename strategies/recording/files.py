@@ -17,7 +17,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +28,20 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from strategies.recording.usual_names import first_number
+EXAMPLES = ("num-examples", "num_examples")
+RATES = ("lr", "learning-rate", "learning_rate")
+BATCHES = ("batch-size", "batch_size")
+EPOCHS = ("local-epochs", "local_epochs", "epochs")
+STEPS = ("local-steps", "local_steps")
+MOMENTA = ("momentum",)
+DECAYS = ("weight-decay", "weight_decay")
+
+
+def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> int | float | None:
+    """The number under one of these names in the first record that holds one; None without any."""
+    found = (record[name] for record in records for name in names if name in record)
+    return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
+
 
 FORMAT = 1
 """Of the files above; a reader refuses any other."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -68,34 +68,17 @@ class RecordingStrategy(WrappingStrategy):
         """Where the recording is."""
         return f"Recording: {self._writer.folder}"
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Make the wrapped strategy's messages and keep their contents."""
-        messages = list(super().configure_train(server_round, arrays, config, grid))
+    def _sending(self, server_round: int, messages: list[Message], grid: Grid) -> None:
+        """Keep the contents of the messages."""
         if self._looks_at(server_round):
             with _tolerant(server_round):
                 self._keep_sent(server_round, messages)
-        return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Keep the replies, then let the wrapped strategy aggregate them."""
-        return super().aggregate_train(server_round, self._kept(server_round, "train", replies))
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Keep the replies, then let the wrapped strategy aggregate them."""
-        return super().aggregate_evaluate(server_round, self._kept(server_round, "evaluate", replies))
-
-    def _kept(self, server_round: int, kind: str, replies: Iterable[Message]) -> list[Message]:
-        """The replies, kept before a strategy changes them."""
-        received = list(replies)
-        if self._looks_at(server_round):
-            for at, reply in enumerate(received):
-                with _tolerant(server_round):
-                    self._keep_reply(server_round, f"{kind}-{at:04d}", reply)
-        return received
+    def _received(self, server_round: int, kind: str, replies: list[Message]) -> None:
+        """Keep the replies."""
+        for at, reply in enumerate(replies if self._looks_at(server_round) else ()):
+            with _tolerant(server_round):
+                self._keep_reply(server_round, f"{kind}-{at:04d}", reply)
 
     def _keep_sent(self, server_round: int, messages: list[Message]) -> None:
         """The different contents, each once: most strategies send all nodes the same objects."""

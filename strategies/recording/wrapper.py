@@ -116,16 +116,21 @@ class WrappingStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the wrapped strategy."""
+        """The messages of the wrapped strategy, which ``_sending`` sees before they are sent."""
         self._came.add(server_round)
-        messages: Iterable[Message] = self._wrapped("configure_train")(server_round, arrays, config, grid)
+        messages: list[Message] = list(self._wrapped("configure_train")(server_round, arrays, config, grid))
+        self._sending(server_round, messages, grid)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate as the wrapped strategy does."""
-        result: tuple[ArrayRecord | None, MetricRecord | None] = self._wrapped("aggregate_train")(server_round, replies)
+        """Aggregate as the wrapped strategy does the replies, which ``_received`` sees first: a strategy may change them."""
+        received = list(replies)
+        self._received(server_round, "train", received)
+        result: tuple[ArrayRecord | None, MetricRecord | None] = self._wrapped("aggregate_train")(
+            server_round, received
+        )
         return result
 
     def configure_evaluate(
@@ -136,9 +141,21 @@ class WrappingStrategy(Strategy):
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate as the wrapped strategy does."""
-        result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, replies)
+        """Aggregate as the wrapped strategy does; ``_received`` sees the replies first, and ``_evaluated`` the result."""
+        received = list(replies)
+        self._received(server_round, "evaluate", received)
+        result: MetricRecord | None = self._wrapped("aggregate_evaluate")(server_round, received)
+        self._evaluated(server_round, result)
         return result
+
+    def _sending(self, server_round: int, messages: list[Message], grid: Grid) -> None:
+        """Look at a round's messages of training, and use the grid before they are sent."""
+
+    def _received(self, server_round: int, kind: str, replies: list[Message]) -> None:
+        """Look at replies to messages of the ``kind`` "train" or "evaluate"."""
+
+    def _evaluated(self, server_round: int, metrics: MetricRecord | None) -> None:
+        """Look at what the wrapped strategy makes of replies to evaluation."""
 
 
 def require_strategy(strategy: object) -> None:

@@ -7,6 +7,8 @@ unless an upper bound asks for it (``SmashedAttack.beyond_run``).
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,17 +17,21 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from attacks.base import AnyAttack
 from attacks.smashed.base import SmashedAttack
 from clients.scoring.image_scores import paper_scale
 from clients.split.plan import SplitPasses, SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
+from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
+from strategies.audit.majority import judged
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 from strategies.exchange.guard import fault, like
-from strategies.split.observations import SMASHED, SeenTokens
+from strategies.split.evaluation import Listener
+from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE, SeenTestTokens, SeenTokens
 from strategies.split.server import Holder, SplitServer
 
 
@@ -129,7 +135,7 @@ class SplitAudit:
         self, task: Task, server: SplitServer, good: dict[int, Message], seen: list[SeenTokens]
     ) -> list[SeenTokens]:
         """Adds each client half's one-step update on the first transmission, and the gradient that the server returned for it."""
-        gradients: dict[int, dict[str, Tensor]] = {partition: {} for partition in good}
+        gradients: dict[int, Tensors] = {partition: {} for partition in good}
         for one in seen:
             name = f"target-{one.target}"
             targets = tensors_of(good[one.partition], "targets")[name]
@@ -235,3 +241,52 @@ def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, cou
         orders=as_sent(seen.orders, transmissions, counts) if shown and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )
+
+
+class AttributeAudit:
+    """Queue the attacks on the sensitive attribute in the tokens of evaluations.
+
+    What is attacked is the evaluation behind an attacked round, of the model that it leaves; for the model after the last round it
+    is the last evaluation, as no other follows.
+    """
+
+    def __init__(
+        self, auditor: Auditor, attacks: Iterable[AnyAttack], rounds: Iterable[int], last_round: int, label: str
+    ) -> None:
+        self.auditor, self.attacks, self.label = auditor, tuple(attacks), label
+        self.rounds = frozenset(min(at, last_round) for at in rounds)
+        self._sent: dict[int, list[Tensor]] = defaultdict(list)
+
+    def listener(self, task: Task) -> Listener | None:
+        """The listener of the evaluation in the task's round; None where the round is not attacked."""
+        self._sent.clear()
+        if not self.attacks or task.round not in self.rounds:
+            return None
+        return lambda partition, tokens: self._sent[partition].append(tokens)
+
+    def observe(self, task: Task, server: SplitServer) -> None:
+        """Queue the attacks on this round's evaluation; clients whose tokens are incomplete are left out."""
+        plan, seen = SplitPlan.narrow(task.plan), []
+        for partition, parts in sorted(self._sent.items()):
+            count, tokens = server.holders[partition].num_test, torch.cat(parts)
+            if len(tokens) >= count:
+                seen.append(SeenTestTokens(partition, 0, count, tokens[:count].clone()))
+        self._sent.clear()
+        if not seen:
+            return
+        card = self.auditor.card(
+            task,
+            TOKEN_ATTRIBUTE,
+            seen,
+            server.accuracy,
+            attacked="test images",
+            tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
+            client_half="trained" if plan.trains_edge else "frozen",
+            labels=KnownLabels.UNKNOWN,
+            transmissions=1,
+        )
+        if seen := judged(self.auditor, task, TOKEN_ATTRIBUTE, seen, card):
+            observed = Observed(task, server.weights(), seen)
+            # One piece of work: what the attacks see is large, and kept in a file until they are done.
+            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}-00"
+            self.auditor.submit(AttackJob(name, self.attacks, TOKEN_ATTRIBUTE, observed, card))

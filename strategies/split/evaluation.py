@@ -9,18 +9,32 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from flwr.app import Message, RecordDict
-from torch import Tensor
+from torch import Tensor, nn
 
-from attacks.metrics.training import MCC_MACRO, MCC_MICRO, TEST_ACCURACY, TEST_AUC, TEST_LOSS
+from attacks.metrics.training import (
+    EDGE_MACS,
+    EDGE_PARAMETERS,
+    EDGE_PEAK_BYTES,
+    EDGE_TRAINING_MACS,
+    MCC_MACRO,
+    MCC_MICRO,
+    TEST_ACCURACY,
+    TEST_AUC,
+    TEST_LOSS,
+)
 from attacks.scoring.confusion import macro_mcc, micro_mcc
 from attacks.scoring.objective import objective_of
+from attacks.sender import smash
 from clients.data.card import DataCard
+from clients.models.split.halves import EdgeHalf, RawPatches
 from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
+from clients.training.step_cost import StepCost, measure_step
 from clients.wire.records import tensors_of, to_record, values_of
 from clients.wire.texts import shortened
-from strategies.exchange.guard import fault, like
+from defenses.random_draws import generator_for
+from strategies.exchange.guard import Rows, fault, like
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]
@@ -120,3 +134,50 @@ def _fault_in(reply: Message, card: DataCard, examples: int) -> str:
     if card.is_table and not found["pairs"][0] <= found["pairs"][1] <= examples**2 / 4:
         return f"metrics: pairs is {shortened(found['pairs'])}, not those of {examples} examples"
     return ""
+
+
+def record_costs(plan: SplitPlan, rows: Rows) -> None:
+    """Rows "edge-parameters", "edge-macs", "edge-training-macs" and "edge-peak-bytes"; for shuffles the decimal logarithms
+    "log10-orders" (Eq. 7 of Yao et al., ICDM 2022) and "log10-target-share" (Eq. 8 over Eq. 7).
+
+    Multiply-accumulates are counted, per image, through the client half and its defences. Memory is that of parameters,
+    gradients and activations of one image (two where images are shuffled with each other), not of a process.
+    """
+    task, (edge, _) = plan.at(0), plan.build_halves()
+    images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1
+    cost = _measure(plan, edge, images)
+    found = {
+        EDGE_PARAMETERS.name: cost.parameters,
+        EDGE_MACS.name: cost.macs / images,
+        EDGE_TRAINING_MACS.name: cost.training_macs / images,
+        EDGE_PEAK_BYTES.name: cost.peak_bytes,
+    }
+    for metric, value in found.items():
+        rows.row(task, metric=metric, value=float(value), n=images)
+    if edge.keeps_slots:  # tokens leave in order: no order is hidden
+        return
+    for defense in plan.defenses().smashed_defenses:
+        for metric, value in defense.hidden_orders(plan.batch_size, edge.num_tokens).items():
+            rows.row(task, metric=metric, value=value)
+
+
+def _measure(plan: SplitPlan, edge: EdgeHalf, images: int) -> StepCost:
+    """Of one step on grey images; with what an edge-training defence trains beside the client half."""
+    card, pipeline = plan.data_card(), plan.defenses()
+    edge.requires_grad_(plan.trains_edge)
+    batch = torch.full((images, *card.input_shape), 0.5)
+    defense, modules = pipeline.edge_training, list[nn.Module]([edge])
+    network, patches = None, batch
+    if defense is not None:
+        patches = RawPatches(plan.patch_size)(batch)
+        width = pipeline.widening * edge.dim
+        network = defense.build_network(edge.num_tokens, width, patches.shape[2], generator_for("cost"))
+        modules.append(network)
+
+    def step() -> Tensor:
+        features = smash(edge, pipeline, batch, card, ("cost",))
+        if defense is None or network is None:
+            return features
+        return features.sum() + sum(defense.losses(network, features, patches))
+
+    return measure_step(step, modules, trained=plan.trains_edge)

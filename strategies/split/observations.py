@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Knowledge
 from attacks.local_model import shared_tensors
 from attacks.queries.base import Query
 from attacks.sender import Sender
@@ -57,15 +57,15 @@ class SeenTestTokens(Seen):
 class Smashed(Kind):
     """Tokens that leave the client half. An image keeps its row."""
 
-    name: ClassVar[str] = "smashed"
-    title: ClassVar[str] = "smashed data"
-    plural: ClassVar[str] = "smashed data"
-    observation: ClassVar[type] = SmashedData
-    seen: ClassVar[type[Seen]] = SeenTokens
-    start: ClassVar[str] = "TokenDecoder()"
-    paired: ClassVar[bool] = True
+    name = "smashed"
+    title = "smashed data"
+    plural = "smashed data"
+    observation = SmashedData
+    seen = SeenTokens
+    start = "TokenDecoder()"
+    paired = True
 
-    def suits(self, attack: Attack[Any, Any]) -> bool:
+    def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack defines its requests: number of transmissions, true orders, steps."""
         return isinstance(attack, SmashedAttack)
 
@@ -91,7 +91,7 @@ class Smashed(Kind):
             if isinstance(seen, SeenTokens)
         ]
 
-    def limited(self, stage: Attack[Any, Any], observed: Observed) -> Attack[Any, Any]:
+    def limited(self, stage: AnyAttack, observed: Observed) -> AnyAttack:
         """The attack for the number of transmissions in the run: its training depends on them."""
         first = observed.seen[0] if observed.seen else None
         limits = isinstance(stage, SmashedAttack) and isinstance(first, SeenTokens)
@@ -112,15 +112,15 @@ class Smashed(Kind):
 class AttributesOfTokens(Kind):
     """A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
 
-    name: ClassVar[str] = "smashed-attribute"
-    title: ClassVar[str] = "attributes of smashed data"
-    plural: ClassVar[str] = "attributes of smashed data"
-    observation: ClassVar[type] = Query
-    seen: ClassVar[type[Seen]] = SeenTestTokens
-    start: ClassVar[str] = "AttributeInference()"
-    chosen: ClassVar[bool] = False
-    paired: ClassVar[bool] = True
-    of_attributes: ClassVar[bool] = True
+    name = "smashed-attribute"
+    title = "attributes of smashed data"
+    plural = "attributes of smashed data"
+    observation = Query
+    seen = SeenTestTokens
+    start = "AttributeInference()"
+    chosen = False
+    paired = True
+    of_attributes = True
 
     def observations(self, observed: Observed) -> list[Any]:
         """The tokens as the server half received them."""
@@ -163,6 +163,6 @@ SMASHED, TOKEN_ATTRIBUTE = Smashed(), AttributesOfTokens()
 KINDS = (SMASHED, TOKEN_ATTRIBUTE)
 
 
-def smashed_attacks(attacks: Iterable[Attack[Any, Any]]) -> list[SmashedAttack[Any]]:
+def smashed_attacks(attacks: Iterable[AnyAttack]) -> list[SmashedAttack[Any]]:
     """Attacks that suit smashed data, with that type."""
     return [attack for attack in attacks if isinstance(attack, SmashedAttack)]

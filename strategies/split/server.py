@@ -14,6 +14,7 @@ from attacks.local_model import shared_tensors
 from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
+from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.exchange.exchange import Exchange, Posted
 from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, seconds_of
@@ -85,7 +86,7 @@ class SplitServer:
         self.token_shape = (edge.num_tokens, edge.token_length * plan.defenses().widening)
         self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Tensors:
         """Both halves under "edge/" and "server/", on the CPU."""
         server = {SERVER + name: t.detach().cpu().clone() for name, t in shared_tensors(self.server).items()}
         return {EDGE + name: tensor for name, tensor in self.edge.items()} | server

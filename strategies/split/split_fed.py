@@ -21,7 +21,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.metrics.training import (
     BATCHES_LOST,
     BYTES_PER_SAMPLE,
@@ -38,19 +38,18 @@ from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
+from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
 from strategies.exchange.guard import fault, numbered, require_enough
-from strategies.split.attributes import AttributeAudit
-from strategies.split.audit import SplitAudit
-from strategies.split.costs import record_costs
-from strategies.split.evaluation import evaluate
+from strategies.split.audit import AttributeAudit, SplitAudit
+from strategies.split.evaluation import evaluate, record_costs
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer, Tally
 from strategies.training.checkpoint import Checkpoint
-from strategies.training.smashed_privacy import record_privacy
+from strategies.training.evaluation import record_privacy
 
 OPTIMIZER = "optimizer/"
 """Prefix of the server's optimizer state in a checkpoint."""
@@ -109,7 +108,7 @@ class SplitFed(SplitServer):
         schedule: Schedule,
         batches_per_message: int = 1,
         attacks: Iterable[SmashedAttack[Any]] = (),
-        attribute_attacks: Iterable[Attack[Any, Any]] = (),
+        attribute_attacks: Iterable[AnyAttack] = (),
         attack_rounds: Iterable[int] = (),
         min_usable: float = 0.5,
         label: str = "p00",
@@ -235,7 +234,7 @@ class SplitFed(SplitServer):
     def _train_on(self, good: Mapping[int, Message], progress: _Progress, *, wanted: bool) -> dict[int, RecordDict]:
         """One step of the server half for every batch: the first of every client, then the second, and so on."""
         columns = [[(p, *batch) for batch in self._batches(p, reply)] for p, reply in good.items()]
-        gradients: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        gradients: dict[int, Tensors] = defaultdict(dict)
         for row in itertools.zip_longest(*columns):
             for partition, at, features, targets in filter(None, row):
                 received = features.to(device()).requires_grad_(wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -16,7 +15,7 @@ from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.training.optimizer_state import flat_state, load_flat_state
 from clients.training.sgd import batches, plain_training, train_on
-from defenses.base import Batch, TrainingDefense
+from defenses.base import Batch, Tensors, TrainingDefense
 from defenses.random_draws import Key, generator_for
 from strategies.audit.kinds import part_of
 
@@ -64,18 +63,18 @@ class CentralTraining:
             generator=generator_for(*self.key, "order", server_round),
         )
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self) -> Tensors:
         """Weights of the model, on the CPU."""
         return {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(self.model).items()}
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Tensors:
         """State that a later round depends on, under flat names."""
         remembered = flat_state([self.training.optimizer])
         return {MODEL + name: t for name, t in self.weights().items()} | {
             OPTIMIZER + name: t for name, t in remembered.items()
         }
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``; other names are ignored."""
         load_weights(self.model, part_of(tensors, MODEL))
         load_flat_state([self.training.optimizer], part_of(tensors, OPTIMIZER))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from defenses.base import Tensors
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Checkpoint:
     """
 
     round: int
-    weights: dict[str, Tensor]
+    weights: Tensors
     ledgers: dict[int, str]
     accuracy: float | None
-    fixed: dict[str, Tensor] = field(default_factory=dict)
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    fixed: Tensors = field(default_factory=dict)
+    sums: Tensors = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The clients' reports of a whole model's accuracy: checked, averaged over test examples, written into rows."""
+"""Rows of what clients report of a whole model's accuracy, and of the privacy budget that noise on smashed data has spent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
+from attacks.metrics.metric import Metric
 from attacks.metrics.names import ScoreName
+from attacks.metrics.training import DELTA, EPSILON
 from clients.task.task import Task
 from clients.training.evaluation import REPORTED
 from clients.wire.records import values_of
@@ -47,3 +49,20 @@ def record_reports(
         metric, reference = REPORTED.get(name, ScoreName(name))
         rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
     return means
+
+
+def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[Metric, int]) -> None:
+    """Write rows "epsilon" and "delta" of clipped and noised smashed data, and rows that include further transmissions.
+
+    Each budget is exact for independent Gaussian noise on the number of transmissions of an example in the column "releases". The
+    underlying noise ratio grows with the square root of that number. ``releases`` is the number for the training or test image
+    that the run has sent most often; ``more`` maps a metric to the number with further transmissions, without a row if there are
+    none.
+    """
+    for defense in task.plan.defenses().smashed_defenses:
+        if spent := defense.privacy(releases):
+            for metric, times in {EPSILON: releases, **more}.items():
+                if metric is EPSILON or times > releases:
+                    epsilon = defense.privacy(times)["epsilon"]
+                    rows.row(task, metric=metric.name, value=epsilon, worst=epsilon, releases=times)
+            rows.row(task, metric=DELTA.name, value=spent["delta"], worst=spent["delta"])

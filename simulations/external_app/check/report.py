@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from strategies.recording.usual_names import BATCHES, EPOCHS, RATES, first_number
+from strategies.recording.files import BATCHES, EPOCHS, RATES, first_number
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from attacks.progress import watched
+from attacks.descent import watched
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.external_app.recorded import attack_file
-from simulations.external_app.recorded.arguments.request import RecordingRequest, Request
+from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.attack_recording import prepare_recording, run_recording
 from simulations.external_app.recorded.findings import AttackFinding, of_entries, of_recording, print_found
 from simulations.external_app.recorded.known import doubts_of
@@ -46,15 +46,15 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
     return all(entry["failure"] for entry in entries)
 
 
-def attack_recording(console: Terminal, request: RecordingRequest, out: Path, *, as_json: bool = False) -> bool:
+def attack_recording(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
     """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
     _require_new(out)
     prepared = prepare_recording(request)
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
-    for doubt in doubts_of(replayed.attackable[0].request, replayed.attackable[0].parsed):
-        console.say(f"notice: {request.options.model} {doubt}")
+    for doubt in doubts_of(replayed.attackable[0].settings, replayed.attackable[0].parsed):
+        console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
     for warning in replayed.warnings:

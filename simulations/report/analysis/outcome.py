@@ -23,6 +23,8 @@ from strategies.federated.shown_epsilon import ShownEpsilon
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
+OF_THE_LINE = ["cost_note", "epsilon", "epsilon_with_probes", "epsilon_all_cuts", "accountants", "claims", "reported"]
+"""What a finding has of its line as it is."""
 
 
 @dataclass(frozen=True)
@@ -153,19 +155,15 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             cells["sensitive attribute"] = line.attributes
         cost: dict[str, Any] = {
             "accuracy": line.deployed.mean if line.deployed else None,
-            "change": line.change.mean if line.change else None,
-            "change_low": line.change.low if line.change else None,
-            "change_high": line.change.high if line.change else None,
-            "cost_note": line.cost_note,
-            "epsilon": line.epsilon,
-            "epsilon_with_probes": line.epsilon_with_probes,
-            "epsilon_all_cuts": line.epsilon_all_cuts,
+            **(
+                {"change": line.change.mean, "change_low": line.change.low, "change_high": line.change.high}
+                if line.change
+                else {}
+            ),
+            **{name: getattr(line, name) for name in OF_THE_LINE},
             **_level(line),
             **_audited(line.shown),
             "epsilon_by_accountant": dict(line.by_accountant),
-            "accountants": line.accountants,
-            "claims": line.claims,
-            "reported": line.reported,
             "first": True,
         }
         # Caveats on a message stand on its line, or by its name on the first where it has none.

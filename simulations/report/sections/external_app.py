@@ -12,9 +12,8 @@ from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
-from strategies.external_app.assumptions import AS_ASSUMED, ASSUMED, DIFFERENCE
-from strategies.external_app.claim import CLAIMED
-from strategies.external_app.reported_accuracy import REPORTED
+from strategies.external_app.claim import CLAIMED, REPORTED
+from strategies.external_app.orders import AS_ASSUMED, ASSUMED, DIFFERENCE
 
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
@@ -145,7 +144,7 @@ def _verdict(study: Study, *, scored: bool) -> str:
     if not scored:
         attacked = sum(row.n for row in _of(study, RECORDED))
         return (
-            f"No guess was scored: the true images were not given (--originals). The attacks ran on {attacked} "
+            f"No guess was scored: the true images were not given (originals). The attacks ran on {attacked} "
             f"{'reply' if attacked == 1 else 'replies'}. Guesses of images are among the pictures below, if an attack made any. "
             "Only the people who hold the data can tell whether a guess shows an image of theirs."
         )

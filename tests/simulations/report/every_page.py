@@ -14,8 +14,8 @@ from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scores
 from simulations.search.settings import Search
 from simulations.search.working import write_search_page
-from strategies.external_app.assumptions import ASSUMED, DIFFERENCE
 from strategies.external_app.claim import CLAIMED, METRICS, Claim
+from strategies.external_app.orders import ASSUMED, DIFFERENCE
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run

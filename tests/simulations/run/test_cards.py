@@ -6,7 +6,7 @@ import math
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.run.cards import MOST_CLIENTS, CardShares, card_shares, shares_of
+from simulations.run.hardware import MOST_CLIENTS, CardShares, card_shares, shares_of
 from simulations.settings.chosen_shares import attack_share, environment_of
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError

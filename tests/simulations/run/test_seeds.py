@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from simulations.cli import app
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one
-from simulations.run.side_by_side import runs_at_once
+from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one, runs_at_once
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
 from simulations.settings.seed_ranges import parse_seeds
@@ -131,7 +130,7 @@ def needs(gigabytes: float) -> float:
 def test_as_many_at_once_as_cores_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Experiment.of()
     monkeypatch.setattr("os.cpu_count", lambda: 16)
-    monkeypatch.setattr("simulations.run.side_by_side.memory_of_machine", lambda: 8 * 2**30)
+    monkeypatch.setattr("simulations.run.seeds.memory_of_machine", lambda: 8 * 2**30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**30))
     assert runs_at_once(0, 9, plain, needs(0.5), busy=4) == 4
     assert runs_at_once(0, 3, plain, needs(0.5), busy=4) == 3

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from simulations.runtime.bytecode import LARGE, PREFIX, VARIABLE
 from simulations.runtime.launch import ROOT
-from simulations.runtime.user_cache import private_folder
+from simulations.runtime.user_cache import LARGE, PREFIX, VARIABLE, private_folder
 
 NOBODY = 65534
 BYTECODE = f"__pycache__/__init__.{sys.implementation.cache_tag}.pyc"
 ASKS = """
 import json, os, subprocess, sys
 sys.path[:0] = sys.argv[2:]
-from simulations.runtime.bytecode import keep_bytecode
+from simulations.runtime.user_cache import keep_bytecode
 if os.geteuid() == 0 and sys.argv[1] == "as another":
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 kept = keep_bytecode()

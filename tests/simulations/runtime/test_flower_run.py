@@ -9,10 +9,10 @@ import pytest
 
 from clients.process.ray_cluster import local_cluster, session_folder
 from simulations.experiment.experiment import Experiment
-from simulations.runtime.bytecode import PREFIX, VARIABLE
 from simulations.runtime.guardian import processes_of
 from simulations.runtime.launch import ROOT, LocalRuntime
 from simulations.runtime.progress import read_progress
+from simulations.runtime.user_cache import PREFIX, VARIABLE
 from simulations.server_app import run_experiment
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from tests.lines import read_lines

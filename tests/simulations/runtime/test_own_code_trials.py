@@ -120,12 +120,12 @@ INTERRUPTS, PAINTS = "raise KeyboardInterrupt", "raise SystemExit('\\x1b[2J\\x1b
 ATTACK = [
     "attack",
     "{dir}/update.safetensors",
-    "--num-classes",
-    "4",
-    "--input-shape",
-    "1,8,8",
-    "--learning-rate",
-    "0.1",
+    "-s",
+    "num-classes=4",
+    "-s",
+    "input-shape=1,8,8",
+    "-s",
+    "learning-rate=0.1",
 ]
 
 
@@ -143,8 +143,11 @@ def test_commands_say_which_setting_and_code_failed_and_how_and_write_nothing(fi
         (OWN | {"model": "{dir}/interrupts.py:Net"}, "Net raises KeyboardInterrupt; it was tried in a child process"),
         # Without what a terminal obeys.
         (OWN | {"model": "{dir}/paints.py:Net"}, r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),
-        ([*ATTACK, "--model", "{file}:Exits"], "--model: {file}:Exits ends its process"),
-        ([*ATTACK, "--model", "{file}:Plain", "--auxiliary", "{file}:exits"], "--auxiliary: {file}:exits ends its process"),
+        ([*ATTACK, "-s", "model={file}:Exits"], "model: {file}:Exits ends its process"),
+        (
+            [*ATTACK, "-s", "model={file}:Plain", "-s", "auxiliary-data={file}:exits"],
+            "auxiliary-data: {file}:exits ends its process",
+        ),
         (["protect", "{file}:exits", "{dir}/p", "--defense", "VisualMixer()"], "IN: {file}:exits ends its process"),
         (["search", "-s", "dataset={file}:exits", "--out", "{dir}/s"], "dataset: {file}:exits ends its process"),
     ):  # fmt: skip

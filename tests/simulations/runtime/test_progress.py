@@ -11,9 +11,8 @@ import pytest
 from simulations.console import progress
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.run.in_process import run_in_process
+from simulations.run.in_process import flower_log, run_in_process
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.runtime.flower_log import flower_log
 from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, now_of, read_progress, step_of
 from tests.simulations.run.test_in_process import TINY
 from tests.simulations.runtime.runtimes import command_signals

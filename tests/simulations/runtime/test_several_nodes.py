@@ -80,10 +80,12 @@ def test_two_nodes_run_clients_and_attacks_and_one_may_be_lost(cluster: Cluster,
     out = tmp_path / "run"
     changes = {"rounds": 10, "train-limit": 4800, "local-epochs": 2, "attack-rounds": "all", "attack-workers": 2}
     settings = {**SMALL, **changes, "probe-attacks": ATTACK, "defenses": ""}
-    command = [str(BINARIES / "fedveil"), "run", "--ray-address", cluster.address, "--out", str(out), "--clients", "4"]
-    told = tmp_path / "told.txt"
+    command = [str(BINARIES / "fedveil"), "run", "--out", str(out), "--clients", "4"]
+    told, environment = tmp_path / "told.txt", {**os.environ, "RAY_ADDRESS": cluster.address}
     with told.open("w") as file:
-        process = subprocess.Popen([*command, *pairs(settings)], stdout=file, stderr=file, cwd=tmp_path)
+        process = subprocess.Popen(
+            [*command, *pairs(settings)], stdout=file, stderr=file, cwd=tmp_path, env=environment
+        )
     try:
         seen: tuple[set[str], set[str]] = (set(), set())
 

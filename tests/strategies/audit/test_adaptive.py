@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from attacks.observations import AttackError
-from attacks.registry import ATTACKS
-from attacks.spec import parse_attacks
+from attacks.spec import ATTACKS, parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names

@@ -7,8 +7,8 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from simulations.report.studies.control import LEAST_IMAGES
-from strategies.external_app.preflight import AuditError, say_how_many
-from strategies.external_app.requests import common_config
+from strategies.external_app.nodes import common_config
+from strategies.external_app.record import AuditError, say_how_many
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
 from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app

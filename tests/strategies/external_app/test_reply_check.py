@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from strategies.external_app.assumptions import DIFFERENCE
+from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app import audits
 from tests.strategies.external_app.app import EXAMPLES, MEAN, STD, AppGrid, Net, app_that, digits

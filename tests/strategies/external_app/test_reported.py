@@ -16,8 +16,7 @@ from clients.external_app.client import AppClient, OwnExamples
 from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.report.analysis.run import read_run
-from strategies.external_app.assumptions import ASSUMED, NOT_IN_PROBE, UNCHECKED
-from strategies.external_app.orders import OF_ROUND
+from strategies.external_app.orders import ASSUMED, NOT_IN_PROBE, OF_ROUND, UNCHECKED
 from strategies.external_app.settings import AuditSettings
 from tests.strategies.external_app.app import MEAN, STD, Net, State, an_app, app_that, digits
 from tests.strategies.external_app.audits import EXACT, attacked, node_of, page_of, run

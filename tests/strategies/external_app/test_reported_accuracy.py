@@ -2,7 +2,7 @@
 
 import math
 
-from strategies.external_app.reported_accuracy import CLIENTS, SERVER, AppAccuracy, ReportedAccuracy
+from strategies.external_app.claim import CLIENTS, SERVER, AppAccuracy, ReportedAccuracy
 
 
 def test_of_several_metrics_the_latest_and_then_the_plainest_counts() -> None:

@@ -4,7 +4,7 @@ import math
 
 from flwr.app import MetricRecord, RecordDict
 
-from strategies.external_app.requests import _fault
+from strategies.external_app.nodes import _fault
 from tests.strategies.stub_grid import reply_of
 
 

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.guesses import Reconstruction
-from attacks.registry import ATTACKS
-from attacks.spec import parse_attacks
+from attacks.spec import ATTACKS, parse_attacks
 from clients.models.classifiers import build_model
 from clients.scoring.audit import NO_IMAGES
 from defenses.base import Update

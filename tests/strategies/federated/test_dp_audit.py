@@ -11,8 +11,7 @@ from clients.federated.plan import FederatedPlan
 from defenses.training.dp_sgd import DPSGD
 from defenses.updates.client_dp import ClientDP
 from simulations.experiment.experiment import Experiment
-from strategies.federated.client_audit import ClientCanaryAudit
-from strategies.federated.dp_audit import CanaryAudit
+from strategies.federated.dp_audit import CanaryAudit, ClientCanaryAudit
 
 
 def audit_of(defense: Any, batch_size: int, canaries: int = 20, kind: type[CanaryAudit] = CanaryAudit) -> CanaryAudit:

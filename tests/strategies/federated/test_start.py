@@ -54,8 +54,7 @@ def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | N
         strategy = CuriousFedAvg(
             plan=settings.plan(pipeline, card=clients.card),
             auditor=auditor,
-            probe_attacks=settings.attacks_on(pipeline, PROBE),
-            update_attacks=settings.attacks_on(pipeline, UPDATE),
+            attacks={kind: settings.attacks_on(pipeline, kind) for kind in (PROBE, UPDATE)},
             fraction_train=settings.fraction_train,
             min_usable=settings.min_usable,
             label=run.label(str(pipeline)),

@@ -15,8 +15,15 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task
 from defenses import DeltaAutoencoder, FeaturePCA, FitContext, Pipeline, parse
 from strategies.inference import fit_path
-from strategies.inference.fit_path import MOST_POINTS, few, fit_with_path, static_adversary
-from strategies.inference.mask_pictures import OBSERVATION, overlay, picture_masks
+from strategies.inference.fit_path import (
+    MOST_POINTS,
+    OBSERVATION,
+    few,
+    fit_with_path,
+    overlay,
+    picture_masks,
+    static_adversary,
+)
 from strategies.inference.public_model import OwnImages, PublicTraining
 
 PLAN = InferencePlan(

@@ -7,7 +7,7 @@ from torch import nn
 
 from clients.split.plan import SplitPlan
 from defenses.spec import parse
-from strategies.split.costs import record_costs
+from strategies.split.evaluation import record_costs
 from tests.simulations.split.test_run import split_experiment
 from tests.strategies.stub_grid import Rows
 

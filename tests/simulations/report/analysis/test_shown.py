@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from attacks.dp_audit.verdict import CanaryPart, audited
-from attacks.metrics.training import EPSILON, EPSILON_SHOWN
+from attacks.metrics.training import EPSILON_SHOWN
 from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, REPLACE_CLIENT, REPLACE_ONE
-from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings, shown_epsilon
+from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings
 from simulations.report.sections.audited_epsilon import AuditedEpsilon
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
@@ -110,9 +110,9 @@ def test_an_audit_names_what_its_epsilon_protects_and_levels_have_no_order(above
     assert AuditedEpsilon((("A", above), ("B", clients))).levels == (CLIENT_LEVEL, EXAMPLE_LEVEL)
 
 
-def test_a_row_holds_one_seed_and_older_rows_are_read_as_they_were_written(above: ShownEpsilon) -> None:
+def test_a_row_holds_one_seed_and_is_read_as_it_was_written(above: ShownEpsilon) -> None:
     assert ShownEpsilon.from_json(pooled([above, above]).to_json()) == above
-    # Each bound has its own limit; an older row has one for both.
+    # Each bound has its own limit.
     generator = torch.Generator().manual_seed(0)
     coins = torch.rand(20, generator=generator) < 0.5
     audit = audited({"all": CanaryPart(coins.double(), coins)}, 4.0, 1e-5, CONFIDENCE)
@@ -120,13 +120,5 @@ def test_a_row_holds_one_seed_and_older_rows_are_read_as_they_were_written(above
     assert (found.largest_plain, found.largest_gaussian) == (0.5, audit.shown_gaussian.largest)
     assert ShownEpsilon.from_json(found.to_json()) == found
     new = above.to_json()
-    old = {key: value for key, value in new.items() if not key.startswith("largest")} | {"parts": []}
-    assert ShownEpsilon.from_json(old | {"largest": 7.5}).largest_plain == 7.5
-    assert ShownEpsilon.from_json(old) is None
-    # One without neighbours takes those of its defence, and of an app those of examples.
-    bare = {key: value for key, value in new.items() if key not in ("neighbours", "level")}
-    row = Row(metric=EPSILON_SHOWN.name, defense="DP", round=1, value=0.1, extra={AUDIT: bare})
-    claim = Row(metric=EPSILON.name, defense="DP", round=1, value=2.0, neighbours=REPLACE_CLIENT)
-    app = replace(row, extra={AUDIT: bare | {"covers": "One round."}})
-    for rows, level in (((row, claim), CLIENT_LEVEL), ((app,), EXAMPLE_LEVEL)):
-        assert shown_epsilon(study(*rows), "DP").level == level
+    for odd in ({key: value for key, value in new.items() if key != "largest_plain"}, new | {"plain": -1.0}, [new], None):
+        assert ShownEpsilon.from_json(odd) is None

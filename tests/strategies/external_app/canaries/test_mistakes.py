@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from strategies.external_app.preflight import AuditError
+from strategies.external_app.record import AuditError
 from tests.strategies.external_app.app import AppGrid
 from tests.strategies.external_app.audits import page_of
 from tests.strategies.external_app.canaries.private_app import Net, pooled, private_app, run, shown_in

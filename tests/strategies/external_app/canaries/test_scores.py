@@ -12,8 +12,15 @@ from scipy import stats
 
 from clients.wire.records import to_record
 from strategies.exchange.exchange import Posted
-from strategies.external_app.canaries.claims import ReportedClaim, UnclaimedError, grows, levels, reported_claim
-from strategies.external_app.canaries.scores import AppCanaries, centred
+from strategies.external_app.canaries import (
+    AppCanaries,
+    ReportedClaim,
+    UnclaimedError,
+    centred,
+    grows,
+    levels,
+    reported_claim,
+)
 from strategies.external_app.settings import AuditSettings
 from tests import hostile
 from tests.strategies.external_app.app import Net

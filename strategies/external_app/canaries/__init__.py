@@ -1,1 +1,0 @@
-"""An audit of an app's claimed epsilon by canaries in its own training."""
