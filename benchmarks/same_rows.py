@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from clients.models.classifiers import build_model
 from defenses.registry import DEFENSES
 from simulations.run_folder.rows import Row
@@ -127,7 +127,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "members, online": MLP | {
         "defenses": "", "probe-attacks": "", "attack-rounds": "final", "train-limit": 60, "test-limit": 30,
         "auxiliary-fraction": 0.34,
-        "update-attacks": "OnlineLiRA(num_shadows=16, num_members=4); OnlineRMIA(num_shadows=16, num_members=4)",
+        "update-attacks": "OnlineLiRA(num_shadows=20, num_members=4); OnlineRMIA(num_shadows=20, num_members=4)",
     },
     "claims under canaries": MLP | {
         "defenses": "DPSGD(target_epsilon=8.0); ClientDP(target_epsilon=8.0, rounds=2)", "rounds": 2, "dp-canaries": 8,
@@ -155,13 +155,13 @@ RUNS: dict[str, dict[str, Any]] = {
         "defenses": "PatchShuffle(); FeatureNoise(std=0.38)", "smashed-attacks": quick("EmbeddingReversal", "FieldReading"),
     },
     "outsourced": LENET | {
-        "scenario": "outsourced", "auxiliary-fraction": 0.3, "upload-passes": 2, "probe-images": 2,
+        "scenario": "outsourced", "auxiliary-fraction": 0.3, "upload-passes": 2, "probe-images": 2, "attack-rounds": "first,final",
         "defenses": "VisualMixer(window_lower=4, window_upper=16) | STAdam(); InstaHide(num_mixed=2); "
         "ATS(policies='3-1-7+43-18-18')",
-        "upload-attacks": "AsUploaded(); PassAveraging(); " + chains(
+        "upload-attacks": "AsUploaded(); " + chains(
             "AsUploaded()", "WindowMean", "Shredder", "Jigsaw", "LearnedRestorer", "PolicyInversion", "EncodingInversion"
         ),
-        "collection-attacks": quick("JointEncodingInversion"), "model-attacks": quick("LossThreshold", "ClassGAN"),
+        "collection-attacks": quick("PassAveraging", "JointEncodingInversion"), "model-attacks": quick("LossThreshold", "ClassGAN"),
     },
     "inference": FACES | {
         "scenario": "inference", "model": "vgg_small", "cuts": "conv2", "attack-rounds": "final", "offline-iterations": 20,
@@ -269,24 +269,35 @@ def results_in(folder: Path) -> Found:
 
 
 class Cells(HTMLParser):
-    """Texts of a page's table cells."""
+    """Texts of a page's table cells, without those of columns and rows that are named for a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cells: list[str] = []
+        self._row: list[str] = []
+        self._heads: list[str] = []
         self._inside = False
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:  # noqa: D102
-        if tag in ("td", "th"):
-            self.cells.append("")
+        if tag == "tr":
+            self._row = []
+        elif tag in ("td", "th"):
+            self._row.append("")
             self._inside = True
 
     def handle_endtag(self, tag: str) -> None:  # noqa: D102
+        if tag == "table":
+            self._heads = []
+        elif tag == "tr" and not any(re.search(r"\d", cell) for cell in self._row):
+            self._heads = self._row
+        elif tag == "tr" and not UNTIMED.search(self._row[0]):
+            heads = self._heads if len(self._heads) == len(self._row) else self._row
+            self.cells += [cell for cell, head in zip(self._row, heads, strict=True) if not UNTIMED.search(head)]
         self._inside = self._inside and tag not in ("td", "th")
 
     def handle_data(self, data: str) -> None:  # noqa: D102
         if self._inside:
-            self.cells[-1] += data
+            self._row[-1] += data
 
 
 def attack(tree: Tree, folder: Path) -> Found:
@@ -300,11 +311,15 @@ def attack(tree: Tree, folder: Path) -> Found:
     )
     save_file(dict(model.state_dict()), folder / "weights")
     save_file({"images": image, "labels": label}, folder / "truth")
-    printed = tree.fedveil(
-        "attack", str(folder / "update"), "--model", "lenet", "--num-classes", "10", "--input-shape", "1,28,28", "--learning-rate",
-        "0.1", "--weights", str(folder / "weights"), "--truth", str(folder / "truth"), "--attack", f"{SHORT}; LabelInference()",
-        "--out", str(folder / "out"), "--json",
-    )  # fmt: skip
+    settings = {
+        "model": "lenet", "num-classes": 10, "input-shape": "1,28,28", "learning-rate": 0.1, "weights": folder / "weights",
+        "originals": folder / "truth", "update-attacks": f"{SHORT}; LabelInference()",
+    }  # fmt: skip
+    words = [word for key, value in settings.items() for word in ("-s", f"{key}={value}")]
+    if "KEY=VALUE" not in tree.fedveil("attack", "--help"):  # a tree in which settings were options
+        older = {"originals": "truth", "update-attacks": "attack"}
+        words = [word for key, value in settings.items() for word in (f"--{older.get(key, key)}", str(value))]
+    printed = tree.fedveil("attack", str(folder / "update"), *words, "--out", str(folder / "out"), "--json")
     return {"--json": json.loads(printed)}
 
 
@@ -320,7 +335,7 @@ def protect(tree: Tree, folder: Path) -> Found:
     (folder / "secret").chmod(0o600)
     tree.fedveil(
         "protect", "photos", str(folder / "out"), "--defense", "VisualMixer(window_lower=2, window_upper=8)",
-        "--secret", str(folder / "secret"), "--workers", "1",
+        "--secret", str(folder / "secret"),
     )  # fmt: skip
     copies = sorted(one for one in (folder / "out").rglob("*.png"))
     return {

@@ -18,7 +18,7 @@ from simulations.external_app.check.command import check_app
 from simulations.external_app.command import attack
 from simulations.protect.command import protect
 from simulations.run_folder.places import require_rows
-from simulations.runtime.bytecode import keep_bytecode
+from simulations.runtime.user_cache import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
@@ -131,14 +131,6 @@ def run(
             help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
-    ray_address: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="A running Ray cluster: its nodes run clients and attacks.",
-            show_default="RAY_ADDRESS, or this machine",
-        ),
-    ] = "",
     track: Tracking = "",
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -151,6 +143,8 @@ def run(
     "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change" with "change_low" and
     "change_high", "epsilon", its "level", "epsilon_by_accountant", "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the
     same if noise is Gaussian) and "warnings".
+
+    RAY_ADDRESS=HOST:PORT in the environment names a running Ray cluster, whose nodes then run clients and attacks.
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
@@ -175,14 +169,13 @@ def run(
 
     request = RunRequest(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
-        ray_address,
     )  # fmt: skip
     shown = terminal_for(console, quiet=quiet or as_json)
     raise typer.Exit(begin(shown, request, dry_run=dry_run))
 
 
 app.command(
-    epilog="Example: fedveil attack recording/ --model cnn --num-classes 10 --input-shape 3,32,32 --learning-rate 0.1 --out leak"
+    epilog="Example: fedveil attack recording/ -s model=cnn -s num-classes=10 -s input-shape=3,32,32 --out leak"
 )(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
 app.command(
@@ -224,14 +217,14 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="scenarios, defenses, attacks, datasets, models, settings, presets or search; without it, all."
+            help="scenarios, defenses, attacks, datasets, models, settings, presets, search, attack or protect; without it, all."
         ),
     ] = "",
 ) -> None:
     """List scenarios, defences, attacks, data sets, models, settings and presets, with parameters, defaults and sources.
 
     Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. Without one, the default audit
-    runs. The settings of `fedveil search` are under "search".
+    runs. The settings of `fedveil search`, `attack` and `protect` are under "search", "attack" and "protect".
     """
     from simulations.catalogue.listed import SECTIONS, listed, print_section
 

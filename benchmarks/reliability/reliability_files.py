@@ -72,7 +72,7 @@ def _scores(place: Path) -> Any:
 
 
 RUN_FILES = ("config.json", "rows.jsonl", "pictures/index.jsonl", "checkpoints/*")
-ATTACK = "--model lenet --num-classes 10 --input-shape 1,28,28 --attack LabelInference() --out @/out"
+ATTACK = "-s model=lenet -s num-classes=10 -s input-shape=1,28,28 -s update-attacks=LabelInference() --out @/out"
 READERS = {
     "run --resume": Reader("broken", (*RUN_FILES, "jobs/*", "history/*"), "run --in-process --resume @", _rows),
     "run --resume (finished)": Reader("done", RUN_FILES, "run --in-process --resume @", _rows),
@@ -82,11 +82,11 @@ READERS = {
     ),
     "attack UPDATE": Reader(
         "update", ("update", "global", "truth"),
-        f"attack @/update {ATTACK} --learning-rate 0.1 --weights @/global --truth @/truth", _scores,
+        f"attack @/update {ATTACK} -s learning-rate=0.1 -s weights=@/global -s originals=@/truth", _scores,
     ),
     "attack RECORDING": Reader(
         "recorded", ("rec/*.json", "rec/*/*", "originals/*"),
-        f"attack @/rec {ATTACK} --local-steps 1 --originals @/originals", _scores,
+        f"attack @/rec {ATTACK} -s local-steps=1 -s originals=@/originals", _scores,
     ),
     "search --resume": Reader(
         "searched", ("search.json", "scores.jsonl", "model.safetensors"), "search --resume @",

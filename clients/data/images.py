@@ -29,8 +29,8 @@ class DataError(ValueError):
 class MissingDataError(DataError):
     """Data missing from the searched folder; the message names the settings of the folder and of a download."""
 
-    def __init__(self, found: str, directory: str = "data-dir", download: str = "") -> None:
-        super().__init__(f"{found}; set {directory} to the directory that holds it{download and f', or {download}'}")
+    def __init__(self, found: str, download: str = "") -> None:
+        super().__init__(f"{found}; set data-dir to the directory that holds it{download and f', or {download}'}")
         self.found = found
 
 

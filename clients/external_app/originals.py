@@ -1,4 +1,4 @@
-"""The images that a client trains on, saved in its own files; ``fedveil attack --originals`` scores guesses by them."""
+"""The images that a client trains on, saved in its own files; ``fedveil attack -s originals=FOLDER`` scores guesses by them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def save_originals(
     mean: float | tuple[float, ...] = 0.0,
     std: float | tuple[float, ...] = 1.0,
 ) -> SavedOriginals:
-    """Wrap a client's training loader to save its images for ``fedveil attack --originals``.
+    """Wrap a client's training loader to save its images for ``fedveil attack -s originals=FOLDER``.
 
     Train on the returned loader: it yields the same batches in the same order, and draws no random numbers. When its first pass
     ends, it writes ``images`` (N, C, H, W) in [0, 1] and ``labels`` (N,) in batch order, as training saw them, augmentation
@@ -96,7 +96,7 @@ def save_originals(
     Args:
         loader: Yields batches of (images (B, C, H, W), classes (B,)), or mappings with these under the names of Hugging Face's data
             sets. Images are normalised floating-point numbers, or pixels from 0 to 255 as whole numbers.
-        folder: Absolute path of the folder for ``--originals``; it is made if it is missing.
+        folder: Absolute path of the folder for ``originals``; it is made if it is missing.
         node_id: ``context.node_id``.
         server_round: ``message.content["config"]["server-round"]``, for a file of its own in each round; without it, the file holds
             for all rounds, and a later round replaces it.

@@ -14,10 +14,11 @@ def protect(
     source: Annotated[str, typer.Argument(metavar="IN", help="Folder of pictures, or the name of a data set.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the protected copies.")],
     defense: Annotated[str, typer.Option(metavar="PIPELINE", help='Defences of images, such as "VisualMixer()".')],
-    image_size: Annotated[int, typer.Option(help="Scale the central squares to this side; 0: keep sizes.")] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="One setting; `fedveil list protect` shows all."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the killed work in OUT.")] = False,
-    workers: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one for each processor.")] = 0,
-    data_dir: Annotated[str, typer.Option(metavar="DIR", help="Directory of the files of a named data set.")] = "",
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -50,7 +51,4 @@ def protect(
     """
     from simulations.protect.working import work
 
-    work(
-        source, out, defense, image_size=image_size, resume=resume, workers=workers, data_dir=data_dir, secret=secret,
-        quiet=quiet, as_json=as_json,
-    )  # fmt: skip
+    work(source, out, defense, setting or [], resume=resume, secret=secret, quiet=quiet, as_json=as_json)

@@ -126,5 +126,5 @@ def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iter
     except BrokenProcessPool:
         raise ConfigError(
             "a process that protects pictures was killed, perhaps for want of memory; go on with the same command, --resume and "
-            "fewer --workers"
+            "fewer workers"
         ) from None

@@ -69,7 +69,7 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
     try:
         data = load_dataset(source, data_dir=data_dir)
     except MissingDataError as error:
-        raise ConfigError(str(MissingDataError(error.found, "--data-dir"))) from error
+        raise ConfigError(str(MissingDataError(error.found))) from error
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from error
     names = sorted(name for name, _, _ in _examples(data))

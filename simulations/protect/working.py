@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,17 +12,18 @@ from typing import Any
 import typer
 
 from clients.secrets.secret_file import SecretError, default_folder, kept_secret
-from clients.wire.limits import SIDE
+from clients.wire.schema import fields_of
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse, read_files
-from simulations.console.command_line import errors, fail
+from simulations.console.command_line import errors, fail, setting_of
 from simulations.console.progress import Display
 from simulations.console.results import print_json, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.protect.copies import Order, copies
 from simulations.protect.manifest import MANIFEST, Manifest, taken
 from simulations.protect.pictures import left_out, output_names
+from simulations.protect.settings import ProtectSettings
 from simulations.protect.sources import pictures_of
 from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
@@ -42,11 +43,9 @@ def work(
     source: str,
     out: Path,
     defense: str,
+    given: Sequence[str],
     *,
-    image_size: int,
     resume: bool,
-    workers: int,
-    data_dir: str,
     secret: Path | None,
     quiet: bool = False,
     as_json: bool = False,
@@ -55,17 +54,18 @@ def work(
     shown = terminal_for(console, quiet=quiet or as_json)
     try:
         pipeline = _pipeline(defense)
-        if not SIDE.allows(image_size):
-            raise ConfigError(f"--image-size is {image_size}; allowed: {SIDE}")
-        pictures = pictures_of(source, out, data_dir)
+        settings = ProtectSettings(**dict(setting_of(text, fields_of(ProtectSettings)) for text in given))
+        pictures = pictures_of(source, out, settings.data_dir)
         names = output_names(pictures.names)
         target = out.resolve()
         with taken(target, resume=resume), TemporaryDirectory(prefix="fedveil-") as temporary:
             key = _secret(shown, secret, resume=resume)
             root = pictures.folder(temporary)
-            manifest = Manifest(Order(root, target, str(pipeline), key, image_size, pictures.name, pictures.place))
+            manifest = Manifest(
+                Order(root, target, str(pipeline), key, settings.image_size, pictures.name, pictures.place)
+            )
             manifest.begin(resume=resume)
-            _copy_all(shown, manifest, names, workers or os.cpu_count() or 1)
+            _copy_all(shown, manifest, names, settings.workers or os.cpu_count() or 1)
             found = manifest.finish(names)
         left = {} if pictures.data else left_out(root, names)
         _print(shown, manifest, found, left)

@@ -126,8 +126,8 @@ def test_a_batch_of_32_of_the_quickstart_is_recorded_and_attacked(
                 save_file(truth, tmp_path / "originals" / f"node-{reply.node}.safetensors")
     assert sorted(owners) == [0, 1]
     told = fedveil(
-        tmp_path / "rec", "--model", "cnn", "--num-classes", 10, "--input-shape", "1,32,32", "--mean", 0.5, "--std", 0.5,
-        "--attack", f"{ATTACK}; LabelInference()", "--originals", tmp_path / "originals", "--out", tmp_path / "out",
+        tmp_path / "rec", "-s", "model=cnn", "-s", "num-classes=10", "-s", "input-shape=1,32,32", "-s", "normalisation=0.5/0.5",
+        "-s", f"update-attacks={ATTACK}; LabelInference()", "-s", f"originals={tmp_path / 'originals'}", "--out", tmp_path / "out",
     )  # fmt: skip
     assert "their names are not those of cnn, so they were taken in order" in told
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
@@ -155,9 +155,9 @@ def test_a_resnet_with_batch_norm_is_recorded_and_attacked(tmp_path: Path, monke
     assert came["bn1.num_batches_tracked"] == 2
     assert came["bn1.num_batches_tracked"].shape == ()
     told = fedveil(
-        tmp_path / "rec", "--model", "torchvision:resnet18", "--norm", "batch", "--num-classes", 10, "--input-shape", "3,32,32",
-        "--mean", 0.5, "--std", 0.5, "--momentum", 0.9, "--attack",
-        "InvertingGradients(iterations=2, restarts=1); LabelInference()", "--out", tmp_path / "out",
+        tmp_path / "rec", "-s", "model=torchvision:resnet18", "-s", "norm=batch", "-s", "num-classes=10",
+        "-s", "input-shape=3,32,32", "-s", "normalisation=0.5/0.5", "-s", "momentum=0.9",
+        "-s", "update-attacks=InvertingGradients(iterations=2, restarts=1); LabelInference()", "--out", tmp_path / "out",
     )  # fmt: skip
     assert "taken in order" not in told, "torchvision's names are the model's own"
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -26,10 +26,6 @@ def check_app(
             help="Nodes of the federation; at most 10000, because the app's server holds a message for each in memory.",
         ),
     ] = 2,
-    seconds: Annotated[
-        float,
-        typer.Option(metavar="S", help="Time limit for importing the app and starting its server."),
-    ] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
 ) -> None:
     """Check a Flower app before an audit: what an audit can and cannot do with it, and the lines to add. Nothing trains.
@@ -43,7 +39,7 @@ def check_app(
     from simulations.external_app.check.printed import printed
 
     try:
-        report = check(path, nodes, seconds)
+        report = check(path, nodes)
     except ConfigError as error:
         fail(str(error))
     console.say(json.dumps(report.to_json()) if as_json else printed(report))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from attacks import Attack, ClientUpdate, Knowledge
-from simulations.external_app.recorded.arguments.request import Request
+from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.guesses import (
     file_names,
     guess_of,
@@ -44,7 +44,7 @@ class PreparedRequest:
     """A request that can be run. Attacks see nothing of the truth.
 
     Attributes:
-        request: As asked.
+        request: With the numbers of examples and steps.
         observation: What the attacks see.
         attacks: In order; those that learn have learned.
         truth: "images" (N, C, H, W) in [0, 1] and perhaps "labels" (N,); empty without.
@@ -88,36 +88,38 @@ def prepare(request: Request) -> PreparedRequest:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
-        ConfigError: Naming the option or the file, what came and what is allowed.
+        ConfigError: Naming the setting or the file, what came and what is allowed.
     """
-    parsed = parse_request(request)
-    model = build(request, parsed)
-    notices = [f"{request.model} {doubt}" for doubt in doubts_of(request, parsed)] + load_start(model, request)
-    update = read_update(model, request.update, local=request.local)
-    if not request.local and resembles_weights(update, model):
-        notices.append(f"{request.update} is close to the global weights: if it holds local weights, add --local")
-    if not request.mean or not request.std:
-        notices.append("without --mean and --std, images are assumed to enter the model with mean 0 and std 1")
-    check_memory(model, request, parsed)
-    observation = with_inferred_rate(observation_of(request, parsed, model, update))
+    given = request.settings
+    settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
+    parsed = parse_request(settings)
+    model = build(settings, parsed)
+    notices = [f"{settings.model} {doubt}" for doubt in doubts_of(settings, parsed)] + load_start(model, settings)
+    update = read_update(model, request.update, local=settings.local)
+    if not settings.local and resembles_weights(update, model):
+        notices.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
+    if not settings.normalisation:
+        notices.append("without normalisation, images are assumed to enter the model with mean 0 and std 1")
+    check_memory(model, settings, parsed)
+    observation = with_inferred_rate(observation_of(settings, parsed, model, update))
     attacks = list(parsed.attacks)
     if observation.learning_rate is None:
         attacks, left_out = without_rate(attacks)
         notices += ["the learning rate is unknown", *left_out]
-    elif not request.learning_rate:
+    elif not settings.learning_rate:
         notices.append(
             f"the learning rate {observation.learning_rate:g} was inferred from the last layer's update, assuming one step of SGD "
             "with cross entropy on one example"
         )
-    knowledge, truth = knowledge_of(request, parsed), dict[str, Tensor]()
-    if request.truth:
-        truth = read_truth(request.truth, parsed.input_shape, request.num_examples, request.num_classes)
-        knowledge, overlap = without_truth(knowledge, truth["images"], request.auxiliary)
+    knowledge, truth = knowledge_of(settings, parsed), dict[str, Tensor]()
+    if settings.originals:
+        truth = read_truth(Path(settings.originals), parsed.input_shape, settings.num_examples, settings.num_classes)
+        knowledge, overlap = without_truth(knowledge, truth["images"], settings.auxiliary_data)
         notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.
-    with naming("--attack"):
-        fitted = [fit(attack, request.seed, knowledge) for attack in attacks]
-    return PreparedRequest(request, observation, fitted, truth, notices)
+    with naming("update-attacks"):
+        fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
+    return PreparedRequest(replace(request, settings=settings), observation, fitted, truth, notices)
 
 
 def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = str) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _attacked(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
     start = time.perf_counter()
-    guess = guess_safely(attack, prepared.observation, prepared.request.seed)
+    guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
     seconds = time.perf_counter() - start
     tensors = guess_tensors(guess)
     entry = {
@@ -168,5 +170,6 @@ def _write(
     guesses: Mapping[str, Tensor],
     **more: str,
 ) -> None:
-    about = {"settings": asdict(prepared.request), "notices": prepared.notices, "attacks": entries}
+    settings = {"update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
+    about = {"settings": settings, "notices": prepared.notices, "attacks": entries}
     write_results(out, about | compared(prepared.truth) | more, guesses)

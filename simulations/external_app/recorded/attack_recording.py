@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from simulations.external_app.recorded.arguments.request import RecordingRequest
+from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.audit import PreparedRecording, attack_rounds
 from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
 from simulations.external_app.recorded.originals import read_originals
@@ -20,29 +20,29 @@ from simulations.settings.errors import naming
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
-def prepare_recording(request: RecordingRequest) -> PreparedRecording:
+def prepare_recording(request: Request) -> PreparedRecording:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
-        ConfigError: Naming the option or the file, what came and what is allowed.
+        ConfigError: Naming the setting or the file, what came and what is allowed.
     """
-    replayed = replay(request)
+    settings, replayed = request.settings, replay(request)
     first = replayed.attackable[0]
-    knowledge = knowledge_of(first.request, first.parsed)
+    knowledge = knowledge_of(first.settings, first.parsed)
     truth = {}
-    if request.originals is not None:
-        truth = read_originals(request.originals, replayed.attackable, knowledge.auxiliary.images)
+    if settings.originals:
+        truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary.images)
         images = torch.cat([one.images for one in truth.values()])
-        knowledge, overlap = without_truth(knowledge, images, request.options.auxiliary)
+        knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     attacks = list(first.parsed.attacks)
     if replayed.lacks_rate:
         attacks, left_out = without_rate(attacks)
         replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
-    with naming("--attack"):
-        fitted = [fit(attack, request.options.seed, knowledge) for attack in attacks]
+    with naming("update-attacks"):
+        fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
-    return PreparedRecording(request, replayed, fitted, truth, request.options.auxiliary + kept)
+    return PreparedRecording(request, replayed, fitted, truth, settings.auxiliary_data + kept)
 
 
 def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
@@ -26,17 +25,16 @@ from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 from simulations.external_app.recorded.arguments.originals_files import steps_to_scores
-from simulations.external_app.recorded.arguments.request import RecordingRequest
+from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
 from simulations.external_app.recorded.originals import Truth
 from simulations.external_app.recorded.replies import Attackable, Replay
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
-from strategies.audit.attack_card import attack_card
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import AttackJob, Outcome
+from strategies.audit.jobs import AttackJob, Outcome, attack_card
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.replies import BASELINES, MOST_PICTURES
@@ -61,7 +59,7 @@ class PreparedRecording:
         auxiliary: What the attacks learned from, in words.
     """
 
-    request: RecordingRequest
+    request: Request
     replayed: Replay
     attacks: Sequence[Attack[Any, Any]]
     truth: Mapping[tuple[int, int], Truth]
@@ -70,25 +68,22 @@ class PreparedRecording:
     def plan(self) -> AppPlan:
         """A plan of the known facts about the app before its first round."""
         first = self.replayed.attackable[0]
-        request, parsed = first.request, first.parsed
+        settings, parsed = first.settings, first.parsed
         return AppPlan.known(
-            scenario=SCENARIO, dataset="", model=request.model, width=request.width, norm=request.norm,
-            pipeline=str(parsed.pipeline), seed=request.seed, rounds=self.replayed.attackable[-1].reply.round,
-            momentum=request.momentum, nesterov=request.nesterov, weight_decay=request.weight_decay,
-            auxiliary_data=self.auxiliary, card=DataCard(request.num_classes, parsed.input_shape, parsed.mean, parsed.std),
+            scenario=SCENARIO, dataset="", model=settings.model, width=settings.width, norm=settings.norm,
+            pipeline=str(parsed.pipeline), seed=settings.seed, rounds=self.replayed.attackable[-1].reply.round,
+            momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=settings.weight_decay,
+            auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, parsed.input_shape, parsed.mean, parsed.std),
         )  # fmt: skip
 
     def claim(self, results: AppResults) -> None:
         """Adds to the results what the app says about its differential privacy."""
         last = self.replayed.attackable[-1]
-        results.claim(self.plan().at(last.reply.round, last.request.learning_rate), self.replayed.claims)
+        results.claim(self.plan().at(last.reply.round, last.settings.learning_rate), self.replayed.claims)
 
     def study(self) -> AppStudy:
         """The description of the audit in the results folder."""
-        request = asdict(self.request)
-        settings = {"scenario": SCENARIO, **request.pop("options"), **request}
-        del settings["unset"], settings["assumed"]  # the page says both in sentences
-        shown = {name.replace("_", "-"): str(one) if isinstance(one, Path) else one for name, one in settings.items()}
+        shown = {"scenario": SCENARIO, "update": str(self.request.update), **self.request.settings.to_mapping()}
         return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
 
 
@@ -197,7 +192,7 @@ class RecordedAuditor(Auditor):
 
 def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Callable[[str], object]) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
-    owners = Owners(len(prepared.replayed.nodes), prepared.request.options.num_classes)
+    owners = Owners(len(prepared.replayed.nodes), prepared.request.settings.num_classes)
     auditor, plan = RecordedAuditor(prepared, results, owners, begin), prepared.plan()
     rounds = {
         server_round: list(ones)
@@ -205,8 +200,8 @@ def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Calla
     }
     audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00")
     for server_round, replies in rounds.items():
-        first = replies[0].request
-        batch = max(one.request.batch_size for one in replies)
+        first = replies[0].settings
+        batch = max(one.settings.batch_size for one in replies)
         task = replace(plan, batch_size=batch).at(server_round, first.learning_rate)
         results.row(
             task, metric=RECORDED, value=float(len(replies)), n=len(replies), **_about(prepared, server_round, replies)
@@ -221,8 +216,8 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
     replayed = prepared.replayed
     return {
         "clients": {str(one.client): str(one.reply.node) for one in replies},
-        "examples": [one.request.num_examples for one in replies],
-        "local_steps": [one.request.local_steps for one in replies],
+        "examples": [one.settings.num_examples for one in replies],
+        "local_steps": [one.settings.local_steps for one in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),

@@ -24,7 +24,7 @@ def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
     if attack.observes_history:
         raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
     if attack.needs_auxiliary and not has_auxiliary:
-        raise AttackError(f"{attack} learns from auxiliary data; name a data set (--auxiliary), or pass knowledge")
+        raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")
 
 
 def guess_type(attack: Attack[Any, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from clients.scoring.same_images import KnownImages
 from clients.training.evaluation import place
 from defenses.base import Batch, Update
 from defenses.random_draws import generator_for
-from simulations.external_app.recorded.arguments.request import Request
+from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.external_app.recorded.request import Parsed
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
@@ -29,47 +30,47 @@ from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError, naming
 
 
-def doubts_of(request: Request, parsed: Parsed) -> Sequence[str]:
+def doubts_of(settings: AttackSettings, parsed: Parsed) -> Sequence[str]:
     """Properties of an own model that change the meaning of numbers, one clause each; it is tried once, in a child process."""
-    return try_model("--model", request.model, request.num_classes, parsed.input_shape, request.width, request.norm)
+    return try_model("model", settings.model, settings.num_classes, parsed.input_shape, settings.width, settings.norm)
 
 
-def build(request: Request, parsed: Parsed) -> nn.Module:
-    """The model that a request names, with the initial weights of its seed.
+def build(settings: AttackSettings, parsed: Parsed) -> nn.Module:
+    """The model that settings name, with the initial weights of its seed.
 
     Raises:
         ConfigError: When there is none of that name, or it cannot be built so.
     """
-    doubts_of(request, parsed)
+    doubts_of(settings, parsed)
     try:
         return build_model(
-            request.model, num_classes=request.num_classes, input_shape=parsed.input_shape, width=request.width,
-            norm=request.norm, seed=request.seed,
+            settings.model, num_classes=settings.num_classes, input_shape=parsed.input_shape, width=settings.width,
+            norm=settings.norm, seed=settings.seed,
         )  # fmt: skip
     except ValueError as error:
-        raise ConfigError(f"--model {request.model}: {error}") from error
+        raise ConfigError(f"model {settings.model}: {error}") from error
     except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
         raise ConfigError(
-            f"--model {request.model} cannot be built for --input-shape {request.input_shape}: {error}"
+            f"model {settings.model} cannot be built for input-shape {settings.input_shape}: {error}"
         ) from error
 
 
-def load_start(model: nn.Module, request: Request) -> list[str]:
+def load_start(model: nn.Module, settings: AttackSettings) -> list[str]:
     """Load the global weights; returns the assumptions about them."""
-    if request.weights is None:
+    if not settings.weights:
         return [
-            f"without --weights, the client is assumed to have started from the initial weights of seed {request.seed}"
+            f"without weights, the client is assumed to have started from the initial weights of seed {settings.seed}"
         ]
-    absent = load_global_weights(model, request.weights)
-    return [f"{request.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
+    absent = load_global_weights(model, Path(settings.weights))
+    return [f"{settings.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
 
 
-def observation_of(request: Request, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
+def observation_of(settings: AttackSettings, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
     """The attacks' observation of a client's update, which started from the model."""
     return ClientUpdate(
-        model, update, parsed.input_shape, parsed.mean, parsed.std, request.num_examples,
-        request.batch_size or request.num_examples, request.local_steps, request.learning_rate or None, request.weight_decay,
-        parsed.labels, not request.eval_mode, request.momentum, request.nesterov,
+        model, update, parsed.input_shape, parsed.mean, parsed.std, settings.num_examples,
+        settings.batch_size or settings.num_examples, settings.local_steps, settings.learning_rate or None, settings.weight_decay,
+        parsed.labels, settings.probe_mode == "train", settings.momentum, settings.nesterov,
     )  # fmt: skip
 
 
@@ -94,42 +95,42 @@ def without_rate(attacks: Sequence[Attack[Any, Any]]) -> tuple[list[Attack[Any, 
     names = "; ".join(map(repr, left_out))
     if not kept:
         raise ConfigError(
-            f"--learning-rate is missing, and {names} compares lengths of gradients; give it, or an --attack that does not need "
+            f"learning-rate is missing, and {names} compares lengths of gradients; set it, or update-attacks that do not need "
             f"it, such as {DEFAULT_ATTACKS!r}"
         )
     if not left_out:
         return kept, []
-    return kept, [f"Attacks left out because the learning rate is unknown: {names}. --learning-rate adds them."]
+    return kept, [f"Attacks left out because the learning rate is unknown: {names}. learning-rate adds them."]
 
 
-def check_memory(model: nn.Module, request: Request, parsed: Parsed) -> None:
+def check_memory(model: nn.Module, settings: AttackSettings, parsed: Parsed) -> None:
     """Refuse inversions of which not even one trial fits into memory."""
     for attack in parsed.attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
-        with naming(f"--attack {attack} on --model {request.model} for --input-shape {request.input_shape}"):
-            fitting_trials(model, parsed.input_shape, min(request.num_examples, most))
+        with naming(f"update-attacks: {attack} on model {settings.model} for input-shape {settings.input_shape}"):
+            fitting_trials(model, parsed.input_shape, min(settings.num_examples, most))
 
 
-def knowledge_of(request: Request, parsed: Parsed) -> Knowledge:
+def knowledge_of(settings: AttackSettings, parsed: Parsed) -> Knowledge:
     """Auxiliary data and the defence; an empty batch without auxiliary data."""
-    shape, classes = parsed.input_shape, request.num_classes
+    shape, classes = parsed.input_shape, settings.num_classes
     batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
-    if request.auxiliary:
+    if settings.auxiliary_data:
         size = shape[1] if shape[1] == shape[2] else 0
-        try_dataset("--auxiliary", request.auxiliary)
-        with naming("--auxiliary"):
+        try_dataset("auxiliary-data", settings.auxiliary_data)
+        with naming("auxiliary-data"):
             try:
-                data = load_dataset(request.auxiliary, data_dir=request.data_dir, image_size=size)
-            except MissingDataError as error:
-                raise MissingDataError(error.found, "--data-dir") from error
+                data = load_dataset(settings.auxiliary_data, data_dir=settings.data_dir, image_size=size)
+            except MissingDataError as error:  # whose own message may name a download
+                raise MissingDataError(error.found) from error
         if data.multi_label:
             raise ConfigError(
-                f"--auxiliary {request.auxiliary} has several labels for each image; the model tells classes apart"
+                f"auxiliary-data {settings.auxiliary_data} has several labels for each image; the model tells classes apart"
             )
         if data.input_shape != shape or data.num_classes != classes:
             raise ConfigError(
-                f"--auxiliary {request.auxiliary} has {data.num_classes} classes of images {data.input_shape}; the model has "
-                f"{classes} and {shape}"
+                f"auxiliary-data {settings.auxiliary_data} has {data.num_classes} classes of images {data.input_shape}; the model "
+                f"has {classes} and {shape}"
             )
         batch = Batch(to_float(data.train.images[:]), F.one_hot(data.train.labels, classes).float())
 
@@ -153,9 +154,11 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
         return knowledge, []
     lost = int((~kept).sum())
     if not kept.any():
-        raise ConfigError(f"--auxiliary {name} holds nothing but true images; allowed: data that are not the clients'")
+        raise ConfigError(
+            f"auxiliary-data {name} holds nothing but true images; allowed: data that are not the clients'"
+        )
     own = knowledge.auxiliary
-    which = f"{lost} of the {len(kept)} images of --auxiliary {name}"
+    which = f"{lost} of the {len(kept)} images of auxiliary-data {name}"
     sentence = f"{which} are true images: they were left out of what attacks learn from."
     return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
 

@@ -95,9 +95,9 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
     for one in replies:
         path = originals_file(folder, one.reply)
         if path is None:
-            raise ConfigError(f"--originals: {folder} has no file of round {one.reply.round} and node {one.reply.node}")
+            raise ConfigError(f"originals: {folder} has no file of round {one.reply.round} and node {one.reply.node}")
         found[one.reply.round, one.client] = read_truth(
-            path, one.parsed.input_shape, one.request.num_examples, one.request.num_classes, "--originals"
+            path, one.parsed.input_shape, one.settings.num_examples, one.settings.num_classes
         )
     every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary])
     return {

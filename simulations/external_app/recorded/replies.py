@@ -18,7 +18,7 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
 from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
-from simulations.external_app.recorded.arguments.request import RecordingRequest, Request
+from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.known import build, check_memory, observation_of, with_inferred_rate
 from simulations.external_app.recorded.request import Parsed, parse_request
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
@@ -26,8 +26,7 @@ from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
-from strategies.recording.files import RecordedReply, RecordingError, read_recording, strategy_of
-from strategies.recording.usual_names import BATCHES, RATES
+from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, read_recording, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
 _READ = "The learning rate: {} was read from what the server sent or the app was set to."
@@ -49,7 +48,7 @@ class Attackable:
     Attributes:
         reply: As recorded.
         client: Number of its node, in order of the node ids of the recording.
-        request: The request with this reply's numbers.
+        settings: With this reply's numbers.
         parsed: The same, read.
         rate_source: Where the learning rate comes from, as threat cards say.
         inferred: Sentences on numbers that were inferred, each with its assumption.
@@ -57,7 +56,7 @@ class Attackable:
 
     reply: RecordedReply
     client: int
-    request: Request
+    settings: AttackSettings
     parsed: Parsed
     rate_source: str
     inferred: tuple[str, ...] = ()
@@ -68,7 +67,7 @@ class Attackable:
         Raises:
             ConfigError: When the arrays do not fit the model.
         """
-        model = build(self.request, self.parsed)
+        model = build(self.settings, self.parsed)
         start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
@@ -78,12 +77,12 @@ class Attackable:
             raise ConfigError(
                 f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
                 "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
-                "the file of what was sent as --weights"
+                "the file of what was sent as weights"
             )
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
             raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
-        return observation_of(self.request, self.parsed, model, update)
+        return observation_of(self.settings, self.parsed, model, update)
 
 
 @dataclass(frozen=True)
@@ -109,22 +108,25 @@ class Replay:
     @property
     def lacks_rate(self) -> bool:
         """Whether the learning rate of a reply is unknown."""
-        return any(not one.request.learning_rate for one in self.attackable)
+        return any(not one.settings.learning_rate for one in self.attackable)
 
 
-def replay(request: RecordingRequest) -> Replay:
+def replay(request: Request) -> Replay:
     """Reads a recording and checks all that can be checked before any attack.
 
     Raises:
-        ConfigError: Naming the option or the file, what came and what is allowed.
+        ConfigError: Naming the setting or the file, what came and what is allowed.
     """
     try:
-        replies, usable = chosen(read_recording(request.options.update), request.rounds), usable_replies(request)
+        replies, usable = (
+            chosen(read_recording(request.update), request.settings.attack_rounds),
+            usable_replies(request),
+        )
         nodes = sorted({reply.node for reply in replies})
         found, faulty = _sorted_out(usable, nodes, request)
-        largest = max(found, key=lambda one: one.request.num_examples)
-        model = build(largest.request, largest.parsed)
-        check_memory(model, largest.request, largest.parsed)
+        largest = max(found, key=lambda one: one.settings.num_examples)
+        model = build(largest.settings, largest.parsed)
+        check_memory(model, largest.settings, largest.parsed)
         app, arrays = AppModel.of(model), usable[0].sent_arrays()
         named = app.named(_tensors(arrays))
         renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
@@ -138,9 +140,7 @@ def replay(request: RecordingRequest) -> Replay:
         *request.assumed,
     ]
     assumed += dict.fromkeys(text for one in found for text in one.inferred)
-    return Replay(
-        found, unusable, nodes, assumed, _claims(request.options.update, replies), hidden_rates(request, found)
-    )
+    return Replay(found, unusable, nodes, assumed, _claims(request.update, replies), hidden_rates(request, found))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
@@ -161,50 +161,52 @@ def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def assumptions(request: RecordingRequest, reply: RecordedReply, *, renamed: bool, unsent: int = 0) -> list[str]:
+def assumptions(request: Request, reply: RecordedReply, *, renamed: bool, unsent: int = 0) -> list[str]:
     """Facts that the wire does not show, each with the assumption in its place.
 
     ``reply`` is the first one; ``renamed``: names of arrays are not those of the model; ``unsent`` frozen tensors are in no
     message.
     """
-    options = request.options
+    settings = request.settings
     found = [
-        f"Whether a defence acted on the replies before they were sent: {options.defense or 'none'} was assumed.",
+        f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
         "Which classes the examples have: attacks inferred them where they need them.",
         "Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum "
-        f"{options.momentum:g}{' (Nesterov)' if options.nesterov else ''} and weight decay {options.weight_decay:g} was assumed.",
+        f"{settings.momentum:g}{' (Nesterov)' if settings.nesterov else ''} and weight decay {settings.weight_decay:g} was "
+        "assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        f"Whether gradients were computed in train mode: {'eval' if options.eval_mode else 'train'} mode was assumed; nor whether "
+        f"Whether gradients were computed in train mode: {settings.probe_mode} mode was assumed; nor whether "
         "dropout acted, or layers were frozen that the model does not freeze: neither was assumed.",
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
-        f"Whether {options.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
+        f"Whether {settings.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
-    found += _ignored(strategy_of(options.update), reply)
-    if not options.batch_size and not reply.number(*BATCHES):
+    found += _ignored(strategy_of(request.update), reply)
+    if not settings.batch_size and not reply.number(*BATCHES):
         found.append(
-            f"How many examples a step saw: all of them in each of the {options.local_steps} local steps, for want of --batch-size."
+            f"How many examples a step saw: all of them in each of the {settings.local_steps} local steps, for want of batch-size."
         )
-    if not options.num_examples:
+    if not settings.num_examples:
         found.append("How many examples there were: the clients' own counts were believed.")
-    if not options.mean or not options.std:
-        found.append("How images are normalised: mean 0 and std 1 were assumed, for want of --mean and --std.")
+    if not settings.normalisation:
+        found.append("How images are normalised: mean 0 and std 1 were assumed, for want of normalisation.")
     if renamed:
         found.append(
-            f"Which array is which: their names are not those of {options.model}, so they were taken in order."
+            f"Which array is which: their names are not those of {settings.model}, so they were taken in order."
         )
     if unsent:
         found.append(
-            f"Whether training started from the {unsent} frozen tensors that no message holds, as {options.model} builds them: "
+            f"Whether training started from the {unsent} frozen tensors that no message holds, as {settings.model} builds them: "
             "assumed."
         )
-    if request.originals is None and options.auxiliary:
+    if settings.auxiliary_data and not settings.originals:
         found.append(
-            f"Whether {options.auxiliary} holds the clients' own images: attacks that learn from it would know what they guess."
+            f"Whether {settings.auxiliary_data} holds the clients' own images: attacks that learn from it would know what they "
+            "guess."
         )
-    if request.originals is None:
+    if not settings.originals:
         found.append(
-            "What the images were: without --originals nothing is scored, and no attack is validated or refuted."
+            "What the images were: without originals nothing is scored, and no attack is validated or refuted."
         )
     return found
 
@@ -217,25 +219,25 @@ def _claims(folder: Path, replies: Sequence[RecordedReply]) -> list[Claim]:
     return claims.found()
 
 
-def _of_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[str]:
-    """Where local steps and learning rates come from, which no option gave."""
+def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
+    """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
-    if not request.options.local_steps and not all(one.inferred for one in found):
+    if not request.settings.local_steps and not all(one.inferred for one in found):
         sentences.append(
             "How many local steps there were: counted from the local epochs, the batch size and the examples."
         )
-    if request.options.learning_rate:
+    if request.settings.learning_rate:
         return sentences
     for source, text in RATE_SENTENCES.items():
-        of_source = [one.request.learning_rate for one in found if one.rate_source == source]
+        of_source = [one.settings.learning_rate for one in found if one.rate_source == source]
         if of_source:
             sentences.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
     return sentences
 
 
-def hidden_rates(request: RecordingRequest, found: Sequence[Attackable]) -> list[str]:
-    """Warnings about rounds whose recorded learning rates --learning-rate replaces by another one."""
-    given = request.options.learning_rate
+def hidden_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
+    """Warnings about rounds whose recorded learning rates learning-rate replaces by another one."""
+    given = request.settings.learning_rate
     if not given:
         return []
     rates = defaultdict[int, dict[int, float | None]](dict)
@@ -259,20 +261,20 @@ def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
 
 
 def _sorted_out(
-    usable: Sequence[RecordedReply], nodes: Sequence[int], request: RecordingRequest
+    usable: Sequence[RecordedReply], nodes: Sequence[int], request: Request
 ) -> tuple[list[Attackable], list[tuple[int, int, str]]]:
     """The replies that make an observation, and (round, node, why) of those that do not, such as one with NaN.
 
     Raises:
-        ConfigError: When none does: then it is the options that do not fit.
+        ConfigError: When none does: then it is the settings that do not fit.
     """
     found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
     for reply in usable:
         try:
             one = _attackable(reply, nodes.index(reply.node), request)
             rate = with_inferred_rate(one.observe()).learning_rate
-            if rate and not one.request.learning_rate:
-                one = replace(one, request=replace(one.request, learning_rate=rate), rate_source=INFERRED_RATE)
+            if rate and not one.settings.learning_rate:
+                one = replace(one, settings=one.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
             found.append(one)
         except (ConfigError, RecordingError) as error:
             faulty.append((reply.round, reply.node, str(error)))
@@ -282,13 +284,13 @@ def _sorted_out(
     return found, faulty
 
 
-def _attackable(reply: RecordedReply, client: int, request: RecordingRequest) -> Attackable:
-    """The reply with its numbers; an error where neither the command line nor the recording has one of them."""
-    numbers = numbers_of_reply(reply, request)
+def _attackable(reply: RecordedReply, client: int, request: Request) -> Attackable:
+    """The reply with its numbers; an error where neither the settings nor the recording have one of them."""
+    numbers = numbers_of_reply(reply, request.settings)
     if numbers.missing:
         raise ConfigError("; ".join(numbers.missing.values()))
-    own = replace(
-        request.options, num_examples=numbers.examples, learning_rate=numbers.learning_rate,
-        local_steps=numbers.local_steps, batch_size=numbers.batch_size,
+    own = request.settings.but(
+        num_examples=numbers.examples, learning_rate=numbers.learning_rate, local_steps=numbers.local_steps,
+        batch_size=numbers.batch_size,
     )  # fmt: skip
     return Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)

@@ -1,4 +1,4 @@
-"""Parsed values of the options of ``fedveil attack``."""
+"""Parsed values of the settings of ``fedveil attack``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from attacks import Attack, Membership
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.external_app.recorded.arguments.request import (
-    Request,
-    numbers_of,
+from simulations.external_app.recorded.arguments.settings import (
+    AttackSettings,
+    contradictions,
+    mean_and_std,
     shape_of,
     whole_numbers,
-    wrong_options,
 )
 from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.settings.defaults import DEFAULT_ATTACKS
@@ -27,7 +27,7 @@ from strategies.federated.observations import UPDATE
 
 @dataclass(frozen=True)
 class Parsed:
-    """Values of the texts of a request.
+    """Values of the texts of settings.
 
     Attributes:
         input_shape: (C, H, W).
@@ -46,44 +46,37 @@ class Parsed:
     pipeline: Pipeline
 
 
-def parse_request(request: Request) -> Parsed:
-    """Reads the texts of a request and checks its numbers; opens no file.
+def parse_request(settings: AttackSettings) -> Parsed:
+    """Reads the texts of settings of a single reply, and checks that they fit each other; opens no file.
 
     Raises:
-        ConfigError: Naming every wrong option, what came and what is allowed.
+        ConfigError: Naming every wrong setting, what came and what is allowed.
     """
-    wrong = wrong_options(request)
-    shape = shape_of(request.input_shape)
-    if request.num_classes == 0:  # a command line without it does not come as far as this
-        wrong.append("--num-classes is 0; allowed: a whole number of at least 2")
-    if wrong or shape is None:
-        raise ConfigError(
-            "; ".join(wrong) or "--input-shape is ''; allowed: channels, height and width, such as 1,28,28"
-        )
-    mean, std = (_per_channel(text, shape[0], one) for text, one in ((request.mean, 0.0), (request.std, 1.0)))
-    labels = torch.tensor(whole_numbers(request.labels)) if request.labels else None
-    attacks = _attacks(request)
-    with naming("--defense"):
-        pipeline = parse(request.defense)
+    wrong, shape = contradictions(settings), shape_of(settings.input_shape)
+    if wrong or shape is None or not settings.num_classes:  # the command checks earlier that nothing is missing
+        raise ConfigError("; ".join(wrong) or "input-shape or num-classes is missing; set both")
+    mean, std = (
+        values * shape[0] if len(values) == 1 else values
+        for values in mean_and_std(settings.normalisation) or [(0.0,), (1.0,)]
+    )
+    labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
+    attacks = _attacks(settings)
+    with naming("defenses"):
+        pipeline = parse(settings.defenses)
     return Parsed(shape, mean, std, labels, attacks, pipeline)
 
 
-def _per_channel(text: str, channels: int, default: float) -> tuple[float, ...]:
-    values = numbers_of(text) if text else (default,)
-    return values * channels if len(values) == 1 else values
-
-
-def _attacks(request: Request) -> list[Attack[Any, Any]]:
-    with naming("--attack"):
-        attacks = UPDATE.parse(request.attacks)
+def _attacks(settings: AttackSettings) -> list[Attack[Any, Any]]:
+    with naming("update-attacks"):
+        attacks = UPDATE.parse(settings.update_attacks)
         for attack in attacks:
-            require_usable(attack, has_auxiliary=bool(request.auxiliary))
+            require_usable(attack, has_auxiliary=bool(settings.auxiliary_data))
     if not attacks:
         raise ConfigError(
-            f"--attack is {request.attacks!r}; allowed: names of `fedveil list attacks`, such as {DEFAULT_ATTACKS}"
+            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, such as {DEFAULT_ATTACKS}"
         )
     if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
         raise ConfigError(
-            f"--attack: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
+            f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
         )
     return attacks

@@ -27,7 +27,7 @@ def load_global_weights(model: nn.Module, path: Path) -> list[str]:
     Raises:
         ConfigError: When a parameter is missing, or names, shapes or values do not fit.
     """
-    weights, own = model_tensors(f"--weights: {path}", _read("--weights", path), model), shared_tensors(model)
+    weights, own = model_tensors(f"weights: {path}", _read("weights", path), model), shared_tensors(model)
     load_weights(model, own | weights)
     return [name for name in own if name not in weights]
 
@@ -69,28 +69,26 @@ def resembles_differences(came: Update, sent: Update) -> bool:
     return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
 
 
-def read_truth(
-    path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int, option: str = "--truth"
-) -> dict[str, Tensor]:
+def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int) -> dict[str, Tensor]:
     """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
 
     Raises:
         ConfigError: When the file holds anything else.
     """
-    found = _read(option, path)
+    found = _read("originals", path)
     if "images" not in found or set(found) - {"images", "labels"}:
-        raise ConfigError(f"{option}: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
+        raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
     images, expected = found["images"], (num_examples, *input_shape)
     if images.shape != expected or not images.is_floating_point():
         raise ConfigError(
-            f"{option}: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
+            f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
         )
     if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
         low, high = images.min(), images.max()
-        raise ConfigError(f"{option}: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
+        raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
     truth = {"images": images.float()}
     if "labels" in found:
-        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes, option)
+        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes)
     return truth
 
 
@@ -101,22 +99,22 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(repr, listed[:3])) + more or "nothing"
 
 
-def _checked_labels(labels: Tensor, num_examples: int, num_classes: int, option: str) -> Tensor:
+def _checked_labels(labels: Tensor, num_examples: int, num_classes: int) -> Tensor:
     allowed = f"allowed: {num_examples} whole numbers from 0 to {num_classes - 1}"
     if labels.dtype not in WHOLE or labels.shape != (num_examples,):
-        raise ConfigError(f"{option}: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
+        raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ConfigError(f"{option}: labels run from {labels.min()} to {labels.max()}; {allowed}")
+        raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
     return labels.long()
 
 
-def _read(option: str, path: Path) -> dict[str, Tensor]:
+def _read(key: str, path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ConfigError(f"{option}: there is no file {path}")
+        raise ConfigError(f"{key}: there is no file {path}")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{option}: {path} cannot be read as safetensors: {error}") from error
+        raise ConfigError(f"{key}: {path} cannot be read as safetensors: {error}") from error
 
 
 def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

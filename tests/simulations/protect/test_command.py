@@ -57,7 +57,7 @@ def test_the_same_secret_gives_the_same_copies_in_any_number_of_processes_and_an
 ) -> None:
     found = {}
     for name, workers, secret in (("one", 1, "a"), ("two", 2, "a"), ("other", 1, "b")):
-        given = ("--defense", MIXER, "--workers", workers, "--secret", tmp_path / secret)
+        given = ("--defense", MIXER, "-s", f"workers={workers}", "--secret", tmp_path / secret)
         code, told = protect(source, tmp_path / name, *given)
         assert (code, "a new secret was written to" in told) == (0, name != "two")
         found[name] = files(tmp_path / name)
@@ -116,11 +116,11 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((source, out, "--defense", "VisualMixer() | GaussianNoise(std=0.1)"), "does not protect images"),
         ((source, out, "--defense", "InstaHide()"), "makes one image and one label of several"),
         ((source, out, "--defense", "VisualMixer(); Blur()"), "--defense:"),
-        ((source, out, *known, "--image-size", 1), "--image-size is 1; allowed: 0, or at least 2, at most 4096"),
+        ((source, out, *known, "-s", "image-size=1"), "image-size is 1; allowed: 0, or at least 2, at most 4096"),
         ((tmp_path / "twins", out, *known), "would both be a.jpg.png"),
         ((source, full / "mine.txt" / "out", *known), "OUT: cannot write into"),
         ((source, tmp_path / "new" / ("o" * 300), *known), "OUT: cannot write into"),
-        ((source, out, *known, "--data-dir", tmp_path), "it is for named data sets"),
+        ((source, out, *known, "-s", f"data-dir={tmp_path}"), "it is for named data sets"),
         ((source, out, *known, "--secret", tmp_path / "known"), "can be read by others"),
         ((source, out, *known, "--secret", tmp_path / "known" / "below"), "name another file by --secret"),
         ((source, source, *known), "lie in each other"),
@@ -134,7 +134,7 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((tmp_path / "bare", out, *known), "holds no pictures"),
         (("census", out, *known), "IN: 'census' is a table"),
         (("celeba:all", out, *known), "IN: 'celeba:all' has several labels for each image"),
-        (("cifar10", out, *known, "--data-dir", tmp_path), "set --data-dir to the directory"),
+        (("cifar10", out, *known, "-s", f"data-dir={tmp_path}"), "set data-dir to the directory"),
     ):  # fmt: skip
         refused(protect(*words), message)
         assert {path.name for path in tmp_path.iterdir()} == before, words

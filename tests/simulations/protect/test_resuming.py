@@ -83,7 +83,7 @@ def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path, wo
     for at in range(300):
         Image.fromarray(rng.integers(0, 255, (64, 64, 3), np.uint8)).save(tmp_path / "in" / f"{at}.png")
     command = [sys.executable, "-c", "from simulations.cli import main; main()", "protect", str(tmp_path / "in")]
-    given = ["--defense", MIXER, "--workers", str(workers)]
+    given = ["--defense", MIXER, "-s", f"workers={workers}"]
     process = subprocess.Popen(
         [*command, str(tmp_path / "out"), *given], stdout=subprocess.DEVNULL, start_new_session=True
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from simulations.external_app.recorded.arguments.command_line import command_of
-from simulations.external_app.recorded.arguments.request import RecordingRequest, numbers_of
+from simulations.external_app.recorded.arguments.settings import Request, mean_and_std
 from strategies.recording.files import RecordedReply
 
 FOLDER = "/absolute/folder/originals"
@@ -29,26 +28,26 @@ def originals_file(folder: Path, reply: RecordedReply) -> Path | None:
     return next((path for name in names if (path := folder / f"{name}.safetensors").is_file()), None)
 
 
-def normalisation_of(path: Path) -> dict[str, str]:
-    """The client's "mean" and "std", such as "0.5,0.5,0.5"; empty where the file does not state them."""
+def normalisation_of(path: Path) -> str:
+    """The client's normalisation, such as "0.5,0.5/0.2,0.3"; empty where the file does not state it."""
     try:
         with safe_open(path, framework="np") as file:
             stated = json.loads((file.metadata() or {}).get("normalisation", "{}"))
-        return {key: ",".join(f"{float(one):.9g}" for one in stated[key]) for key in ("mean", "std") if key in stated}
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError):
-        return {}
+        return "/".join(",".join(f"{float(one):.9g}" for one in stated[key]) for key in ("mean", "std"))
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""
 
 
-def steps_to_scores(request: RecordingRequest) -> list[tuple[str, str]]:
+def steps_to_scores(request: Request) -> list[tuple[str, str]]:
     """(What to do, lines of code or a command), so that the next recording's guesses are scored."""
-    values = {key: numbers_of(getattr(request.options, key)) for key in ("mean", "std")}
-    shown = {key: repr(one[0] if len(one) == 1 else one) if one else "..." for key, one in values.items()}
-    lines = LINES.format(folder=FOLDER, normalisation=", ".join(f"{key}={text}" for key, text in shown.items()))
-    again = replace(request, options=replace(request.options, update=Path("NEW-RECORDING")))
+    known = [repr(one[0] if len(one) == 1 else one) for one in mean_and_std(request.settings.normalisation)]
+    mean, std = known or ("...", "...")
+    lines = LINES.format(folder=FOLDER, normalisation=f"mean={mean}, std={std}")
+    again = Request(Path("NEW-RECORDING"), request.settings)
     return [
         (
             "For scores, add these lines to the client and record a training again. The client then keeps the images it trains on.",
             lines,
         ),
-        ("Then attack the new recording with this command.", command_of(again, {"--originals": FOLDER})),
+        ("Then attack the new recording with this command.", command_of(again, {"originals": FOLDER})),
     ]

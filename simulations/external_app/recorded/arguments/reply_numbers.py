@@ -1,4 +1,4 @@
-"""The numbers of a client's training behind one recorded reply: of the options, of the recording, or inferred from it."""
+"""The numbers of a client's training behind one recorded reply: of the settings, of the recording, or inferred from it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulations.external_app.recorded.arguments.headers import counted_steps
-from simulations.external_app.recorded.arguments.request import RecordingRequest
+from simulations.external_app.recorded.arguments.settings import AttackSettings
 from strategies.external_app.orders import Orders, orders_in
-from strategies.recording.files import RecordedReply
-from strategies.recording.usual_names import EXAMPLES, RATES, STEPS, first_number
+from strategies.recording.files import EXAMPLES, RATES, STEPS, RecordedReply, first_number
 
-OF_OPTION = "as --learning-rate says, the same in every round"
-NO_RATE = "unknown: neither --learning-rate nor the recording gives it"
-NEEDED_FOR_DECAY = "gives no learning rate, and weight decay cannot be subtracted without it; name --learning-rate"
-NO_EXAMPLES, NO_RATE_ABOVE_0, NO_STEPS = "--num-examples", "--learning-rate", "--local-steps"
+OF_SETTING = "as learning-rate says, the same in every round"
+NO_RATE = "unknown: neither learning-rate nor the recording gives it"
+NEEDED_FOR_DECAY = "gives no learning rate, and weight decay cannot be subtracted without it; set learning-rate"
+NO_EXAMPLES, NO_RATE_ABOVE_0, NO_STEPS = "num-examples", "learning-rate", "local-steps"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class ReplyNumbers:
         local_steps: Optimizer steps.
         batch_size: Examples of a step.
         inferred: Sentences on what was inferred, each with its assumption.
-        missing: Option to give -> what is missing, one sentence each.
+        missing: Key to set -> what is missing, one sentence each.
     """
 
     examples: int
@@ -41,42 +40,42 @@ class ReplyNumbers:
     missing: dict[str, str]
 
 
-def numbers_of_reply(reply: RecordedReply, request: RecordingRequest) -> ReplyNumbers:
-    """The numbers of a reply. An option replaces the recorded number, which replaces an inferred one."""
-    options, read = request.options, orders_in(reply.reported, reply.settings)
+def numbers_of_reply(reply: RecordedReply, settings: AttackSettings) -> ReplyNumbers:
+    """The numbers of a reply. A setting replaces the recorded number, which replaces an inferred one."""
+    read = orders_in(reply.reported, reply.settings)
     missing = dict[str, str]()
-    examples = int(_above_zero(options.num_examples, reply, EXAMPLES))
+    examples = int(_above_zero(settings.num_examples, reply, EXAMPLES))
     if not examples:
         missing[NO_EXAMPLES] = _absent(reply, EXAMPLES, NO_EXAMPLES)
-    rate = float(_above_zero(options.learning_rate, reply, RATES))
-    source = OF_OPTION if options.learning_rate else read.rate_source if rate else NO_RATE
+    rate = float(_above_zero(settings.learning_rate, reply, RATES))
+    source = OF_SETTING if settings.learning_rate else read.rate_source if rate else NO_RATE
     if not rate and reply.number(*RATES) is not None:
         missing[NO_RATE_ABOVE_0] = _absent(reply, RATES, NO_RATE_ABOVE_0)
-    elif not rate and options.weight_decay:
+    elif not rate and settings.weight_decay:
         missing[NO_RATE_ABOVE_0] = f"{reply.path} {NEEDED_FOR_DECAY}"
-    epochs, batch = request.local_epochs or read.local_epochs, options.batch_size or read.batch_size
+    epochs, batch = settings.local_epochs or read.local_epochs, settings.batch_size or read.batch_size
     by_epochs = Orders(rate, source, epochs, batch).steps(examples)
-    steps, inferred = _steps(options.local_steps, by_epochs, reply, by_option=bool(request.local_epochs))
+    steps, inferred = _steps(settings.local_steps, by_epochs, reply, by_setting=bool(settings.local_epochs))
     if not steps:
         missing[NO_STEPS] = (
-            f"{reply.path} does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"
+            f"{reply.path} does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"
         )
     return ReplyNumbers(examples, rate, source, steps, min(max(batch, 0) or examples, examples), inferred, missing)
 
 
-def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_option: bool) -> tuple[int, tuple[str, ...]]:
+def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_setting: bool) -> tuple[int, tuple[str, ...]]:
     """The number of local steps, 0 where nothing shows it, and a sentence where it was inferred or is contradicted."""
     if given:
         return given, ()
     counter = counted_steps(reply)
     reported = first_number(reply.reported, STEPS)
-    stated = by_epochs if by_option or not isinstance(reported, int) or reported < 1 else reported
+    stated = by_epochs if by_setting or not isinstance(reported, int) or reported < 1 else reported
     if stated:
         if counter in (0, stated):
             return stated, ()
         return stated, (
             f"Whether clients took {stated} local steps: BatchNorm's batch counters went up by {counter} in a reply of round "
-            f"{reply.round}. The stated number was used; --local-steps replaces it.",
+            f"{reply.round}. The stated number was used; local-steps replaces it.",
         )
     if not counter:
         return 0, ()
@@ -86,13 +85,13 @@ def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_option: bool)
     )
 
 
-def _above_zero(option: float, reply: RecordedReply, names: Sequence[str]) -> float:
-    """The option, else the recorded number; 0 for none, and for one that is no positive finite number."""
-    found = option or reply.number(*names)
+def _above_zero(given: float, reply: RecordedReply, names: Sequence[str]) -> float:
+    """The setting, else the recorded number; 0 for none, and for one that is no positive finite number."""
+    found = given or reply.number(*names)
     return found if found is not None and 0 < found < math.inf else 0
 
 
-def _absent(reply: RecordedReply, names: Sequence[str], option: str) -> str:
+def _absent(reply: RecordedReply, names: Sequence[str], key: str) -> str:
     found = reply.number(*names)
     shown, what = "" if found is None else f" ({found:g})", " or ".join(map(repr, names))
-    return f"{reply.path} holds no {what} above 0{shown}; name {option}"
+    return f"{reply.path} holds no {what} above 0{shown}; set {key}"

@@ -94,9 +94,11 @@ def record(
 
 
 def invoke(update: Path, *options: Any, **changes: Any) -> Result:
-    values = {"model": "lenet", "num_classes": 10, "input_shape": "1,28,28", "mean": MEAN, "std": STD} | changes
-    named = [word for key, v in values.items() if v is not None for word in (f"--{key.replace('_', '-')}", str(v))]
-    return CliRunner().invoke(app, ["attack", str(update), *named, *map(str, options)])
+    values = {"model": "lenet", "num_classes": 10, "input_shape": "1,28,28", "normalisation": f"{MEAN}/{STD}"} | changes
+    given = [f"{key.replace('_', '-')}={v}" for key, v in values.items() if v is not None and key != "out"]
+    folder = ["--out", str(values["out"])] if "out" in values else []
+    words = [*map(str, options), *(word for one in given for word in ("-s", one)), *folder]
+    return CliRunner().invoke(app, ["attack", str(update), *words])
 
 
 CLAIMS = re.compile("[Nn]o defence(?! known| is known)|[Ww]ithout a defence|undefended run")

@@ -20,7 +20,7 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.external_app.recorded.arguments.request import Request
+from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.attack_file import attack_update, prepare
 from simulations.external_app.recorded.known import without_truth
 from simulations.settings.errors import ConfigError
@@ -67,16 +67,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def invoke(update: Path, *options: Any, **changes: Any) -> Result:
-    """The command with lenet's options; ``changes`` replaces some, and None drops one."""
+    """The command with lenet's settings; ``changes`` replaces some, and None drops one."""
     values = {"model": "lenet", "num_classes": 10, "input_shape": "1,28,28", "learning_rate": RATE} | changes
-    named = [word for key, v in values.items() if v is not None for word in (f"--{key.replace('_', '-')}", str(v))]
-    return CliRunner().invoke(app, ["attack", str(update), *named, *map(str, options)])
+    given = [f"{key.replace('_', '-')}={v}" for key, v in values.items() if v is not None]
+    return CliRunner().invoke(
+        app, ["attack", str(update), *map(str, options), *(w for one in given for w in ("-s", one))]
+    )
 
 
 def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed(files: Path, tmp_path: Path) -> None:
     result = invoke(
-        files / "update", "--truth", files / "truth", "--out", tmp_path / "out", "--json",
-        weights=files / "global", attack="Spear(); InvertingGradients(iterations=2, restarts=1)",
+        files / "update", "--out", tmp_path / "out", "--json", originals=files / "truth", weights=files / "global",
+        update_attacks="Spear(); InvertingGradients(iterations=2, restarts=1)",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -94,11 +96,11 @@ def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed
 def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path) -> None:
     from skimage.io import imread
 
-    for kind, words in (("update", []), ("local", ["--local"])):
+    for kind, local in (("update", "false"), ("local", "true")):
         out = tmp_path / kind
         result = invoke(
-            files / kind, "--truth", files / "truth", "--out", out, *words,
-            weights=files / "global", mean=MEAN, std=STD, attack=f"{DLG}; LabelInference()",
+            files / kind, "--out", out, originals=files / "truth", local=local, weights=files / "global",
+            normalisation=f"{MEAN}/{STD}", update_attacks=f"{DLG}; LabelInference()",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
         written = json.loads((out / "result.json").read_text())
@@ -114,13 +116,13 @@ def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path) -> None
 
 
 def test_attacks_do_not_learn_from_the_truth_that_auxiliary_data_hold(files: Path, tmp_path: Path) -> None:
-    request = Request(
-        files / "update", "lenet", 10, "1,28,28", RATE, attacks="LabelInference()", auxiliary="mnist-5k",
-        truth=files / "truth",
+    settings = AttackSettings(
+        model="lenet", num_classes=10, input_shape="1,28,28", learning_rate=RATE, update_attacks="LabelInference()",
+        auxiliary_data="mnist-5k", originals=str(files / "truth"),
     )  # fmt: skip
     data = load_dataset("mnist-5k").train
-    told = f"1 of the {len(data)} images of --auxiliary mnist-5k are true images: they were left out"
-    assert any(notice.startswith(told) for notice in prepare(request).notices)
+    told = f"1 of the {len(data)} images of auxiliary-data mnist-5k are true images: they were left out"
+    assert any(notice.startswith(told) for notice in prepare(Request(files / "update", settings)).notices)
     near = slice(DIGIT - 5, DIGIT + 5)
     batch = Batch(to_float(data.images[near]), F.one_hot(data.labels[near], 10).float())
     knowledge = Knowledge(batch, Pipeline(), (MEAN,), (STD,), None)  # type: ignore[arg-type]
@@ -136,7 +138,7 @@ def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
     seen = []
     for name, truth in (("a", files / "truth"), ("b", tmp_path / "other"), ("c", None)):
-        given = {"weights": files / "global", "truth": truth, "attack": "DLG(iterations=3)"}
+        given = {"weights": files / "global", "originals": truth, "update_attacks": "DLG(iterations=3)"}
         invoke(files / "update", "--out", tmp_path / name, **given)
         seen.append(load_file(tmp_path / name / "guesses.safetensors")["DLG/images"])
         scores = json.loads((tmp_path / name / "result.json").read_text())["attacks"][0]["scores"]
@@ -163,27 +165,27 @@ def test_an_update_made_by_hand_is_attacked_from_python() -> None:
         attack_update(seen, "ClassGAN()")
 
 
-def test_what_a_request_leaves_out_is_what_an_observation_leaves_out() -> None:
+def test_what_settings_leave_out_is_what_an_observation_leaves_out() -> None:
     """Plain SGD: no decay, no momentum. The default attacks are those of the Python call."""
     own = {field.name: field.default for field in fields(ClientUpdate)}
-    asked = {field.name: field.default for field in fields(Request)}
+    asked = AttackSettings()
     for name in ("weight_decay", "momentum", "nesterov"):
-        assert asked[name] == own[name], name
-    assert asked["eval_mode"] is (not own["train_mode"])
-    assert asked["attacks"] == inspect.signature(attack_update).parameters["text"].default
+        assert getattr(asked, name) == own[name], name
+    assert (asked.probe_mode == "train") is own["train_mode"]
+    assert asked.update_attacks == inspect.signature(attack_update).parameters["text"].default
 
 
 def test_a_crash_or_an_interruption_of_one_attack_leaves_what_the_others_found(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {"weights": files / "global", "truth": files / "truth"}
+    given = {"weights": files / "global", "originals": files / "truth"}
     for name, error in (("crash", ZeroDivisionError("oops")), ("stop", KeyboardInterrupt())):
 
         def broken(*_: object, error: BaseException = error) -> None:
             raise error
 
         monkeypatch.setattr("attacks.gradient.inversion.GradientInversion.attack_many", broken)
-        order = {} if name == "crash" else {"attack": "LabelInference(); InvertingGradients()"}
+        order = {} if name == "crash" else {"update_attacks": "LabelInference(); InvertingGradients()"}
         result = invoke(files / "update", "--out", tmp_path / name, **given, **order)
         assert result.exit_code == (0 if name == "crash" else 130), result.output
         found = json.loads((tmp_path / name / "result.json").read_text())
@@ -225,7 +227,7 @@ def test_refuses_updates_that_do_not_fit(files: Path, tmp_path: Path) -> None:
         save_file(tensors, tmp_path / case)
         refused(invoke(tmp_path / case, "--out", tmp_path / "out"), told)
         assert not (tmp_path / "out").exists(), case
-    still = invoke(files / "global", "--local", weights=files / "global")
+    still = invoke(files / "global", local="true", weights=files / "global")
     refused(still, "the local weights equal the global ones")
 
 
@@ -237,46 +239,46 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
         (invoke(tmp_path / "none"), "UPDATE: there is no file"),
         (invoke(tmp_path), "holds no recording (no recording.json)"),
         (invoke(tmp_path / "text"), "cannot be read as safetensors"),
-        (invoke(update, weights=tmp_path / "none"), "--weights: there is no file"),
-        (invoke(update, truth=tmp_path / "none"), "--truth: there is no file"),
+        (invoke(update, weights=tmp_path / "none"), "weights: there is no file"),
+        (invoke(update, originals=tmp_path / "none"), "originals: there is no file"),
         (invoke(update, "--out", tmp_path), "already holds results"),
         (invoke(update, "--out", tmp_path / "text"), "text is a file, and results need a folder"),
-        (invoke(update, "--nesterov"), "--nesterov needs a --momentum above 0"),
+        (invoke(update, nesterov="true"), "nesterov is true with a momentum of 0; allowed: with a momentum above 0"),
     ):
         refused(result, told)
 
 
-BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"labels": "3,5"}, "--labels holds 2 classes; --num-examples is 1"),
-    ({"labels": "10"}, "--labels is '10'; allowed: classes from 0 to 9"),
-    ({"labels": "9" * 5000}, "allowed: classes from 0 to 9"),
-    ({"attack": "DLGG()"}, "--attack: unknown attack 'DLGG', did you mean 'DLG'?"),
-    ({"attack": "DLG(iterations=0)"}, "iterations is 0; allowed"),
-    ({"attack": "ClassGAN()"}, "several rounds"),
-    ({"attack": "LossThreshold()"}, "judges records"),
-    ({"attack": "InvertingGradients() | LearnedRestorer()"}, "--auxiliary"),
-    ({"attack": "InvertingGradients() | WindowMean()"}, "WindowMean"),
-    ({"auxiliary": "cifar10"}, "set --data-dir to the directory that holds it"),
-    ({"auxiliary": "photos"}, "--auxiliary photos has 8 classes"),
-    ({"defense": "Nothing()"}, "--defense: unknown defence 'Nothing'"),
-    ({"model": "lennet"}, "--model lennet: unknown model 'lennet'"),
+BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"labels": "3,5"}, "labels holds 2 classes; num-examples is 1"),
+    ({"labels": "10"}, "labels is '10'; allowed: classes from 0 to 9"),
+    ({"labels": "9" * 5000}, "allowed: classes, such as 3,5"),
+    ({"update_attacks": "DLGG()"}, "update-attacks: unknown attack 'DLGG', did you mean 'DLG'?"),
+    ({"update_attacks": "DLG(iterations=0)"}, "iterations is 0; allowed"),
+    ({"update_attacks": "ClassGAN()"}, "several rounds"),
+    ({"update_attacks": "LossThreshold()"}, "judges records"),
+    ({"update_attacks": "InvertingGradients() | LearnedRestorer()"}, "auxiliary-data"),
+    ({"update_attacks": "InvertingGradients() | WindowMean()"}, "WindowMean"),
+    ({"auxiliary_data": "cifar10"}, "set data-dir to the directory that holds it"),
+    ({"auxiliary_data": "photos"}, "auxiliary-data photos has 8 classes"),
+    ({"defenses": "Nothing()"}, "defenses: unknown defence 'Nothing'"),
+    ({"model": "lennet"}, "model lennet: unknown model 'lennet'"),
     ({"num_classes": 7}, "the model (7"),
-    ({"input_shape": "28,28"}, "--input-shape is '28,28'; allowed"),
+    ({"input_shape": "28,28"}, "input-shape is '28,28'; allowed"),
     ({"input_shape": "1,9999999,9999999"}, "9999999"),
-    ({"mean": "0.1,0.2"}, "--mean is '0.1,0.2'; allowed: one number"),
-    ({"std": "0"}, "--std is '0'; allowed: positive"),
-    ({"num_examples": 0}, "--num-examples is 0"),
-    ({"num_examples": 10**9}, "--num-examples is 1000000000; allowed: at most"),
-    ({"local_steps": 0}, "--local-steps is 0"),
-    ({"batch_size": 2}, "--batch-size is 2; allowed: at most --num-examples, 1"),
-    ({"learning_rate": 0}, "--learning-rate is 0.0; allowed: a positive number"),
-    ({"momentum": 1}, "--momentum is 1.0; allowed: from 0, below 1"),
-    ({"num_examples": 900_000, "attack": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
+    ({"normalisation": "0.1,0.2/1"}, "normalisation is '0.1,0.2/1'; allowed: one number"),
+    ({"normalisation": "0/0"}, "normalisation is '0/0'; allowed: mean/std"),
+    ({"num_examples": -1}, "num-examples is -1; allowed: at least 0, at most 1000000"),
+    ({"num_examples": 10**9}, "num-examples is 1000000000; allowed: at least 0, at most 1000000"),
+    ({"local_steps": -1}, "local-steps is -1"),
+    ({"batch_size": 2}, "batch-size is 2; allowed: at most num-examples, 1"),
+    ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or at least 1e-12"),
+    ({"momentum": 1}, "momentum is 1; allowed: at least 0, below 1"),
+    ({"num_examples": 900_000, "update_attacks": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
 ]
 
 
-def test_refuses_options_before_any_work(files: Path, tmp_path: Path) -> None:
-    for changes, told in BAD_OPTIONS:
+def test_refuses_settings_before_any_work(files: Path, tmp_path: Path) -> None:
+    for changes, told in BAD_SETTINGS:
         refused(invoke(files / "update", "--out", tmp_path / "out", **changes), told)
         assert not (tmp_path / "out").exists(), changes
 
@@ -295,4 +297,4 @@ def test_refuses_a_truth_that_is_no_picture(files: Path, tmp_path: Path) -> None
         ({"images": images, "labels": labels.bool()}, "torch.bool (1,)"),
     ]):  # fmt: skip
         save_file({name: value.contiguous() for name, value in truth.items()}, tmp_path / str(at))
-        refused(invoke(files / "update", truth=tmp_path / str(at)), told)
+        refused(invoke(files / "update", originals=tmp_path / str(at)), told)

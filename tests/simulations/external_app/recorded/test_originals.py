@@ -54,7 +54,7 @@ class Saving(Torch):
 def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: Path) -> None:
     steps = {"local-epochs": 1, "batch-size": 1}
     folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
-    result = invoke(folder, out=out, model="mlp", attack="Spear()")
+    result = invoke(folder, out=out, model="mlp", update_attacks="Spear()")
     assert result.exit_code == 0, result.output
     lines, command = code_blocks(out)
     assert f"mean={MEAN}, std={STD}" in lines
@@ -65,9 +65,9 @@ def test_the_page_without_scores_shows_how_to_get_them_and_that_works(tmp_path: 
     strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), tmp_path / "again", settings=steps)
     strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
     # Split first: the folders of a test may hold spaces.
-    places = {FOLDER: str(kept), "NEW-RECORDING": str(tmp_path / "again")}
+    places = {f"originals={FOLDER}": f"originals={kept}", "NEW-RECORDING": str(tmp_path / "again")}
     words = [places.get(word, word) for word in shlex.split(command)]
-    scored = CliRunner().invoke(app, [*words[1:], "--auxiliary", "mnist-5k", "--out", str(tmp_path / "scored")])
+    scored = CliRunner().invoke(app, [*words[1:], "-s", "auxiliary-data=mnist-5k", "--out", str(tmp_path / "scored")])
     assert scored.exit_code == 0, scored.output
     rows = read_lines(tmp_path / "scored" / "rows.jsonl")
     (psnr,) = [row for row in rows if row["metric"] == "psnr" and row["attack"].startswith("Spear")]

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("as_its_own_process")
 def test_what_a_recorded_app_says_about_its_privacy_is_on_the_page_and_in_json(tmp_path: Path) -> None:
     """The metrics of every reply, and the strategy's wrapper by its name; JSON of a recording has no infinity."""
     folder, out = record(tmp_path, rounds=2), tmp_path / "out"
-    given = {"attack": "LabelInference()"}
-    without = invoke(folder, "--local-steps", 1, "--json", out=tmp_path / "without", **given)
+    given = {"update_attacks": "LabelInference()"}
+    without = invoke(folder, "-s", "local-steps=1", "--json", out=tmp_path / "without", **given)
     assert not json.loads(without.stdout)["claims"]
     about = json.loads((folder / "recording.json").read_text())
     wrapper = "DifferentialPrivacyServerSideFixedClipping"
@@ -33,7 +33,7 @@ def test_what_a_recorded_app_says_about_its_privacy_is_on_the_page_and_in_json(t
         reply = json.loads(path.read_text())
         reply["metrics"]["metrics"] |= {"epsilon": epsilon, "delta": 1e-5}
         path.write_text(json.dumps(reply))
-    result = invoke(folder, "--local-steps", 1, "--json", out=out, **given)
+    result = invoke(folder, "-s", "local-steps=1", "--json", out=out, **given)
     assert result.exit_code == 0, result.output
     metrics, server = json.loads(result.stdout)["claims"]
     assert (metrics["epsilon"], metrics["lowest"], metrics["delta"], metrics["rounds"]) == (7.0, 2.5, 1e-5, 2)
@@ -47,8 +47,8 @@ def test_what_a_recorded_app_says_about_its_privacy_is_on_the_page_and_in_json(t
 def test_guesses_are_pictured_under_the_number_of_the_original_that_they_are_scored_against(tmp_path: Path) -> None:
     folder, out = record(tmp_path, model="mlp", each=4, batch=4), tmp_path / "out"
     attack = "InvertingGradients(iterations=2, restarts=1, max_images=2)"
-    options = {"originals": tmp_path / "originals", "attack": attack, "model": "mlp"}
-    assert invoke(folder, "--local-steps", 1, out=out, **options).exit_code == 0
+    options = {"originals": tmp_path / "originals", "update_attacks": attack, "model": "mlp"}
+    assert invoke(folder, "-s", "local-steps=1", out=out, **options).exit_code == 0
     shown = [one for one in read_lines(out / "pictures" / "index.jsonl") if one["client"] == 0]
     guesses = load_file(out / "guesses" / "round-0001-client-0.safetensors")["InvertingGradients/images"]
     truth = load_file(tmp_path / "originals" / "round-0001-node-11.safetensors")["images"]
@@ -66,7 +66,12 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     """A linear layer that sees the pixels gives a single image away: a closed form, so the verdict must be the opposite."""
     steps = {"local-epochs": 1, "batch-size": 1}
     folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
-    options = {"originals": tmp_path / "originals", "auxiliary": "mnist-5k", "model": "mlp", "attack": EXACT}
+    options = {
+        "originals": tmp_path / "originals",
+        "auxiliary_data": "mnist-5k",
+        "model": "mlp",
+        "update_attacks": EXACT,
+    }
     result = invoke(folder, out=out, **options)
     assert result.exit_code == 0, result.output
     psnr = next(
@@ -98,9 +103,9 @@ def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> No
     (tmp_path / "net.py").write_text(TRANSFORMER)
     model, out = f"{tmp_path / 'net.py'}:Net", tmp_path / "out"
     folder = record(tmp_path, model=model, nodes=16)
-    options = {"model": model, "originals": tmp_path / "originals", "auxiliary": "mnist-5k"}
+    options = {"model": model, "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k"}
     attack = "PatchEmbeddingInversion(); LabelInference()"
-    result = invoke(folder, "--local-steps", 1, out=out, attack=attack, **options)
+    result = invoke(folder, "-s", "local-steps=1", out=out, update_attacks=attack, **options)
     assert result.exit_code == 0, result.output
     rows = read_lines(out / "rows.jsonl")
     scores = {(row["attack"].partition("(")[0], row["metric"]): row for row in rows if row["role"] == "attack"}
@@ -128,7 +133,12 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
     learned = list[Any]()
     real = attack_recording.fit
     monkeypatch.setattr(attack_recording, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
-    options = {"originals": tmp_path / "originals", "auxiliary": "mnist-5k", "model": "mlp", "attack": EXACT}
+    options = {
+        "originals": tmp_path / "originals",
+        "auxiliary_data": "mnist-5k",
+        "model": "mlp",
+        "update_attacks": EXACT,
+    }
     result = invoke(folder, out=tmp_path / "out", **options)
     assert result.exit_code == 0, result.output
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
@@ -138,7 +148,7 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
     total = len(load_dataset("mnist-5k").train)
     assert true.isdisjoint(pixels)
     assert len(pixels) == total - 16 == total - len(true)
-    said = f"16 of the {total} images of --auxiliary mnist-5k are true images"
+    said = f"16 of the {total} images of auxiliary-data mnist-5k are true images"
     assert said in page_of(tmp_path / "out")
     assert f"whose originals are not here: {said}" in " ".join(result.output.split())
 

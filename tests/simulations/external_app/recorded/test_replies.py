@@ -30,8 +30,8 @@ def rows_of(out: Path) -> list[Any]:
 
 def test_one_example_proves_the_learning_rate(tmp_path: Path) -> None:
     folder, out = hide(record(tmp_path, model="mlp")), tmp_path / "out"
-    options = {"model": "mlp", "originals": tmp_path / "originals", "attack": f"{DLG}; LabelInference()"}
-    result = invoke(folder, "--local-steps", 1, out=out, **options)
+    options = {"model": "mlp", "originals": tmp_path / "originals", "update_attacks": f"{DLG}; LabelInference()"}
+    result = invoke(folder, "-s", "local-steps=1", out=out, **options)
     assert result.exit_code == 0, result.output
     cards = [row["card"] for row in rows_of(out) if row["attack"] in (DLG, "LabelInference()") and row["card"]]
     assert {card["learning_rate"] for card in cards} == {INFERRED_RATE}
@@ -43,7 +43,9 @@ def test_one_example_proves_the_learning_rate(tmp_path: Path) -> None:
 def test_several_examples_do_not_and_attacks_on_directions_run_without(tmp_path: Path) -> None:
     folder, out = hide(record(tmp_path, model="mlp", each=4, batch=4)), tmp_path / "out"
     cosine = "InvertingGradients(iterations=2, restarts=1)"
-    result = invoke(folder, "--local-steps", 1, out=out, model="mlp", attack=f"{DLG}; {cosine}; LabelInference()")
+    result = invoke(
+        folder, "-s", "local-steps=1", out=out, model="mlp", update_attacks=f"{DLG}; {cosine}; LabelInference()"
+    )
     assert result.exit_code == 0, result.output
     attacks = {row["attack"].partition("(")[0] for row in rows_of(out) if row["attack"]}
     assert {"InvertingGradients", "LabelInference"} <= attacks
@@ -51,9 +53,9 @@ def test_several_examples_do_not_and_attacks_on_directions_run_without(tmp_path:
     told = " ".join(result.output.split())
     assert "Attacks left out because the learning rate is unknown: DLG(" in told
     assert "The learning rate: it is unknown." in told
-    refused = invoke(folder, "--local-steps", 1, out=tmp_path / "other", model="mlp", attack=DLG)
+    refused = invoke(folder, "-s", "local-steps=1", out=tmp_path / "other", model="mlp", update_attacks=DLG)
     assert refused.exit_code == 2
-    assert "--learning-rate is missing, and DLG(" in " ".join(refused.output.split())
+    assert "learning-rate is missing, and DLG(" in " ".join(refused.output.split())
 
 
 def test_batch_norm_counts_the_local_steps(tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_batch_norm_counts_the_local_steps(tmp_path: Path) -> None:
         strategy = RecordingStrategy(FedAvg(fraction_evaluate=0.0), tmp_path / name, settings=stated)
         strategy.start(grid, grid.arrays(), num_rounds=1, train_config=ConfigRecord({"lr": RATE}))  # type: ignore[arg-type]
         out = tmp_path / f"{name}-out"
-        result = invoke(tmp_path / name, out=out, model="resnet20", norm="batch", attack="LabelInference()")
+        result = invoke(tmp_path / name, out=out, model="resnet20", norm="batch", update_attacks="LabelInference()")
         assert result.exit_code == 0, result.output
         (about,) = [row for row in rows_of(out) if row["metric"] == "recorded-updates"]
         assert about["local_steps"] == [steps, steps]
@@ -106,7 +108,7 @@ def test_weights_that_training_shrank_are_weights() -> None:
 def test_local_steps_and_examples_are_counted(tmp_path: Path) -> None:
     folder = record(tmp_path, each=6, batch=2, mu=0.3)
     out = tmp_path / "out"
-    result = invoke(folder, "--local-epochs", 1, "--batch-size", 2, out=out, attack="LabelInference()")
+    result = invoke(folder, "-s", "local-epochs=1", "-s", "batch-size=2", out=out, update_attacks="LabelInference()")
     assert result.exit_code == 0, result.output
     about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert about["local_steps"] == [3, 3]

@@ -40,20 +40,25 @@ def digits_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_everything_missing_is_named_at_once_and_the_command_runs(digits_of_two: Path, tmp_path: Path) -> None:
-    result = bare(digits_of_two, "--attack", "LabelInference()", "--momentum", 0.5, "--out", tmp_path / "out")
-    for option in ("--model", "--num-classes", "--input-shape", "--local-steps", "--local-epochs", "--batch-size"):
-        assert option in result.output
+    toml = tmp_path / "attack.toml"
+    toml.write_text('update-attacks = "LabelInference()"\nmomentum = 0.9')
+    result = bare(digits_of_two, toml, "-s", "momentum=0.5", "--out", tmp_path / "out")
+    for key in ("model", "num-classes", "input-shape", "local-steps", "local-epochs", "batch-size"):
+        assert key in result.output
     assert "4 arguments are missing or wrong" in result.output
     assert "examples of a reply 2; learning rate 0.1" in result.output
     words = command_in(result)
     assert words[:3] == ["fedveil", "attack", str(digits_of_two)]
-    given = dict(zip(words[3::2], words[4::2], strict=True))
-    assert given == {
-        "--model": "MODEL", "--num-classes": "10", "--input-shape": "1,28,28", "--momentum": "0.5",
-        "--local-epochs": "LOCAL_EPOCHS", "--batch-size": "BATCH_SIZE", "--attack": "LabelInference()",
-        "--out": str(tmp_path / "out"),
+    assert (set(words[3:-2:2]), words[-2:]) == ({"-s"}, ["--out", str(tmp_path / "out")])
+    assert dict(word.split("=") for word in words[4:-2:2]) == {
+        "model": "MODEL", "num-classes": "10", "input-shape": "1,28,28", "momentum": "0.5",
+        "local-epochs": "LOCAL_EPOCHS", "batch-size": "BATCH_SIZE", "update-attacks": "LabelInference()",
     }  # fmt: skip
-    known = {"MODEL": "mlp", "LOCAL_EPOCHS": "1", "BATCH_SIZE": "2"}
+    known = {
+        "model=MODEL": "model=mlp",
+        "local-epochs=LOCAL_EPOCHS": "local-epochs=1",
+        "batch-size=BATCH_SIZE": "batch-size=2",
+    }
     assert bare(*(known.get(word, word) for word in words[2:])).exit_code == 0
     (about,) = (row for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert about["local_steps"] == [1, 1]
@@ -66,38 +71,39 @@ def test_arguments_are_checked_before_torch_is_imported(digits_of_two: Path) -> 
         "print(sorted({'torch', 'flwr', 'ray'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "--model is missing" in done.stdout
+    assert "model is missing" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-CASES: list[tuple[list[str], str]] = [
-    ([], "does not tell how often a client stepped; name --local-steps, or --local-epochs and --batch-size"),
-    (["--local-epochs", "-1", "--batch-size", "1"], "--local-epochs is -1; allowed: a whole number of at least 0"),
-    (["--local-steps", "1", "--weights", "w"], "--weights is for a single update"),
-    (["--local-steps", "1", "--labels", "3"], "--labels is for a single update"),
-    (["--local-steps", "1", "--rounds", "7"], "--rounds is '7'; allowed: of 1, such as 1,3"),
-    (["--local-steps", "1", "--model", "cnn"], "lacks '0.weight'"),
-    (["--local-steps", "1", "--originals", "nowhere"], "nowhere has neither round-0001-node-1"),
+CASES: list[tuple[dict[str, Any], str]] = [
+    ({}, "does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"),
+    ({"local_epochs": -1, "batch_size": 1}, "local-epochs is -1; allowed: at least 0"),
+    ({"local_steps": 1, "weights": "w"}, "weights is for a single update"),
+    ({"local_steps": 1, "labels": "3"}, "labels is for a single update"),
+    ({"local_steps": 1, "attack_rounds": "7"}, "attack-rounds is '7'; allowed: first, last, all, and of 1"),
+    ({"local_steps": 1, "model": "cnn"}, "lacks '0.weight'"),
+    ({"local_steps": 1, "originals": "nowhere"}, "nowhere has neither round-0001-node-1"),
+    ({"local_steps": 1, "modle": "cnn"}, "unknown setting 'modle', did you mean 'model'?"),
 ]
 
 
 def test_refuses_before_any_work(foreign: Path, tmp_path: Path) -> None:
-    for options, message in CASES:
-        result = invoke(foreign, *options, out=tmp_path / "out", attack=DLG)
-        assert result.exit_code == 2, options
-        assert message in " ".join(result.output.split()), options
+    for settings, message in CASES:
+        result = invoke(foreign, out=tmp_path / "out", update_attacks=DLG, **settings)
+        assert result.exit_code == 2, settings
+        assert message in " ".join(result.output.split()), settings
         assert not (tmp_path / "out").exists()
 
 
-def test_numbers_of_a_recording_that_are_none_blame_no_option(tmp_path: Path) -> None:
+def test_numbers_of_a_recording_that_are_none_blame_no_setting(tmp_path: Path) -> None:
     for at, told in enumerate(({"local-epochs": -1, "batch-size": 1}, {"local-epochs": 1, "batch-size": -2})):
         folder = record(tmp_path / str(at), **told)
-        words = " ".join(invoke(folder, out=tmp_path / "out", attack=DLG).output.split())
-        assert "does not tell how often a client stepped; name --local-steps" in words
+        words = " ".join(invoke(folder, out=tmp_path / "out", update_attacks=DLG).output.split())
+        assert "does not tell how often a client stepped; set local-steps" in words
         path = folder / "round-0001" / "sent.json"
         path.write_text(path.read_text().replace(f'"lr": {RATE}', '"lr": -0.5'))
-        words = " ".join(invoke(folder, "--local-steps", 1, out=tmp_path / "out", attack=DLG).output.split())
-        assert "holds no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); name --learning-rate" in words
+        words = " ".join(invoke(folder, "-s", "local-steps=1", out=tmp_path / "out", update_attacks=DLG).output.split())
+        assert "holds no 'lr' or 'learning-rate' or 'learning_rate' above 0 (-0.5); set learning-rate" in words
 
 
 def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_path: Path) -> None:
@@ -110,7 +116,7 @@ def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_pa
     save_file(arrays, path, order)
     path = folder / "round-0001" / "train-0000.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"arrays": {}, "dropped": "arrays: the disk was full"}))
-    result = invoke(folder, "--local-steps", 1, out=out, attack="LabelInference()")
+    result = invoke(folder, "-s", "local-steps=1", out=out, update_attacks="LabelInference()")
     assert result.exit_code == 0, result.output
     assert "'0.weight' holds NaN or infinite values" in " ".join(result.output.split())
     assert "its arrays were not recorded: arrays: the disk was full" in (out / "report.html").read_text(
