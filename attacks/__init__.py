@@ -11,10 +11,10 @@ from attacks.attributes.property_inference import PropertyInference as PropertyI
 from attacks.base import Attack as Attack
 from attacks.base import Knowledge as Knowledge
 from attacks.exact.cocktail_party import CocktailParty as CocktailParty
-from attacks.exact.dictionary.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
 from attacks.exact.head_inversion import HeadInversion as HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
 from attacks.exact.spear import Spear as Spear
+from attacks.exact.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
 from attacks.gan.class_gan import ClassGAN as ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN as MultitaskGAN
 from attacks.gradient.bottleneck import BottleneckInversion as BottleneckInversion
@@ -65,7 +65,6 @@ from attacks.refinement.restoration import LearnedRestorer as LearnedRestorer
 from attacks.refinement.shredder import Jigsaw as Jigsaw
 from attacks.refinement.shredder import Shredder as Shredder
 from attacks.refinement.unshuffle import WindowMean as WindowMean
-from attacks.registry import ATTACKS
 from attacks.scoring.metrics import null_baselines as null_baselines
 from attacks.scoring.metrics import optimal_assignment as optimal_assignment
 from attacks.scoring.metrics import score as score
@@ -80,6 +79,7 @@ from attacks.smashed.token_puzzle import TokenPuzzle as TokenPuzzle
 from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
 from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
+from attacks.spec import ATTACKS
 from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading as FieldReading
 from attacks.uploads.base import AsUploaded as AsUploaded

@@ -7,8 +7,11 @@ from typing import Any
 from attacks.base import Attack
 from attacks.observations import AttackError
 from attacks.refinement.base import Chain, Refinement
-from attacks.registry import ATTACKS
+from defenses.registry import Registry
 from defenses.spec import parse_statements
+
+ATTACKS = Registry(Attack, "fedveil.attacks")
+"""Attacks that settings such as ``probe-attacks``, ``update-attacks`` and ``smashed-attacks`` may name."""
 
 
 def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack[Any, Any]]:

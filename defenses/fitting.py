@@ -102,9 +102,9 @@ class FittedDefense(SmashedDefense):
 
     path_axis: ClassVar[str] = ""
 
-    resamples: ClassVar[bool] = False
-    at_inference: ClassVar[bool] = True
-    takes_maps: ClassVar[bool] = True
+    resamples = False
+    at_inference = True
+    takes_maps = True
 
     @property
     def needs_adversary(self) -> bool:

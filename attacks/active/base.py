@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +77,8 @@ class ActiveAttack(SolvingAttack):
     The threat model is F, or G if the server learns the manipulation from its own examples (Carletti et al. 2025).
     """
 
-    observes: ClassVar[type] = ManipulatedProbe
-    needs_one_step: ClassVar[bool] = False
+    observes = ManipulatedProbe
+    needs_one_step = False
 
     @property
     def threat_class(self) -> str:

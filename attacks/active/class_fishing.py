@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,18 +47,18 @@ class ClassFishing(ActiveAttack):
         restarts: Restarts of ``InvertingGradients``.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Wen, Geiping, Fowl, Goldblum, Goldstein, Fishing for User Data in Large-Batch Federated Learning via Gradient "
         "Magnification, ICML 2022, class fishing"
     )
-    threat: ClassVar[str] = (
+    threat = (
         "sends a model of its own making, of the agreed architecture; knows one update of one step, its number of examples and "
         "learning rate; no auxiliary data"
     )
-    needs_classes: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
+    needs_classes = True
+    effort = {"iterations": "iterations", "restarts": "restarts"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 40}
 
     target: int = whole_field(0, 0, MOST_CLASSES - 1)
     bias: float = scale_field(50.0, most=MOST_BIAS)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, share_outside
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
@@ -51,21 +50,21 @@ class ImprintLayer(ActiveAttack):
         bins: K, the number of manipulated rows; at most the neurons of the layer.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Fowl, Geiping, Czaja, Goldblum, Goldstein, Robbing the Fed: Directly Obtaining Private Data in Federated Learning with "
         "Modified Models, ICLR 2022, the imprint module"
     )
-    threat: ClassVar[str] = (
+    threat = (
         "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for "
         "quantiles"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    reads_linear_layer: ClassVar[bool] = True
-    selection: ClassVar[str] = "measurement within its bin, pixels within [0, 1]"
-    quick: ClassVar[Mapping[str, Any]] = {"bins": 16}
+    needs_auxiliary = True
+    reads_linear_layer = True
+    selection = "measurement within its bin, pixels within [0, 1]"
+    quick = {"bins": 16}
 
     bins: int = whole_field(64, 2, MOST_BINS)
-    learned: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+    learned: tuple[Tensor, Tensor] | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the thresholds (K,) of the mean of all pixels, and keep its direction (C * H * W,); in double precision."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, share_outside
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
@@ -45,25 +44,25 @@ class TrapWeights(ActiveAttack):
         scale: Standard deviation of the weights times the square root of the number of inputs; torch's own weights have 0.58.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov, Papernot, When the Curious Abandon Honesty: Federated Learning Is "
         "Not Private, EuroS&P 2023, trap weights; quotients: Phong et al. 2017, section 3"
     )
-    threat: ClassVar[str] = (
+    threat = (
         "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for the "
         "scale"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    reads_linear_layer: ClassVar[bool] = True
-    selection: ClassVar[str] = "repeated by several neurons, pixels within [0, 1]"
-    quick: ClassVar[Mapping[str, Any]] = {"activation": 0.4}
+    needs_auxiliary = True
+    reads_linear_layer = True
+    selection = "repeated by several neurons, pixels within [0, 1]"
+    quick = {"activation": 0.4}
 
     activation: float = checked_field(
         0.05, lambda share: is_number(share) and SMALLEST <= share < 1, f"a number from {SMALLEST:g}, below 1"
     )
     rows: int = width_field(0, 0)
     scale: float = scale_field(0.58)
-    learned: float | None = field(default=None, repr=False, compare=False)
+    learned: float | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the factor between the halves."""

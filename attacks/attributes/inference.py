@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
@@ -39,22 +38,20 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         iterations: See ``LearnedQueryAttack``; the paper trains for 100 to 250 epochs.
     """
 
-    source: ClassVar[str] = (
-        "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
-    )
-    threat: ClassVar[str] = (
+    source = "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
+    threat = (
         "features of queries, or of test images in split learning; the client half; the defences' algorithm and what they have "
         "learned; auxiliary images like the clients', with the sensitive attribute"
     )
-    infers_attributes: ClassVar[bool] = True
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "batch_size": 8}
+    infers_attributes = True
+    quick = {"iterations": 12, "batch_size": 8}
 
     architecture: str = choice_field("split", ARCHITECTURES)
     training: str = choice_field(RETRAINED, TRAININGS)
     iterations: int = steps_field(1000)
     batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
+    learned: LearnedNetwork | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the classifier."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 from attacks.attributes.inference import judged, sensitive_of
 from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
@@ -49,18 +48,18 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         weight_decay: Factor of the squared weights in the loss.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Melis, Song, De Cristofaro, Shmatikov, Exploiting Unintended Feature Leakage in Collaborative Learning, S&P 2019, section "
         "4.2 (passive); there random forests read raw gradients"
     )
-    threat: ClassVar[str] = (
+    threat = (
         "global model, one update, the client's training procedure and its defences' algorithm; auxiliary images like the "
         "clients', with the sensitive attribute"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    infers_attributes: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "iterations": 20}
+    needs_auxiliary = True
+    infers_attributes = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"updates": 32, "size": 32, "iterations": 20}
 
     training: str = choice_field(RETRAINED, TRAININGS)
     updates: int = examples_field(800, FEWEST)
@@ -69,7 +68,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
     iterations: int = steps_field(400)
     learning_rate: float = scale_field(1e-3)
     weight_decay: float = scale_field(1e-3, zero=True)
-    learned: UpdateReader | None = field(default=None, repr=False, compare=False)
+    learned: UpdateReader | None = learned_field()
 
     @property
     def knows_defenses(self) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,13 +11,72 @@ from torch.nn import functional as F
 
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.components import Whitened, fixed_point, negentropy
 from attacks.exact.feature_images import FeatureImages
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import scale_field, starts_field, steps_field
+
+OF_A_GAUSSIAN = 0.374567207
+"""E log cosh(z) of a standard normal z, by numerical integration."""
+FIXED_POINT_STEPS = 200
+SETTLED = 1e-8
+"""Change of the direction of a component below which the fixed point has settled."""
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """Mixtures with mean square 1 and uncorrelated rows; double precision.
+
+    Attributes:
+        samples: (R, K) = ``matrix`` @ mixtures.
+        matrix: (R, R).
+    """
+
+    samples: Tensor
+    matrix: Tensor
+
+    @classmethod
+    def of(cls, mixtures: Tensor, noise: float) -> Whitened | None:
+        """Whiten mixtures (R, K), R <= K; None where their rank R is due to ``noise`` alone, relative to the largest."""
+        # Singular values instead of the covariance's eigenvalues: weak examples are 1e-4 of strong ones, squares would be lost.
+        left, values, right = torch.linalg.svd(mixtures, full_matrices=False)
+        if not values[-1] > max(noise, 1e-10) * values[0]:
+            return None
+        length = math.sqrt(mixtures.shape[1])
+        return cls(right * length, (left / values * length).T)
+
+
+def fixed_point(samples: Tensor, generator: torch.Generator) -> Tensor:
+    """Orthonormal rows V (R, R) that make V ``samples`` (R, K), whitened, most independent by log cosh (symmetric FastICA).
+
+    Source: Hyvarinen, "Fast and robust fixed-point algorithms for independent component analysis", IEEE Transactions on Neural
+    Networks 1999: the fixed point of several units with symmetric decorrelation, g = tanh.
+    """
+    rows = _orthonormal(torch.randn(len(samples), len(samples), generator=generator, dtype=samples.dtype))
+    for _ in range(FIXED_POINT_STEPS):
+        slope = (rows @ samples).tanh()
+        step = slope @ samples.T / samples.shape[1] - (1 - slope.square()).mean(1, keepdim=True) * rows
+        before, rows = rows, _orthonormal(step)
+        if float((1 - (rows * before).sum(1).abs()).max()) < SETTLED:
+            break
+    return rows
+
+
+def _orthonormal(rows: Tensor) -> Tensor:
+    """The nearest orthonormal rows."""
+    left, _, right = torch.linalg.svd(rows)
+    nearest: Tensor = left @ right
+    return nearest
+
+
+def negentropy(sources: Tensor) -> Tensor:
+    """Distance of sources (R, K) of variance 1 from a Gaussian: (E log cosh(s) - E log cosh(normal))^2, (R,)."""
+    size = sources.abs()
+    # log cosh without overflow.
+    return ((size + F.softplus(-2 * size) - math.log(2)).mean(1) - OF_A_GAUSSIAN).square()
+
 
 LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
@@ -64,15 +122,15 @@ class CocktailParty(SolvingAttack):
         feature_iterations: Steps from features to images.
     """
 
-    reads_linear_layer: ClassVar[bool] = True
-    source: ClassVar[str] = (
+    reads_linear_layer = True
+    source = (
         "Kariyappa, Guo, Maeng, Xiong, Suh, Qureshi, Lee, Cocktail Party Attack: Breaking Aggregation-Based Privacy in Federated "
         "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start, the bias, the weights and "
         "their annealing are ours"
     )
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
+    effort = {"iterations": "iterations", "restarts": "restarts"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
 
     restarts: int = starts_field(2)
     iterations: int = steps_field(600)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.descent import StepRule, minimise
-from attacks.exact.example_labels import gradient_distance, labels_of_signals
+from attacks.exact.base import gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation

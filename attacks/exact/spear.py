@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -73,13 +72,13 @@ class Spear(SolvingAttack):
         max_descents: Largest number of starts of the descent.
     """
 
-    reads_linear_layer: ClassVar[bool] = True
-    source: ClassVar[str] = (
+    reads_linear_layer = True
+    source = (
         "Dimitrov, Baader, Mueller, Vechev, SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024, "
         "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
     )
-    selection: ClassVar[str] = "agreement of signs and zeros"
-    quick: ClassVar[Mapping[str, Any]] = {"max_samples": 20_000, "max_descents": 256}
+    selection = "agreement of signs and zeros"
+    quick = {"max_samples": 20_000, "max_descents": 256}
 
     search: str = choice_field("all", SEARCHES)
     max_samples: int = steps_field(1_000_000)

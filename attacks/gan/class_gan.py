@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -38,8 +37,8 @@ class ClassGAN(RepresentativeAttack):
         jitter: Largest random shift in pixels before the model classifies an image, against dependence on single pixels.
     """
 
-    source: ClassVar[str] = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
-    threat: ClassVar[str] = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
+    source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
+    threat = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
 
     total_variation: float = scale_field(1.0, zero=True)
     jitter: int = whole_field(2, 0, MOST_SIDE)

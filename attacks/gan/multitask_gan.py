@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.gan.representative_attack import RepresentativeAttack, Rounds, usable_rounds
 from attacks.gradient.labels import last_linear
@@ -50,18 +49,18 @@ class MultitaskGAN(RepresentativeAttack):
         learned: Auxiliary images; set by ``fit``.
     """
 
-    source: ClassVar[str] = "Wang 2019 (mGAN-AI), section IV, passive"
-    threat: ClassVar[str] = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
-    needs_auxiliary: ClassVar[bool] = True
-    reads_steps: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "representative_iterations": "iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {**RepresentativeAttack.quick, "representative_iterations": 5}
+    source = "Wang 2019 (mGAN-AI), section IV, passive"
+    threat = "global models and updates of all clients over the rounds, normalisation; auxiliary images"
+    needs_auxiliary = True
+    reads_steps = True
+    effort = {"iterations": "iterations", "representative_iterations": "iterations"}
+    quick = {**RepresentativeAttack.quick, "representative_iterations": 5}
 
     iterations: int = 150
     category: float = scale_field(1.0, zero=True)
     identity: float = scale_field(0.1, zero=True)
     representative_iterations: int = steps_field(50)
-    learned: Batch | None = field(default=None, repr=False, compare=False)
+    learned: Batch | None = learned_field()
 
     def card(self) -> dict[str, int | str]:
         """Steps of the generator, and of the inversion of each client's update that it begins with."""

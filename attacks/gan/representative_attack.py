@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,10 +38,10 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         images_per_class: Images of each class in the guess.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    observes_history: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {
+    observes = TrainingUpdate
+    observes_history = True
+    effort = {"iterations": "iterations"}
+    quick = {
         "iterations": 20,
         "batch_size": 8,
         "latent": 8,

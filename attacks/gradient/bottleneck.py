@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,8 +32,8 @@ class BottleneckInversion(GradientInversion):
     exactly, by dL/dW over dL/db. Using d as a constant works for any network before the bottleneck and is ours.
     """
 
-    source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
-    threat: ClassVar[str] = "as GradientInversion, and which layer is stochastic; one example"
+    source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (PRECODE)"
+    threat = "as GradientInversion, and which layer is stochastic; one example"
 
     iterations: int = 600
     total_variation: float = 1e-2

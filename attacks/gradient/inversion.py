@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from attacks.gradient.inversion_loop import Minimum, Stage, agreement, first_ord
 from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.trial_gradients.averaged_statistics import UnrolledMatching, observed_statistics, statistics_prior
+from attacks.gradient.trial_gradients.batch_statistics import UnrolledMatching, observed_statistics, statistics_prior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
@@ -84,14 +83,12 @@ class GradientInversion(TargetPreparation):
             derivative at the first start. "exact": always the second derivative.
     """
 
-    begins_chains: ClassVar[bool] = True
-    source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
-    threat: ClassVar[str] = (
-        "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
-    )
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "restarts": "restarts"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "restarts": 1}
+    begins_chains = True
+    source = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
+    threat = "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
+    effort = {"iterations": "iterations", "restarts": "restarts"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 40, "restarts": 1}
 
     cost: str = "cosine"
     optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))

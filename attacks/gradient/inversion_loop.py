@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.progress import reported
+from attacks.descent import reported
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""

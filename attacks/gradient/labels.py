@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +24,9 @@ class LabelInference(Attack[ClientUpdate, Labels]):
         max_labels: Largest number of guessed labels out of ``num_examples``, the most certain first.
     """
 
-    source: ClassVar[str] = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
-    threat: ClassVar[str] = (
-        "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
-    )
-    infers_labels: ClassVar[bool] = True
+    source = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
+    threat = "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
+    infers_labels = True
 
     max_labels: int = examples_field(1024)
 

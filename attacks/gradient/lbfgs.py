@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attacks.descent import reported
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import reported
 
 SUFFICIENT_DECREASE = 1e-4
 CURVATURE = 0.9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attacks.descent import reported
 from attacks.gradient.inversion_loop import Minimum, Objective
-from attacks.progress import reported
 
 STEP_ITERATIONS = 20
 """Quasi-Newton iterations of one step (torch's ``max_iter``), and so its evaluations at most."""

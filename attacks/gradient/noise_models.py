@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import torch
 
@@ -54,10 +54,10 @@ class NoiseModelInversion(GradientInversion):
             zero; 0: the prior does not change.
     """
 
-    source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
-    threat: ClassVar[str] = "as GradientInversion, and the law and strength of the noise"
-    effort: ClassVar[Mapping[str, str]] = {"adam_iterations": "iterations", **GradientInversion.effort}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "adam_iterations": 40}
+    source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
+    threat = "as GradientInversion, and the law and strength of the noise"
+    effort = {"adam_iterations": "iterations", **GradientInversion.effort}
+    quick = {"iterations": 40, "adam_iterations": 40}
 
     cost: str = "l2"
     optimizer: str = "lbfgs"
@@ -190,8 +190,8 @@ class MaskedInversion(GradientInversion):
             it from the pipeline.
     """
 
-    source: ClassVar[str] = "Huang 2021 (evaluating gradient inversion), section 3.1; Geiping 2020, Eq. 4"
-    threat: ClassVar[str] = "as GradientInversion, and that entries were pruned, and how many"
+    source = "Huang 2021 (evaluating gradient inversion), section 3.1; Geiping 2020, Eq. 4"
+    threat = "as GradientInversion, and that entries were pruned, and how many"
 
     cost: str = "masked-cosine"
     iterations: int = 600

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import nn
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.gradient.noise_models import MaskedInversion
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
@@ -32,11 +32,11 @@ class OmittedLayerInversion(MaskedInversion):
         AttackError: When nothing would be left to match.
     """
 
-    source: ClassVar[str] = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
-    threat: ClassVar[str] = "as GradientInversion, and that some layer's gradient was pruned by columns"
+    source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
+    threat = "as GradientInversion, and that some layer's gradient was pruned by columns"
 
     least_zero: float = scale_field(0.5, most=1)
-    learned: Soteria | None = field(default=None, repr=False, compare=False)
+    learned: Soteria | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """The attack for the layer that the pipeline defends: over several steps hardly a column is zero in all of them."""

@@ -6,9 +6,7 @@ attacks of the ATS paper (section 6 and released configuration), untuned, for co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from attacks.gradient.inversion import GradientInversion
 
@@ -24,7 +22,7 @@ class InvertingGradients(GradientInversion):
     normalise_by="sent" it recovers more of convnet and resnet20, and less of a network of three layers.
     """
 
-    source: ClassVar[str] = "Geiping 2020 (Inverting Gradients), Eq. 4"
+    source = "Geiping 2020 (Inverting Gradients), Eq. 4"
 
     iterations: int = 600
     total_variation: float = 1e-2
@@ -42,7 +40,7 @@ class DLG(GradientInversion):
     stronger still.
     """
 
-    source: ClassVar[str] = "Zhu 2019 (DLG), Algorithm 1"
+    source = "Zhu 2019 (DLG), Algorithm 1"
 
     cost: str = "l2"
     optimizer: str = "lbfgs"
@@ -61,7 +59,7 @@ class DLG(GradientInversion):
 class AdamCosine(GradientInversion):
     """Gradient inversion by signed Adam on the cosine distance."""
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+Cosine"
+    source = "Gao 2021 (ATS), section 6, Adam+Cosine"
 
     iterations: int = 4800
 
@@ -70,7 +68,7 @@ class AdamCosine(GradientInversion):
 class AdamL1(GradientInversion):
     """Gradient inversion by signed Adam on the sum of absolute differences."""
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L1"
+    source = "Gao 2021 (ATS), section 6, Adam+L1"
 
     iterations: int = 4800
     cost: str = "l1"
@@ -80,7 +78,7 @@ class AdamL1(GradientInversion):
 class AdamL2(GradientInversion):
     """Gradient inversion by signed Adam on the sum of squared differences."""
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, Adam+L2"
+    source = "Gao 2021 (ATS), section 6, Adam+L2"
 
     iterations: int = 4800
     cost: str = "l2"
@@ -90,7 +88,7 @@ class AdamL2(GradientInversion):
 class SGDCosine(GradientInversion):
     """Gradient inversion by signed SGD with Nesterov momentum on the cosine distance, as in the released configuration."""
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, SGD+Cosine"
+    source = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
     iterations: int = 4800
     optimizer: str = "sgd"
@@ -104,8 +102,8 @@ class LBFGSCosine(GradientInversion):
     Signs differ between two points in few entries, so that quasi-Newton pairs carry little information and progress is slow.
     """
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
+    source = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
+    quick = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
 
     optimizer: str = "lbfgs"
     learning_rate: float = 1e-4
@@ -122,8 +120,8 @@ class LBFGSL2(GradientInversion):
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """
 
-    source: ClassVar[str] = "Gao 2021 (ATS), section 6, LBFGS+L2"
-    quick: ClassVar[Mapping[str, Any]] = LBFGSCosine.quick
+    source = "Gao 2021 (ATS), section 6, LBFGS+L2"
+    quick = LBFGSCosine.quick
 
     cost: str = "l2"
     optimizer: str = "lbfgs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,9 +45,9 @@ class SurrogateMatching(GradientInversion):
         alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    source: ClassVar[str] = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
-    threat: ClassVar[str] = "global model, one update of any number of steps, its number of examples and normalisation"
+    observes = TrainingUpdate
+    source = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
+    threat = "global model, one update of any number of steps, its number of examples and normalisation"
 
     iterations: int = 600
     total_variation: float = 1e-2
@@ -147,7 +146,7 @@ class SurrogateDifferencedMatching(DifferencedMatching):
     """
 
     # The passes are of other models than the one whose statistics are compared.
-    second_pass_has_statistics: ClassVar[bool] = False
+    second_pass_has_statistics = False
 
     def __init__(self, exact: SurrogateGradientMatching) -> None:
         super().__init__(exact)

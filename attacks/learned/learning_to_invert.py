@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
 from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate
@@ -56,28 +56,28 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learning_rate: The largest.
     """
 
-    needs_one_step: ClassVar[bool] = True
-    learns_from_model: ClassVar[bool] = True
-    learns_prior: ClassVar[bool] = True
-    begins_chains: ClassVar[bool] = True
-    source: ClassVar[str] = (
+    needs_one_step = True
+    learns_from_model = True
+    learns_prior = True
+    begins_chains = True
+    source = (
         "Wu, Chen, Liu, Guo, Weinberger, Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, "
         "UAI 2023 (permutation-invariant loss, feature hashing)"
     )
-    threat: ClassVar[str] = (
+    threat = (
         "global model, one update, its number of examples, the client's training procedure and its defences' algorithm; auxiliary "
         "images like the clients', with labels"
     )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
 
     updates: int = examples_field(800, FEWEST)
     size: int = width_field(512)
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
     learning_rate: float = scale_field(1e-3)
-    learned: UpdateReader | None = field(default=None, repr=False, compare=False)
+    learned: UpdateReader | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Simulate updates and train the network."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from attacks.attributes.update_sketch import made_by
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
@@ -67,20 +67,18 @@ class TunedInversion(InvertingGradients):
         updates: Number of simulated updates for each setting.
     """
 
-    needs_auxiliary: ClassVar[bool] = True
-    learns_from_model: ClassVar[bool] = True
-    source: ClassVar[str] = (
-        "Geiping 2020 (Inverting Gradients), Eq. 4; settings by successive halving on auxiliary images"
-    )
-    threat: ClassVar[str] = (
+    needs_auxiliary = True
+    learns_from_model = True
+    source = "Geiping 2020 (Inverting Gradients), Eq. 4; settings by successive halving on auxiliary images"
+    threat = (
         "global model, one update, its number of examples, learning rate and normalisation, the client's training procedure and "
         "its defences' algorithm; auxiliary images like the clients', with labels"
     )
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 8, "tune": 2, "updates": 1}
+    quick = {"iterations": 8, "tune": 2, "updates": 1}
 
     tune: int = starts_field(20, 2)
     updates: int = examples_field(4)
-    learned: Trials | None = field(default=None, repr=False, compare=False)
+    learned: Trials | None = learned_field()
 
     def card(self) -> dict[str, int | str]:
         """Entries of the inversion, and the costs and rule of the choice of settings."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack, Knowledge, learned_field
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, Rule, confidence_of, predict
-from attacks.membership.shadow_models import area
-from attacks.membership.shadows import Shadow, members_field, shown, train_shadows, true_classes
+from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
 from attacks.observations import ClientUpdate, TrainingUpdate
 from defenses.checks import starts_field
 
@@ -84,18 +83,16 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
             client's, because models memorise smaller training sets better.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    infers_membership: ClassVar[bool] = True
-    needs_auxiliary: ClassVar[bool] = True
-    threat: ClassVar[str] = (
-        "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
-    )
-    trains_shadows: ClassVar[str] = "server"
-    quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
+    observes = TrainingUpdate
+    infers_membership = True
+    needs_auxiliary = True
+    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
+    trains_shadows = "server"
+    quick = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8)
     num_members: int = members_field()
-    learned: FittedLikelihood | None = field(default=None, repr=False, compare=False)
+    learned: FittedLikelihood | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
 from attacks.membership.likelihood import LikelihoodAttack, ShadowedRecords
-from attacks.membership.priors import estimate_prior, pooled_variance
-from attacks.membership.rules import SURE, GaussianRule
+from attacks.membership.rules import SURE, GaussianRule, estimate_prior, pooled_variance
 from defenses.checks import choice_field, require
 
 
@@ -33,9 +31,7 @@ class LiRA(LikelihoodAttack):
             conjugate prior that auxiliary records give (as BaVarIA does; the prior of this version is estimated by moments).
     """
 
-    source: ClassVar[str] = (
-        "Carlini et al. 2022, section VI (offline); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
-    )
+    source = "Carlini et al. 2022, section VI (offline); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
 
     variance: str = choice_field("shrunk", ("shrunk", "fixed", "each"))
 

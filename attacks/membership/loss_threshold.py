@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -219,10 +219,10 @@ class LossThreshold(Attack[ClientUpdate, Membership]):
     The paper's adversary decides by a fixed threshold; here the scores give a ROC curve over all thresholds.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    infers_membership: ClassVar[bool] = True
-    source: ClassVar[str] = "Yeom et al. 2018, Adversary 2"
-    threat: ClassVar[str] = "global model and one update; true classes of the records in question; no auxiliary data"
+    observes = TrainingUpdate
+    infers_membership = True
+    source = "Yeom et al. 2018, Adversary 2"
+    threat = "global model and one update; true classes of the records in question; no auxiliary data"
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Make the test from the client's own model; deterministic."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 
@@ -12,7 +10,7 @@ from attacks.base import Attack
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import FEWEST_WITH, OnlineTest
-from attacks.membership.shadows import members_field
+from attacks.membership.shadow_models import members_field
 from attacks.observations import ClientUpdate, TrainingUpdate
 from defenses.checks import choice_field, starts_field
 
@@ -35,14 +33,14 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
             error names the least number.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    infers_membership: ClassVar[bool] = True
-    threat: ClassVar[str] = (
+    observes = TrainingUpdate
+    infers_membership = True
+    threat = (
         "global model, one update, the client's training procedure; the client's other members and exactly the non-members that "
         "are scored, with true classes (an upper bound: no server holds this pool)"
     )
-    trains_shadows: ClassVar[str] = "client"
-    quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 4}
+    trains_shadows = "client"
+    quick = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8, 2 * FEWEST_WITH)
     num_members: int = members_field()
@@ -84,9 +82,7 @@ class OnlineLiRA(OnlineAttack):
             Gaussians; the likelihoods are those of Student's t.
     """
 
-    source: ClassVar[str] = (
-        "Carlini et al. 2022, algorithm 1 (online); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
-    )
+    source = "Carlini et al. 2022, algorithm 1 (online); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
 
     variance: str = choice_field("shrunk", ("shrunk", "fixed", "each"))
 
@@ -106,7 +102,7 @@ class OnlineRMIA(OnlineAttack):
     the ratio orders records in the same way, without a population.
     """
 
-    source: ClassVar[str] = "Zarifzadeh, Liu, Shokri 2024, section 3 and online RMIA"
+    source = "Zarifzadeh, Liu, Shokri 2024, section 3 and online RMIA"
 
     @property
     def scoring(self) -> str:

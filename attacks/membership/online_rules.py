@@ -9,8 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from attacks.membership.priors import estimate_prior, pooled_variance
-from attacks.membership.rules import SURE, GaussianRule, log_ratio
+from attacks.membership.rules import SURE, GaussianRule, estimate_prior, log_ratio, pooled_variance
 from attacks.observations import AttackError
 from defenses.checks import MOST_EXAMPLES, MOST_STARTS
 

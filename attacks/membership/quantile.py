@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack, Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, confidence_of, predict
 from attacks.membership.rules import QuantileRule, gaussian_loss
-from attacks.membership.shadows import shown, true_classes
+from attacks.membership.shadow_models import shown, true_classes
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
 
@@ -64,13 +63,13 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
         weight_decay: L2 coefficient of Adam, on all weights.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    infers_membership: ClassVar[bool] = True
-    source: ClassVar[str] = "Bertran et al. 2023, section 3"
-    threat: ClassVar[str] = "global model, one update, auxiliary data; true classes of the records in question"
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40}
+    observes = TrainingUpdate
+    infers_membership = True
+    source = "Bertran et al. 2023, section 3"
+    threat = "global model, one update, auxiliary data; true classes of the records in question"
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"iterations": 40}
 
     hidden: int = width_field(64)
     side: int = whole_field(14, 1, MOST_SIDE)
@@ -78,7 +77,7 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    learned: Population | None = field(default=None, repr=False, compare=False)
+    learned: Population | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the auxiliary records, as a model in use sees them."""

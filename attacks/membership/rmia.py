@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -39,7 +38,7 @@ class RMIA(LikelihoodAttack):
         gamma: Factor by which a record must dominate a population record.
     """
 
-    source: ClassVar[str] = "Zarifzadeh, Liu, Shokri 2024, section 3 and offline RMIA"
+    source = "Zarifzadeh, Liu, Shokri 2024, section 3 and offline RMIA"
 
     correction: float = checked_field(
         -1.0, lambda value: is_number(value) and (value == -1 or 0 <= value <= 1), "-1, or a number from 0 to 1"

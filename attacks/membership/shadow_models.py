@@ -2,21 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Attack, Knowledge
+from attacks.base import Attack, Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
-from attacks.membership.shadows import Shadow, members_field, shown, train_shadows, true_classes
-from attacks.observations import ClientUpdate, TrainingUpdate
-from defenses.checks import scale_field, share_field, starts_field, steps_field, width_field
+from attacks.normalisation import normalise
+from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
+from defenses.base import Batch
+from defenses.checks import (
+    MOST_EXAMPLES,
+    checked_field,
+    is_whole,
+    scale_field,
+    share_field,
+    starts_field,
+    steps_field,
+    width_field,
+)
+
+FEWEST = 2
+"""Members, and as many non-members: fewer are no training set."""
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """One shadow model and the auxiliary records that it was trained on.
+
+    Attributes:
+        model: In eval mode.
+        members: Positions (M,) of its training records among the auxiliary data.
+        others: Positions (M,) of as many records that it was not trained on.
+        seed: Seed of its weights and of its training.
+    """
+
+    model: nn.Module
+    members: Tensor
+    others: Tensor
+    seed: int
+
+
+def members_field() -> int:
+    """A field with the number of training records of each shadow model; 0: half of the auxiliary data."""
+    return checked_field(
+        0,
+        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
+        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
+    )
+
+
+def train_shadows(
+    owner: Any, knowledge: Knowledge, count: int, num_members: int, generator: torch.Generator
+) -> Iterator[Shadow]:
+    """Train shadow models as a client trains its model, defences included, each on its own random auxiliary records.
+
+    Args:
+        owner: The attack, for the error.
+        knowledge: Auxiliary data, defences and the training procedure.
+        count: Number of shadow models.
+        num_members: Training records of each; 0: half of the auxiliary data.
+        generator: Draws records and seeds.
+
+    Raises:
+        AttackError: When there are fewer auxiliary records than members and as many non-members.
+    """
+    plain, total = knowledge.auxiliary, len(knowledge.auxiliary)
+    members = num_members or total // 2
+    if total < (least := 2 * max(members, FEWEST)):
+        raise AttackError(f"{owner} needs {least} auxiliary examples and has {total}")
+    for _ in range(count):
+        order = torch.randperm(total, generator=generator)
+        inside, outside = order[:members], order[members : 2 * members]
+        seed = int(torch.randint(2**31, (), generator=generator))
+        model = knowledge.train(Batch(plain.images[inside], plain.targets[inside]), seed).eval()
+        yield Shadow(model, inside, outside, seed)
+
+
+def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:
+    """Auxiliary images as a model in use sees them: protected if the defences act at inference, and normalised, (N, C, H, W)."""
+    plain, pipeline = knowledge.auxiliary, knowledge.pipeline
+    batch = Batch(plain.images[positions], plain.targets[positions])
+    if pipeline.at_inference:
+        batch = pipeline.protect_test(batch, ("shadow-model", seed))
+    return normalise(batch.images, knowledge)
+
+
+def true_classes(knowledge: Knowledge) -> Tensor:
+    """Classes (N,) of the auxiliary records on the CPU, of the originals: a defence may soften what it returns."""
+    return knowledge.auxiliary.targets.argmax(1).cpu()
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,16 +122,14 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             Set by ``fit``; 0.5 means that the network learned nothing.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    infers_membership: ClassVar[bool] = True
-    source: ClassVar[str] = "Shokri et al. 2017, section V"
-    threat: ClassVar[str] = (
-        "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
-    )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    trains_shadows: ClassVar[str] = "server"
-    quick: ClassVar[Mapping[str, Any]] = {"num_shadows": 2, "iterations": 40}
+    observes = TrainingUpdate
+    infers_membership = True
+    source = "Shokri et al. 2017, section V"
+    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    trains_shadows = "server"
+    quick = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)
     num_members: int = members_field()
@@ -59,8 +137,8 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    learned: MembershipNetwork | None = field(default=None, repr=False, compare=False)
-    shadow_auc: float | None = field(default=None, repr=False, compare=False)
+    learned: MembershipNetwork | None = learned_field()
+    shadow_auc: float | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and, on their outputs, the attack network."""

@@ -1,4 +1,4 @@
-"""Metrics of a run itself: accuracy, budget, traffic, the client half's cost, and what a defence counts."""
+"""Metrics of a run: accuracy, budget, traffic, seconds, the client half's cost, what answers are worth, what a defence counts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from attacks.metrics.images import REFERENCES
 from attacks.metrics.metric import Metric, OverSeeds, Values
 
 _Number = partial(Metric, of_training=True, higher_leaks=False)
+_Share = partial(_Number, values=Values.SHARE)
 _Bound = partial(Metric, of_training=True, values=Values.BOUND)
 
-TEST_ACCURACY = _Number("test-accuracy", values=Values.SHARE, over_seeds=OverSeeds.CLUSTERED, shown=REFERENCES)
+TEST_ACCURACY = _Share("test-accuracy", over_seeds=OverSeeds.CLUSTERED, shown=REFERENCES)
 TEST_LOSS = _Number("test-loss", shown=("", *REFERENCES))
-TEST_AUC = _Number("test-auc", values=Values.SHARE, over_seeds=OverSeeds.AREA)
+TEST_AUC = _Share("test-auc", over_seeds=OverSeeds.AREA)
 TRAIN_LOSS = _Number("train-loss")
 MCC_MICRO = _Number("mcc-micro", shown=REFERENCES)
 MCC_MACRO = _Number("mcc-macro", shown=REFERENCES)
@@ -64,3 +65,43 @@ KEYS = _Number("log10-keys")
 """Decimal logarithm of the orders that an image can have been shuffled into, added up over images."""
 COUNTED = (COUNTED_IMAGES, WINDOWS, VFE_BEFORE, VFE_AFTER, KEYS)
 """What defences count."""
+
+SERVER_SECONDS = _Number("server-seconds")
+"""Of training in a round."""
+
+UPLOADED_IMAGES = _Number("uploaded-images")
+UPLOAD_BYTES = _Number("upload-bytes")
+UPLOAD_SECONDS = _Number("upload-seconds")
+UPLOADS = (UPLOADED_IMAGES, UPLOAD_BYTES, UPLOAD_SECONDS, SERVER_SECONDS)
+"""Images that the server holds, of all clients; a client's bytes and seconds, mean over clients."""
+
+QUERIES = _Number("queries")
+QUERY_BYTES = _Number("query-bytes")
+FEATURE_BYTES = _Number("feature-bytes")
+"""Of a query without a defence."""
+ANSWER_BYTES = _Number("answer-bytes")
+CLIENT_HALF_BYTES = _Number("client-half-bytes")
+"""What a device gets once: its half of the model, and what its defence learned."""
+QUERY_SECONDS = _Number("query-seconds")
+ANSWER_SECONDS = _Number("answer-seconds")
+SERVED = (QUERIES, QUERY_BYTES, FEATURE_BYTES, ANSWER_BYTES, CLIENT_HALF_BYTES, QUERY_SECONDS, ANSWER_SECONDS)
+"""Bytes are of one query; the query's seconds are a client's, the answer's are the server's, of all queries."""
+
+AGREEMENT = _Share("agreement")
+"""Test images whose answer is the one that the unprotected features get."""
+ANSWERS_LOST = _Share("answers-lost")
+"""Test images for which only the whole model is right."""
+ANSWERS_GAINED = _Share("answers-gained")
+"""Test images for which only the answer is right."""
+ANSWERED = (AGREEMENT, ANSWERS_LOST, ANSWERS_GAINED)
+
+OFFLINE_ADVERSARY_ACCURACY = _Share("offline-adversary-accuracy")
+"""Of the adversary that a defence is fitted against, on images without a defence."""
+PATH_SERVER_ACCURACY = _Share("path-server-accuracy")
+PATH_ADVERSARY_ACCURACY = _Share("path-adversary-accuracy")
+"""While a defence is fitted: accuracy of the server half and of the static adversary on protected features."""
+MASKED_SHARE = _Share("masked-share")
+MASKED_SERVER_ACCURACY = _Share("masked-server-accuracy")
+MASKED_ADVERSARY_ACCURACY = _Share("masked-adversary-accuracy")
+"""The same on the images that a delta autoencoder learns to imitate, of which ``MASKED_SHARE`` is masked."""
+ON_MASKED = {PATH_SERVER_ACCURACY: MASKED_SERVER_ACCURACY, PATH_ADVERSARY_ACCURACY: MASKED_ADVERSARY_ACCURACY}

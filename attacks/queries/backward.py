@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -46,15 +44,13 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         energy: Weight of the mean square.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, white box, as ADP uses it"
     )
-    threat: ClassVar[str] = (
-        "one query; weights of the client half; included: the defences' algorithm and what they have learned"
-    )
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
+    threat = "one query; weights of the client half; included: the defences' algorithm and what they have learned"
+    effort = {"iterations": "iterations"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 12}
 
     plug_in: str = choice_field(INCLUDED, PLUG_INS)
     iterations: int = steps_field(5000)

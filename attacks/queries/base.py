@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Query:
 class QueryAttack(Attack[Query, Guess], Generic[Guess]):
     """Base of attacks on queries. A subclass implements ``attack_one``."""
 
-    observes: ClassVar[type] = Query
+    observes = Query
 
     def failed(self, observation: Query, reason: str) -> Guess:
         """Uniform grey. An attack that guesses something else overrides this."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.image_measures import holdout_scores
 from attacks.networks.standardise import Standardise, raised
@@ -69,21 +68,19 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         width: Channels of the network. The others as in ``LearnedQueryAttack``.
     """
 
-    source: ClassVar[str] = (
-        "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019 (black box)"
-    )
-    threat: ClassVar[str] = (
+    source = "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019 (black box)"
+    threat = (
         "features of queries; the client half as a black box; the defences' algorithm and what they have learned; auxiliary images "
         "like the clients'"
     )
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 8, "batch_size": 8}
+    quick = {"iterations": 12, "width": 8, "batch_size": 8}
 
     training: str = choice_field(RETRAINED, TRAININGS)
     iterations: int = steps_field(1000)
     width: int = width_field(32)
     batch_size: int = examples_field(16)
     learning_rate: float = scale_field(2e-3)
-    learned: LearnedNetwork | None = field(default=None, repr=False, compare=False)
+    learned: LearnedNetwork | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 
@@ -40,13 +38,11 @@ class QueryInversion(QueryAttack[Reconstruction]):
         total_variation: Weight of the image prior.
     """
 
-    source: ClassVar[str] = (
-        "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1"
-    )
-    threat: ClassVar[str] = "one query; weights of the client half; the defences' algorithm and what they have learned"
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
+    source = "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1"
+    threat = "one query; weights of the client half; the defences' algorithm and what they have learned"
+    effort = {"iterations": "iterations"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 12}
 
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +60,8 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         learning_rate: The largest.
     """
 
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
     training: str
     iterations: int
     batch_size: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -40,13 +40,13 @@ class LearnedDenoiser(NetworkRefinement):
         strongest: Largest standard deviation of the noise in training, in units of images in [0, 1].
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Zhang, Zuo, Chen, Meng, Zhang, Beyond a Gaussian Denoiser, IEEE TIP 2017 (blind denoising over a range of noise levels); "
         "Zhang, Li, Zuo, Zhang, Van Gool, Timofte, Plug-and-Play Image Restoration with Deep Denoiser Prior, IEEE TPAMI 2022 "
         "(U-Net); differs: applied once, behind the inversion, to grains of several sizes"
     )
-    threat: ClassVar[str] = "a guess of the images; auxiliary images like the clients'"
-    learns_prior: ClassVar[bool] = True
+    threat = "a guess of the images; auxiliary images like the clients'"
+    learns_prior = True
 
     iterations: int = 400
     strongest: float = scale_field(0.5, most=2)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
@@ -44,19 +43,17 @@ class EncodingInversion(Refinement):
         max_auxiliary: Auxiliary images that are used.
     """
 
-    source: ClassVar[str] = "Carlini 2021, section 4: absolute values; then ridge regression, our own"
-    threat: ClassVar[str] = (
-        "recovered encodings, InstaHide's parameters (never its draws), auxiliary images like the clients'"
-    )
-    needs_auxiliary: ClassVar[bool] = True
-    quick: ClassVar[Mapping[str, Any]] = {"repeats": 1, "batch_size": 8}
+    source = "Carlini 2021, section 4: absolute values; then ridge regression, our own"
+    threat = "recovered encodings, InstaHide's parameters (never its draws), auxiliary images like the clients'"
+    needs_auxiliary = True
+    quick = {"repeats": 1, "batch_size": 8}
 
     components: int = examples_field(128)
     ridge: float = scale_field(0.1)
     repeats: int = examples_field(4)
     batch_size: int = examples_field(32, 2)
     max_auxiliary: int = examples_field(2000, 2)
-    learned: tuple[_Map, ...] | None = field(default=None, repr=False, compare=False)
+    learned: tuple[_Map, ...] | None = learned_field()
 
     @torch.no_grad()
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> EncodingInversion:

@@ -3,22 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from attacks.refinement.transform_inverses import changes_nothing, has_direction, invert_transform
 from defenses.checks import examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
-from defenses.images.transforms import LIBRARY, apply_transform
+from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
+
+DIRECTED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
+ROUNDS = 12
+_START: dict[str, Callable[[Tensor], Tensor]] = {
+    "color": luma,
+    "contrast": mean_grey,
+    "brightness": torch.zeros_like,
+}
+
+
+def has_direction(index: int) -> bool:
+    """Whether transform ``index`` goes either way, by the sign that is drawn for it."""
+    return LIBRARY[index].name in DIRECTED
+
+
+def changes_nothing(index: int, channels: int) -> bool:
+    """Whether transform ``index`` is the identity on images of that many channels."""
+    name, level, _ = LIBRARY[index]
+    still = name == "solarize" and magnitude(name, level) > 255
+    return still or (has_direction(index) and level == 0) or (name == "color" and channels == 1)
+
+
+def invert_transform(images: Tensor, index: int, sign: int) -> Tensor:
+    """Undoes transform ``index`` (0 to 49), applied with this sign, as far as a formula can: (B, C, H, W) in [0, 1].
+
+    Shear, shift and rotation go the other way; pixels that they pushed out of the frame stay black or grey. Invert is its own
+    inverse. Blends are divided by their factor, which is exact where nothing was clipped (contrast: where the mean survived).
+    Equalize, autocontrast, posterize and solarize are not one to one and are left as they are.
+    """
+    name, level, _ = LIBRARY[index]
+    size = magnitude(name, level)
+    if name in ("shearY", "translateX", "translateY"):
+        return apply_transform(images, index, torch.full((len(images),), -float(sign)))
+    if name == "rotate":
+        return rotate(images, -size)
+    if name == "invert":
+        return 1 - images
+    change = sign * size
+    if name == "sharpness":
+        return _unsharpen(images, change)
+    if name in ("color", "contrast", "brightness"):
+        return blend(_START[name](images), images, images.new_tensor(1 / (1 + change) - 1))
+    return images
+
+
+def _unsharpen(images: Tensor, change: float) -> Tensor:
+    """Solves y = (1 + c) x - c S x by x <- x + y - F(x), which contracts: the eigenvalues of c (1 - S) are below 1/2 in size."""
+    guess = images
+    for _ in range(ROUNDS):
+        guess = guess + images - (guess * (1 + change) - smooth(guess) * change)
+    return guess.clamp(0, 1)
+
 
 Steps = tuple[tuple[int, int], ...]
 """What one draw of ATS does: (index of the transform, sign), from left to right."""
@@ -92,16 +143,16 @@ class PolicyInversion(Refinement):
         max_auxiliary: Auxiliary images that are used.
     """
 
-    source: ClassVar[str] = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
-    selection: ClassVar[str] = "most probable draw"
-    threat: ClassVar[str] = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
-    needs_auxiliary: ClassVar[bool] = True
+    source = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
+    selection = "most probable draw"
+    threat = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
+    needs_auxiliary = True
 
     components: int = examples_field(64)
     noise: float = scale_field(0.05, most=1)
     consistency: float = scale_field(1.0, zero=True)
     max_auxiliary: int = examples_field(1000, 2)
-    learned: tuple[_Undo, ...] | None = field(default=None, repr=False, compare=False)
+    learned: tuple[_Undo, ...] | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learn the effect of each draw of the pipeline's first ATS on auxiliary images; without ATS, learn nothing."""

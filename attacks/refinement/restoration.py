@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -50,9 +50,9 @@ class NetworkRefinement(Refinement):
         learning_rate: The largest.
     """
 
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 40, "width": 4, "batch_size": 8}
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"iterations": 40, "width": 4, "batch_size": 8}
 
     iterations: int = steps_field(200)
     width: int = width_field(12)
@@ -123,12 +123,8 @@ class LearnedRestorer(NetworkRefinement):
         input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
     """
 
-    source: ClassVar[str] = (
-        "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
-    )
-    threat: ClassVar[str] = (
-        "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
-    )
+    source = "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
+    threat = "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
 
     input_noise: float = share_field(0.05)
 

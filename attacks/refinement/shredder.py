@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ class Shredder(Unshuffle):
         temperature: The first T, in units of images in [0, 1].
     """
 
-    source: ClassVar[str] = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
-    effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
+    source = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
+    effort = {"sweeps": "iterations"}
+    quick = {"sweeps": 5}
 
     sweeps: int = steps_field(1000)
     temperature: float = scale_field(0.2, zero=True)
@@ -82,9 +82,9 @@ class Jigsaw(Unshuffle):
         sweeps: Most visits of each window.
     """
 
-    source: ClassVar[str] = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
-    effort: ClassVar[Mapping[str, str]] = {"sweeps": "iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"sweeps": 5}
+    source = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+    effort = {"sweeps": "iterations"}
+    quick = {"sweeps": 5}
 
     sweeps: int = steps_field(10)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Begun, Refinement
@@ -76,13 +76,13 @@ class Unshuffle(Refinement):
         partition: "inferred", or "known": an upper bound that gets the true windows.
     """
 
-    threat: ClassVar[str] = (
+    threat = (
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
     window: int = whole_field(0, 0, MOST_SIDE, "; 0: from the pipeline")
     partition: str = choice_field("inferred", PARTITIONS)
-    learned: Learned | None = field(default=None, repr=False, compare=False)
+    learned: Learned | None = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +209,7 @@ class WindowMean(Unshuffle):
     A null baseline, which undoes nothing: an attack on the order inside windows must score better than these low-resolution means.
     """
 
-    source: ClassVar[str] = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"
+    source = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
         return [(_means(images, windows), {}) for images, windows, _ in pieces]

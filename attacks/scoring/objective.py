@@ -59,7 +59,7 @@ class Objective(ABC):
 class OneClass(Objective):
     """One of K classes: softmax and cross-entropy; truth is (B,) int64."""
 
-    one_class: ClassVar[bool] = True
+    one_class = True
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cross-entropy with class probabilities."""
@@ -94,7 +94,7 @@ class ManyLabels(Objective):
     Source: Yao et al., ICDM 2022, CelebA's 40 attributes.
     """
 
-    one_class: ClassVar[bool] = False
+    one_class = False
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Binary cross-entropy, the mean over examples and labels."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -77,7 +76,7 @@ class AdaptiveDecoder(FeatureAveraging):
         pooling: "set" or "concat". The others as in ``FeatureAveraging``.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 5 (adaptive); the search for "
         "recurring tokens is ours"
     )

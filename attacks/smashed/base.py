@@ -76,7 +76,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         beyond_run: Clients send the images ``transmissions`` times, even if the run does not: an upper bound.
     """
 
-    observes: ClassVar[type] = SmashedData
+    observes = SmashedData
     needs_step: ClassVar[bool] = False
     transmissions: int = 1
     beyond_run: bool = False

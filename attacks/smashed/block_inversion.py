@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attacks.normalisation import Normalisation
 from attacks.sender import ClientHalf
-from attacks.smashed.patch_embedding import patch_embedding
+from attacks.smashed.tokens.positions import patch_embedding
 
 Encode = Callable[[Tensor], Tensor]
 MEMORY = 12

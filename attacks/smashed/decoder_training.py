@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.image_measures import holdout_scores
 from attacks.networks.decoder import Layout
@@ -58,18 +58,16 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         learning_rate: The largest.
     """
 
-    threat: ClassVar[str] = (
-        "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
-    )
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
+    threat = "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = steps_field(600)
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedDecoder | None = field(default=None, repr=False, compare=False)
+    learned: LearnedDecoder | None = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attacks.base import OWN_OBJECTIVE, Knowledge
+from attacks.base import OWN_OBJECTIVE, Knowledge, learned_field
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
-from attacks.smashed.patch_embedding import images_of_patches, patches_of_tokens
+from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
 from defenses.base import Update
 from defenses.checks import scale_field, steps_field
 from defenses.pipeline import Pipeline
@@ -48,22 +47,20 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         feature_weight: Weight of the smashed data.
     """
 
-    source: ClassVar[str] = (
-        "Zhu 2019 (DLG) and Geiping 2020 (Inverting Gradients), Eq. 4, with the loss that split learning hands to the server"
-    )
-    threat: ClassVar[str] = (
+    source = "Zhu 2019 (DLG) and Geiping 2020 (Inverting Gradients), Eq. 4, with the loss that split learning hands to the server"
+    threat = (
         "one transmission of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
-    needs_step: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12}
+    needs_step = True
+    effort = {"iterations": "iterations"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 12}
 
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)
     feature_weight: float = scale_field(1.0, zero=True)
-    learned: Pipeline | None = field(default=None, repr=False, compare=False)
+    learned: Pipeline | None = learned_field()
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search; the equations of a linear client half are solved without one."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,14 +29,12 @@ class FeatureAveraging(TokenDecoder):
         num_images: Most auxiliary images to send R times each for the training.
     """
 
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, adaptive attack on GN (60 rounds)"
-    )
-    threat: ClassVar[str] = (
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, adaptive attack on GN (60 rounds)"
+    threat = (
         "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
         "images like the clients'"
     )
-    quick: ClassVar[Mapping[str, Any]] = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
+    quick = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
     transmissions: int = examples_field(60)

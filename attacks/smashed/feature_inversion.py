@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from attacks.base import OWN_OBJECTIVE, Knowledge
+from attacks.base import OWN_OBJECTIVE, Knowledge, learned_field
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.normalisation import Normalisation, normalise
@@ -101,20 +100,20 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         reader_iterations: Training steps for "jigsaw".
     """
 
-    source: ClassVar[str] = (
+    source = (
         "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1; "
         "Yao et al., ICDM 2022, Eq. 4 (white box)"
     )
-    threat: ClassVar[str] = "one transmission of smashed data; weights of the client half; the defences' algorithm"
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "iterations", "reader_iterations": "training_iterations"}
-    selection: ClassVar[str] = OWN_OBJECTIVE
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "reader_iterations": 12}
+    threat = "one transmission of smashed data; weights of the client half; the defences' algorithm"
+    effort = {"iterations": "iterations", "reader_iterations": "training_iterations"}
+    selection = OWN_OBJECTIVE
+    quick = {"iterations": 12, "reader_iterations": 12}
 
     permutation: str = choice_field("fixed", PERMUTATIONS)
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)
     reader_iterations: int = steps_field(500)
-    learned: Prepared | None = field(default=None, repr=False, compare=False)
+    learned: Prepared | None = learned_field()
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -90,7 +89,7 @@ class Pix2Pix(DecoderAttack):
         l1_weight: Weight of the absolute error, for images in [-1, 1], against the adversarial loss.
     """
 
-    source: ClassVar[str] = (
+    source = (
         "Isola et al., Image-to-Image Translation with Conditional Adversarial Networks, 2017; used by Yao et al., ICDM 2022, "
         "Table IX"
     )

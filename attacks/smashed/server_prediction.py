@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -20,11 +19,11 @@ class ServerPrediction(SmashedAttack[Labels]):
     the label information that remains. Diagnostics: ``confidence``, the mean probability of the predicted classes.
     """
 
-    source: ClassVar[str] = "the task itself: a server half that classifies smashed data"
-    threat: ClassVar[str] = "one transmission of smashed data; the server's own half"
-    infers_labels: ClassVar[bool] = True
-    on_tables: ClassVar[bool] = True
-    needs_classes: ClassVar[bool] = True
+    source = "the task itself: a server half that classifies smashed data"
+    threat = "one transmission of smashed data; the server's own half"
+    infers_labels = True
+    on_tables = True
+    needs_classes = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
         """Predict the classes of the first transmission's targets."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from attacks.assignment import assigned
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
@@ -98,18 +97,16 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         learned: Set by ``fit``: the client's sending side.
     """
 
-    source: ClassVar[str] = (
-        "Gallagher, CVPR 2012 (puzzle); blocks that commute with permutations: Yao et al., ICDM 2022"
-    )
-    threat: ClassVar[str] = "smashed data; the client half and its weights; the defences' algorithm; no images"
-    effort: ClassVar[Mapping[str, str]] = {"evaluations": "iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"evaluations": 8, "transmissions": 3}
+    source = "Gallagher, CVPR 2012 (puzzle); blocks that commute with permutations: Yao et al., ICDM 2022"
+    threat = "smashed data; the client half and its weights; the defences' algorithm; no images"
+    effort = {"evaluations": "iterations"}
+    quick = {"evaluations": 8, "transmissions": 3}
 
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)
     max_tokens: int = examples_field(3136)
     beyond_run: bool = flag_field(False)
-    learned: Sender | None = field(default=None, repr=False, compare=False)
+    learned: Sender | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the client's sending side."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -69,9 +68,9 @@ class Dictionary:
 class TableAttack(SmashedAttack[Cells]):
     """Base of attacks that guess rows of a table from their embeddings, by what they learn from auxiliary rows."""
 
-    on_images: ClassVar[bool] = False
-    on_tables: ClassVar[bool] = True
-    needs_auxiliary: ClassVar[bool] = True
+    on_images = False
+    on_tables = True
+    needs_auxiliary = True
 
     def failed(self, observation: SmashedData, reason: str) -> Cells:
         """No category at all."""

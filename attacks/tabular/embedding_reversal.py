@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.guesses import Cells
 from attacks.networks.standardise import Standardise
@@ -57,19 +57,17 @@ class EmbeddingReversal(TableAttack):
         learned: Set by ``fit``: dictionary, auxiliary rows, and the seed of the training, which ``fit``'s generator draws.
     """
 
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
-    )
-    threat: ClassVar[str] = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 5, "width": 8, "batch_size": 8}
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
+    threat = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
+    effort = {"iterations": "training_iterations"}
+    quick = {"iterations": 5, "width": 8, "batch_size": 8}
 
     iterations: int = steps_field(400)
     width: int = width_field(16)
     heads: int = whole_field(4, 1, MOST_DEPTH)
     batch_size: int = examples_field(128, 2)
     learning_rate: float = scale_field(3e-3, most=1)
-    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = field(default=None, repr=False, compare=False)
+    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()

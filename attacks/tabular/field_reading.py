@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from attacks.assignment import assigned
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Cells
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
@@ -108,16 +107,14 @@ class FieldReading(TableAttack):
         batch_size: Auxiliary rows that are sent together.
     """
 
-    source: ClassVar[str] = (
-        "ours, after the remark that PatchShuffle hides the order and not the tokens; assignment by Kuhn 1955"
-    )
-    threat: ClassVar[str] = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
-    quick: ClassVar[Mapping[str, Any]] = {"batch_size": 8}
+    source = "ours, after the remark that PatchShuffle hides the order and not the tokens; assignment by Kuhn 1955"
+    threat = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
+    quick = {"batch_size": 8}
 
     transmissions: int = examples_field(8)
     beyond_run: bool = flag_field(False)
     batch_size: int = examples_field(64, 2)
-    learned: FieldReader | None = field(default=None, repr=False, compare=False)
+    learned: FieldReader | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the dictionary and the noise."""

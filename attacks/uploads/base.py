@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,7 +52,7 @@ class UploadedCollection:
 class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
     """Base of attacks on all uploads of a client, with one guess for each of the client's images."""
 
-    observes: ClassVar[type] = UploadedCollection
+    observes = UploadedCollection
 
     def failed(self, observation: UploadedCollection, reason: str) -> Reconstruction:
         """Grey images with the labels of the first pass."""
@@ -73,10 +72,10 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
     Refinements can follow without an inversion: ``AsUploaded() | LearnedRestorer()``.
     """
 
-    observes: ClassVar[type] = UploadedImages
-    begins_chains: ClassVar[bool] = True
-    source: ClassVar[str] = "VisualMixer (NDSS 2024), threat model"
-    threat: ClassVar[str] = "the uploaded images; no auxiliary data"
+    observes = UploadedImages
+    begins_chains = True
+    source = "VisualMixer (NDSS 2024), threat model"
+    threat = "the uploaded images; no auxiliary data"
 
     def attack_one(self, observation: UploadedImages, generator: torch.Generator) -> Reconstruction:
         """The uploaded images; deterministic."""

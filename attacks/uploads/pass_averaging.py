@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -30,8 +29,8 @@ class PassAveraging(CollectionAttack):
         learned: The pipeline's VisualMixer, if any; set by ``fit``.
     """
 
-    source: ClassVar[str] = "folklore: averaging out independent draws"
-    threat: ClassVar[str] = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
+    source = "folklore: averaging out independent draws"
+    threat = "all uploads of a client, VisualMixer's settings (never its draws); no auxiliary data"
 
     learned: tuple[VisualMixer, ...] = field(default=(), repr=False, compare=False)
 

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.dp_audit.bounds import EpsilonBound, one_run_bound
-from attacks.dp_audit.gaussian_bounds import one_run_gaussian_bound
+from attacks.dp_audit.bounds import EpsilonBound, one_run_bound, one_run_gaussian_bound
 
 TOLERANCE, ERROR = 1e-6, 0.05
 CASES = (

@@ -35,8 +35,7 @@ from torch.nn import functional as F
 
 from attacks.membership.loss_threshold import confidence_of, predict
 from attacks.membership.online_rules import online_scores
-from attacks.membership.priors import estimate_prior, pooled_variance
-from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, log_ratio
+from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.scoring.roc import Estimate, auc, auc_interval, tpr_at_fpr
 from clients.data.datasets import load_dataset, to_float
 

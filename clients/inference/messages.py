@@ -26,7 +26,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from attacks.metrics.services import QUERY_SECONDS
+from attacks.metrics.training import QUERY_SECONDS
 from attacks.sender import Sender
 from clients.inference.plan import InferencePlan
 from clients.inference.queries import KIND, InferenceClient

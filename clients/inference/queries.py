@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks.metrics.services import AGREEMENT, ANSWERS_GAINED, ANSWERS_LOST
+from attacks.metrics.training import AGREEMENT, ANSWERS_GAINED, ANSWERS_LOST
 from attacks.normalisation import normalise
 from attacks.sender import Sender
 from clients.inference.plan import CutModel

@@ -22,9 +22,8 @@ from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from attacks.metrics.training import COUNTED_IMAGES
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
-from attacks.scoring.metrics import score
+from attacks.scoring.metrics import score, score_representatives
 from attacks.scoring.oracle import Oracle
-from attacks.scoring.representatives import score_representatives
 from clients.scoring.guesses import Guess
 from clients.scoring.image_scores import (
     both_references,

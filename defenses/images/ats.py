@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -87,9 +87,9 @@ class ATS(InputDefense):
     use_prob: bool = flag_field(False)
     channels: int = 0
 
-    always_shown: ClassVar[tuple[str, ...]] = ("policies",)
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("PolicyInversion", "LearnedRestorer")
-    source: ClassVar[str] = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
+    always_shown = ("policies",)
+    adaptive_attacks = ("PolicyInversion", "LearnedRestorer")
+    source = "Gao et al., Privacy-preserving Collaborative Learning with ATS, CVPR 2021, 4.4 and Table 5"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,11 +24,11 @@ class BlockShuffle(InputDefense):
         blocks: Blocks per side of a window.
     """
 
-    always_shown: ClassVar[tuple[str, ...]] = ("window", "blocks")
-    source: ClassVar[str] = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
+    always_shown = ("window", "blocks")
+    source = "Released code of Li et al., VisualMixer, NDSS 2024 (data-set generator)"
+    at_inference = True
+    resamples = False
+    adaptive_attacks = ("LearnedRestorer", "WindowMean", "Shredder", "Jigsaw")
 
     window: int = 8
     blocks: int = whole_field(2, 1, MOST_SIDE)

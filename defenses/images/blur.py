@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -62,13 +60,13 @@ class Blur(InputDefense):
 
     std: float = scale_field(1.0, zero=True, most=MOST_SIDE)
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("std",)
-    source: ClassVar[str] = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
+    no_defense_at = {"std": 0}
+    always_shown = ("std",)
+    source = "Baseline; Gonzalez and Woods, Digital Image Processing, 3.5"
     # A model that was trained on blurred images has never seen a sharp one.
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
+    at_inference = True
+    resamples = False
+    adaptive_attacks = ("LearnedRestorer", "TokenDecoder")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Blurs the images; deterministic, targets are unchanged."""
@@ -90,14 +88,12 @@ class Downsample(InputDefense):
 
     factor: int = whole_field(14, 1, MOST_SIDE)
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"factor": 1}
-    always_shown: ClassVar[tuple[str, ...]] = ("factor",)
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline Blur)"
-    )
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer", "TokenDecoder")
+    no_defense_at = {"factor": 1}
+    always_shown = ("factor",)
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline Blur)"
+    at_inference = True
+    resamples = False
+    adaptive_attacks = ("LearnedRestorer", "TokenDecoder")
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shrinks and enlarges the images; deterministic, targets are unchanged."""

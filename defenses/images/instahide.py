@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,11 +75,11 @@ class InstaHide(InputDefense):
     num_mixed: int = whole_field(4, 1, MOST_MIXED)
     max_weight: float = 0.65
 
-    always_shown: ClassVar[tuple[str, ...]] = ("num_mixed",)
-    source: ClassVar[str] = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
-    mixes_examples: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("EncodingInversion", "LearnedRestorer", "JointEncodingInversion")
-    caveat: ClassVar[str] = (
+    always_shown = ("num_mixed",)
+    source = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
+    mixes_examples = True
+    adaptive_attacks = ("EncodingInversion", "LearnedRestorer", "JointEncodingInversion")
+    caveat = (
         "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021): JointEncodingInversion does where clients "
         "upload several encodings of an image (upload-passes); scores of other attacks are of one encoding at a time"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -87,11 +86,11 @@ class VisualMixer(InputDefense):
         strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
     """
 
-    always_shown: ClassVar[tuple[str, ...]] = ("window_lower", "window_upper")
-    source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = (
+    always_shown = ("window_lower", "window_upper")
+    source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, Algorithm 1"
+    at_inference = True
+    resamples = False
+    adaptive_attacks = (
         "LearnedRestorer",
         "WindowMean",
         "Shredder",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -69,11 +69,11 @@ class DeltaAutoencoder(FittedDefense):
     stride: int = whole_field(1, 1, 2)
     batch_size: int = examples_field(32)
 
-    quick: ClassVar[Mapping[str, Any]] = {"epochs": 3}
-    path_axis: ClassVar[str] = "epochs"
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
-    always_shown: ClassVar[tuple[str, ...]] = ("variant", "delta", "fill")
-    source: ClassVar[str] = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
+    quick = {"epochs": 3}
+    path_axis = "epochs"
+    adaptive_attacks = ("AttributeInference", "InverseNetwork")
+    always_shown = ("variant", "delta", "fill")
+    source = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 
     def __post_init__(self) -> None:
         super().__post_init__()

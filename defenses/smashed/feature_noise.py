@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,14 +32,12 @@ class FeatureNoise(SmashedDefense):
 
     std: float = noise_field(4.0)
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("std",)
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
-    )
-    at_inference: ClassVar[bool] = True
-    takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
+    no_defense_at = {"std": 0}
+    always_shown = ("std",)
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI (baseline GN)"
+    at_inference = True
+    takes_maps = True
+    adaptive_attacks = AGAINST_NOISE
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Add the noise."""
@@ -82,14 +79,12 @@ class FeatureDP(SmashedDefense):
     delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ZERO_OUT))
 
-    bounds_examples: ClassVar[bool] = True
-    always_shown: ClassVar[tuple[str, ...]] = ("clip", "noise_multiplier")
-    source: ClassVar[str] = (
-        "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
-    )
-    at_inference: ClassVar[bool] = True
-    takes_maps: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = AGAINST_NOISE
+    bounds_examples = True
+    always_shown = ("clip", "noise_multiplier")
+    source = "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"
+    at_inference = True
+    takes_maps = True
+    adaptive_attacks = AGAINST_NOISE
 
     def epsilon(self, releases: int = 1) -> float:
         """Exact epsilon at ``delta`` of sending the features of one example ``releases`` times; inf without noise.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -36,11 +36,12 @@ class FeaturePCA(FittedDefense):
 
     components: int = examples_field(5)
 
-    path_axis: ClassVar[str] = "components"
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("AttributeInference", "InverseNetwork")
-    always_shown: ClassVar[tuple[str, ...]] = ("components",)
-    source: ClassVar[str] = (
-        "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; Osia et al. 2020"
+    path_axis = "components"
+    adaptive_attacks = ("AttributeInference", "InverseNetwork")
+    always_shown = ("components",)
+    source = (
+        "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), baseline PCA; Malekzadeh et al. 2017; "
+        "Osia et al. 2020"
     )
 
     @property

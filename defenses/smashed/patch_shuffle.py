@@ -40,9 +40,9 @@ class PatchShuffle(SmashedDefense):
     ``order`` gathers: slot i receives token order[i]. The paper's sigma(i) is where token i goes, the inverse permutation.
     """
 
-    source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 1"
-    before_blocks: ClassVar[bool] = True
-    at_inference: ClassVar[bool] = True
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 1"
+    before_blocks = True
+    at_inference = True
     adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenJigsaw", "AdaptiveDecoder", "FieldReading")
 
     def num_native(self, num_tokens: int) -> int:
@@ -95,16 +95,11 @@ class BatchShuffle(PatchShuffle):
     k: float = share_field(0.4)
     final_shuffle: bool = flag_field(True)
 
-    always_shown: ClassVar[tuple[str, ...]] = ("k",)
-    source: ClassVar[str] = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
+    always_shown = ("k",)
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
     # All examples are one client's, but what is sent for one depends on several, which no per-example bound allows.
-    mixes_examples: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = (
-        "TokenIntersection",
-        "AdaptiveDecoder",
-        "TokenJigsaw",
-        "FieldReading",
-    )
+    mixes_examples = True
+    adaptive_attacks = ("TokenIntersection", "AdaptiveDecoder", "TokenJigsaw", "FieldReading")
 
     def num_native(self, num_tokens: int) -> int:
         """K, the number of an image's N tokens that are not exchanged."""

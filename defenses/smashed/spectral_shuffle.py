@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -95,14 +95,12 @@ class SpectralShuffle(SmashedDefense):
 
     fft_stage: str = choice_field("post_embed", STAGES)
 
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, figure 4 (PS+)"
-    )
-    before_blocks: ClassVar[bool] = True
-    edge_blocks: ClassVar[int | None] = 0
-    widening: ClassVar[int] = 2
-    at_inference: ClassVar[bool] = True
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("HermitianPairing", "AdaptiveDecoder")
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, figure 4 (PS+)"
+    before_blocks = True
+    edge_blocks = 0
+    widening = 2
+    at_inference = True
+    adaptive_attacks = ("HermitianPairing", "AdaptiveDecoder")
 
     @property
     def raw_patches(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,12 +65,12 @@ class AdversarialTraining(EdgeTrainingDefense):
     depth: int = whole_field(2, 1, MOST_DEPTH)
     heads: int = 4
 
-    always_shown: ClassVar[tuple[str, ...]] = ("weight",)
-    source: ClassVar[str] = (
+    always_shown = ("weight",)
+    source = (
         "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 9 (baseline Adv); "
         "Xiao et al., Adversarial Learning of Privacy-Preserving and Task-Oriented Representations, AAAI 2020"
     )
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("TokenDecoder",)
+    adaptive_attacks = ("TokenDecoder",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

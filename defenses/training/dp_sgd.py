@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,9 +35,15 @@ from defenses.training.accounting import (
 from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm, gradient_lengths
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss, try_ghost
 from defenses.training.noise_search import noise_for_budget
-from defenses.training.poisson import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
-from defenses.training.step_settings import NORM, DecaySchedule, StepSettings
+from defenses.training.step_settings import (
+    NORM,
+    DecaySchedule,
+    Sampling,
+    StepSettings,
+    poisson_loader,
+    safe_for_empty_batches,
+)
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
@@ -115,13 +121,11 @@ class DPSGD(TrainingDefense):
     noise_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
     clip_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
 
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LossThreshold", "ShadowModels")
-    bounds_examples: ClassVar[bool] = True
-    source: ClassVar[str] = (
-        "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
-    )
-    needs_group_norm: ClassVar[bool] = True
-    replaces_optimizer: ClassVar[bool] = True
+    adaptive_attacks = ("LossThreshold", "ShadowModels")
+    bounds_examples = True
+    source = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
+    needs_group_norm = True
+    replaces_optimizer = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

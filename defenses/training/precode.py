@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,10 +60,8 @@ class Precode(TrainingDefense):
     size: int = width_field(256)
     beta: float = scale_field(1e-3, zero=True)
 
-    source: ClassVar[str] = (
-        "Scheliga, Maeder, Seeland, PRECODE: A Generic Model Extension to Prevent Deep Gradient Leakage, WACV 2022, section 4"
-    )
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("BottleneckInversion",)
+    source = "Scheliga, Maeder, Seeland, PRECODE: A Generic Model Extension to Prevent Deep Gradient Leakage, WACV 2022, section 4"
+    adaptive_attacks = ("BottleneckInversion",)
 
     def extended(self, model: nn.Module, generator: torch.Generator) -> nn.Module:
         """Insert a bottleneck before the model's last ``nn.Linear``, in place, unless the model has one already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -88,8 +88,8 @@ class STAdam(TrainingDefense):
     weight_decay: float = scale_field(0.0, zero=True)
     bias_correction: bool = flag_field(False)
 
-    source: ClassVar[str] = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
-    replaces_optimizer: ClassVar[bool] = True
+    source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
+    replaces_optimizer = True
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""

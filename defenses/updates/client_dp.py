@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -73,10 +73,10 @@ class ClientDP(UpdateDefense):
     target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
 
     neighbours = REPLACE_CLIENT
-    bounds_client: ClassVar[bool] = True
-    always_shown: ClassVar[tuple[str, ...]] = ("max_norm",)
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
-    source: ClassVar[str] = (
+    bounds_client = True
+    always_shown = ("max_norm",)
+    adaptive_attacks = ("NoiseModelInversion",)
+    source = (
         "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1 (clipping), with noise at "
         "the client; Dong, Roth, Su, Gaussian Differential Privacy, 2019, Cor. 3.3 for the composition"
     )

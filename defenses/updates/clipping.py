@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -30,11 +28,9 @@ class Clip(UpdateDefense):
     max_norm: float = scale_field(1.0, infinite=True)
     per: str = per_field("update")
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"max_norm": math.inf}
-    always_shown: ClassVar[tuple[str, ...]] = ("max_norm", "per")
-    source: ClassVar[str] = (
-        "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
-    )
+    no_defense_at = {"max_norm": math.inf}
+    always_shown = ("max_norm", "per")
+    source = "McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, Alg. 1"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Multiply the update by min(1, max_norm / norm), with the norm accumulated in float64; deterministic."""

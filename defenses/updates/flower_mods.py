@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -93,14 +93,14 @@ class FlowerLocalDP(UpdateDefense):
     )
 
     neighbours = REPLACE_CLIENT
-    bounds_client: ClassVar[bool] = True
-    always_shown: ClassVar[tuple[str, ...]] = ("clipping_norm", "sensitivity", "epsilon", "delta")
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
-    caveat: ClassVar[str] = (
+    bounds_client = True
+    always_shown = ("clipping_norm", "sensitivity", "epsilon", "delta")
+    adaptive_attacks = ("NoiseModelInversion",)
+    caveat = (
         "Flower's epsilon in the defence's text is for one message and names no neighbours; the budget beside it is of all "
         "messages, for a client's data replaced by any other"
     )
-    source: ClassVar[str] = (
+    source = (
         "Flower 1.41, flwr.clientapp.mod.LocalDpMod; noise: Dwork, Roth, The Algorithmic Foundations of Differential Privacy, "
         "2014, Theorem A.1; composition: Dong, Roth, Su, Gaussian Differential Privacy, 2019, Cor. 3.3"
     )
@@ -161,12 +161,12 @@ class FlowerClipping(UpdateDefense):
     clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
     adaptive: bool = flag_field(False)
 
-    always_shown: ClassVar[tuple[str, ...]] = ("clipping_norm",)
-    caveat: ClassVar[str] = (
+    always_shown = ("clipping_norm",)
+    caveat = (
         "clipping alone: Flower's server adds its noise after it has received each update, so that no epsilon holds against "
         "the server"
     )
-    source: ClassVar[str] = (
+    source = (
         "Flower 1.41, flwr.clientapp.mod.fixedclipping_mod and adaptiveclipping_mod; McMahan et al., Learning Differentially "
         "Private Recurrent Language Models, ICLR 2018, Alg. 1; "
         "Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -41,10 +40,11 @@ class SiloBN(UpdateDefense):
     and show nothing (see the caveat of a report).
     """
 
-    source: ClassVar[str] = (
-        "Andreux et al., Siloed Federated Learning for Multi-Centric Histopathology Datasets, MICCAI workshop DCL 2020, section 2"
+    source = (
+        "Andreux et al., Siloed Federated Learning for Multi-Centric Histopathology Datasets, MICCAI workshop DCL 2020, "
+        "section 2"
     )
-    keeps_statistics: ClassVar[bool] = True
+    keeps_statistics = True
 
     def check_model(self, model: nn.Module) -> None:
         """Refuse a model without layers that keep running averages, or with running averages of another kind."""

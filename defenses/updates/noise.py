@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 
@@ -28,15 +26,13 @@ class ImageNoise(InputDefense):
     std: float = noise_field(50 / 255)
     clamp: bool = flag_field(True)
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("std",)
-    source: ClassVar[str] = (
-        "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, V (baseline DP, sigma = 50)"
-    )
+    no_defense_at = {"std": 0}
+    always_shown = ("std",)
+    source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, V (baseline DP, sigma = 50)"
     # The data set is published noisy, so a model meets noisy images in use as well.
-    at_inference: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("LearnedRestorer",)
+    at_inference = True
+    resamples = False
+    adaptive_attacks = ("LearnedRestorer",)
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Adds the noise; targets are unchanged."""
@@ -61,10 +57,10 @@ class GaussianNoise(UpdateDefense):
     std: float = noise_field(1e-2)
     per: str = per_field("step")
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"std": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("std", "per")
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
-    source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
+    no_defense_at = {"std": 0}
+    always_shown = ("std", "per")
+    adaptive_attacks = ("NoiseModelInversion",)
+    source = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""
@@ -84,10 +80,10 @@ class LaplaceNoise(UpdateDefense):
     scale: float = noise_field(1e-2)
     per: str = per_field("step")
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"scale": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("scale", "per")
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("NoiseModelInversion",)
-    source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
+    no_defense_at = {"scale": 0}
+    always_shown = ("scale", "per")
+    adaptive_attacks = ("NoiseModelInversion",)
+    source = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.1; Gao et al., CVPR 2021, Table 3"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Adds the noise."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,10 +42,10 @@ class Pruning(UpdateDefense):
     fraction: float = share_field(0.7)
     per: str = per_field("step")
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"fraction": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("fraction", "per")
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("MaskedInversion",)
-    source: ClassVar[str] = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
+    no_defense_at = {"fraction": 0}
+    always_shown = ("fraction", "per")
+    adaptive_attacks = ("MaskedInversion",)
+    source = "Zhu et al., Deep Leakage from Gradients, NeurIPS 2019, 5.2; Gao et al., CVPR 2021, Table 3"
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Prune each tensor separately; deterministic."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,15 +46,15 @@ class Soteria(TrainingDefense):
     fraction: float = share_field(0.8)
     layer: str = ""
 
-    no_defense_at: ClassVar[Mapping[str, float]] = {"fraction": 0}
-    always_shown: ClassVar[tuple[str, ...]] = ("fraction",)
-    source: ClassVar[str] = (
+    no_defense_at = {"fraction": 0}
+    always_shown = ("fraction",)
+    source = (
         "Sun et al., Soteria: Provable Defense against Privacy Leakage in Federated Learning from Representation Perspective, "
         "CVPR 2021, Eq. 7 and Algorithm 1"
     )
-    mixes_examples: ClassVar[bool] = True
-    resamples: ClassVar[bool] = False
-    adaptive_attacks: ClassVar[tuple[str, ...]] = ("OmittedLayerInversion",)
+    mixes_examples = True
+    resamples = False
+    adaptive_attacks = ("OmittedLayerInversion",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

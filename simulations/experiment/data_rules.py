@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.base import Attack
-from attacks.registry import ATTACKS
-from attacks.spec import stages_of
+from attacks.spec import ATTACKS, stages_of
 from clients.data.datasets import is_multi_label, is_table
 from clients.task.auxiliary import OWN_AUXILIARY
 from clients.wire.schema import key_of

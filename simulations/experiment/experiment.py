@@ -11,7 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from attacks.base import Attack
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from clients.data.card import DataCard
 from clients.data.datasets import is_table
 from clients.data.partitions import parse_partition

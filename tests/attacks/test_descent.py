@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.descent import StepRule, minimise
+from attacks.descent import StepRule, minimise, reported, watched
 from attacks.observations import AttackError
-from attacks.progress import reported, watched
 from attacks.spec import parse_attacks
 from tests.attacks.wire import linear_net, observe, pictures
 

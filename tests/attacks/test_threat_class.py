@@ -2,7 +2,7 @@
 
 from attacks import InvertingGradients, LearnedRestorer
 from attacks.refinement.base import Chain
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from attacks.uploads.base import AsUploaded
 
 LETTERS = {

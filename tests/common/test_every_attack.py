@@ -29,7 +29,7 @@ from attacks import (
     score,
 )
 from attacks.active.base import ActiveAttack, AgreedModel
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from defenses.base import Batch, Update
 from defenses.spec import parse_statements
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, patch_net, pictures, relu_net, sigmoid_net

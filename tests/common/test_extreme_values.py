@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.registry import ATTACKS
+from attacks.spec import ATTACKS
 from defenses.base import Defense, DefenseError, EdgeTrainingDefense, SmashedDefense, TrainingDefense
 from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.registry import ATTACKS
-from attacks.spec import parse_attacks
+from attacks.spec import ATTACKS, parse_attacks
 from defenses import (
     ATS,
     DPSGD,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
-from attacks.membership.federation.round_signals import RoundsTest
-from attacks.membership.federation.signals import COSINE, ObservedRound, record_gradients
+from attacks.membership.federation.round_signals import COSINE, ObservedRound, RoundsTest, record_gradients
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
 from defenses.checks import starts_field
 
@@ -30,10 +28,10 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
             ``attack-rounds`` names the rounds that the server keeps.
     """
 
-    observes: ClassVar[type] = TrainingUpdate
-    observes_history: ClassVar[bool] = True
-    infers_membership: ClassVar[bool] = True
-    reads_steps: ClassVar[bool] = True
+    observes = TrainingUpdate
+    observes_history = True
+    infers_membership = True
+    reads_steps = True
 
     most_rounds: int = starts_field(10)
 

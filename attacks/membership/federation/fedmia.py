@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -31,12 +30,10 @@ class FedMIA(FederationAttack):
         most_others: Most other clients of a round that the test holds.
     """
 
-    source: ClassVar[str] = "Zhu et al. 2025, FedMIA-I (loss) and FedMIA-II (cosine)"
-    threat: ClassVar[str] = (
-        "global models and updates of all clients over the rounds; true classes of the records in question"
-    )
-    shares_updates: ClassVar[bool] = True
-    least_clients: ClassVar[int] = 2
+    source = "Zhu et al. 2025, FedMIA-I (loss) and FedMIA-II (cosine)"
+    threat = "global models and updates of all clients over the rounds; true classes of the records in question"
+    shares_updates = True
+    least_clients = 2
 
     signal: str = choice_field("cosine", ("cosine", "loss"))
     most_others: int = starts_field(16)

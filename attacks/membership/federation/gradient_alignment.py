@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from attacks.membership.federation.base import FederationAttack
-from attacks.membership.federation.round_signals import RoundsTest
-from attacks.membership.federation.signals import COSINE
+from attacks.membership.federation.round_signals import COSINE, RoundsTest
 from attacks.observations import UpdateHistory
 
 
@@ -24,12 +22,8 @@ class GradientAlignment(FederationAttack):
         most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
     """
 
-    source: ClassVar[str] = (
-        "Zhu et al. 2025 (baseline Avg-Cosine), after Li, Li, Ribeiro 2023, who compare squared lengths"
-    )
-    threat: ClassVar[str] = (
-        "global models and the client's updates, of one round or more; true classes of the records in question"
-    )
+    source = "Zhu et al. 2025 (baseline Avg-Cosine), after Li, Li, Ribeiro 2023, who compare squared lengths"
+    threat = "global models and the client's updates, of one round or more; true classes of the records in question"
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from the client's updates; deterministic."""

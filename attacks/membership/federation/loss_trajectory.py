@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -31,14 +30,13 @@ class LossTrajectory(FederationAttack):
             records that are easy for every model gain nothing. "loss": minus the loss under the client's model ("Loss-Series").
     """
 
-    source: ClassVar[str] = (
-        "Zhu et al. 2025 (baseline Loss-Series); drop: after the idea of Watson et al. 2022, section 3; trajectory: Liu et al. 2022"
+    source = (
+        "Zhu et al. 2025 (baseline Loss-Series); drop: after the idea of Watson et al. 2022, section 3; trajectory: "
+        "Liu et al. 2022"
     )
-    threat: ClassVar[str] = (
-        "global models and the client's updates over the rounds; true classes of the records in question"
-    )
+    threat = "global models and the client's updates over the rounds; true classes of the records in question"
 
-    least_rounds: ClassVar[int] = 2
+    least_rounds = 2
 
     most_rounds: int = starts_field(10, 2)
     signal: str = choice_field("drop", ("drop", "loss"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import nn
@@ -39,9 +38,7 @@ class TokenDecoder(DecoderAttack):
         heads: Attention heads, which divide ``width``.
     """
 
-    source: ClassVar[str] = (
-        "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 3 (black-box); He et al. 2022 (MAE)"
-    )
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Eq. 3 (black-box); He et al. 2022 (MAE)"
 
     depth: int = whole_field(3, 1, MOST_DEPTH)
     heads: int = whole_field(4, 1, MOST_DEPTH)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -90,10 +88,8 @@ class TokenIntersection(TokenReading):
             if that is more.
     """
 
-    source: ClassVar[str] = (
-        "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
-    )
-    quick: ClassVar[Mapping[str, Any]] = {**TokenReading.quick, "transmissions": 3}
+    source = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
+    quick = {**TokenReading.quick, "transmissions": 3}
 
     transmissions: int = examples_field(30)
     radius: float = scale_field(0.02, most=1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader, from_patches
@@ -27,15 +26,15 @@ class TokenReading(SmashedAttack[Reconstruction]):
         batch_size: Auxiliary images per step, best as many as the clients': a batch shuffle mixes so many.
     """
 
-    threat: ClassVar[str] = "smashed data; the defences' algorithm; auxiliary images like the clients'"
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"iterations": "training_iterations"}
-    quick: ClassVar[Mapping[str, Any]] = {"iterations": 12, "width": 16, "batch_size": 8}
+    threat = "smashed data; the defences' algorithm; auxiliary images like the clients'"
+    needs_auxiliary = True
+    effort = {"iterations": "training_iterations"}
+    quick = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = steps_field(500)
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
-    learned: TokenReader | None = field(default=None, repr=False, compare=False)
+    learned: TokenReader | None = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,9 +82,7 @@ class TokenJigsaw(TokenReading):
             with the square, time with the cube.
     """
 
-    source: ClassVar[str] = (
-        "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
-    )
+    source = "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
 
     max_tokens: int = examples_field(1024)
 

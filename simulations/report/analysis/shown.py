@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from attacks.dp_audit.bounds import LITTLE
-from attacks.dp_audit.gaussian_bounds import INDEPENDENT
+from attacks.dp_audit.bounds import INDEPENDENT, LITTLE
 from attacks.metrics.training import EPSILON_SHOWN
 from defenses.neighbours import CLIENT_LEVEL, level_of
 from simulations.report.studies.study import Study

@@ -8,10 +8,8 @@ import torch
 from scipy import stats
 from scipy.stats import binomtest, norm
 
-from attacks.dp_audit.bounds import one_run_bound, one_run_p_value, strongest
-from attacks.dp_audit.gaussian_bounds import guesses_bound, one_run_gaussian_bound
-from attacks.dp_audit.guessing import bound_from_scores, right_guesses
-from attacks.dp_audit.verdict import CanaryPart, audited
+from attacks.dp_audit.bounds import guesses_bound, one_run_bound, one_run_gaussian_bound, one_run_p_value, strongest
+from attacks.dp_audit.verdict import CanaryPart, audited, bound_from_scores, right_guesses
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 
 DELTA = 1e-5

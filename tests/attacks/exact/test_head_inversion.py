@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.exact.class_features import class_features
-from attacks.exact.head_inversion import HeadInversion
+from attacks.exact.head_inversion import HeadInversion, class_features
 from attacks.exact.linear_layer import LayerGradient, Read, linear_layers, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction

@@ -16,8 +16,8 @@ from attacks.gan.multitask_gan import MultitaskGAN
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
+from attacks.scoring.metrics import score_representatives
 from attacks.scoring.oracle import train_oracle
-from attacks.scoring.representatives import score_representatives
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
 from defenses.pipeline import Pipeline

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 from attacks import AttackError, ClientUpdate, FedMIA, GradientAlignment, LossTrajectory, UpdateHistory
 from attacks.local_model import local_model
 from attacks.membership.federation.base import spread
-from attacks.membership.federation.round_signals import RoundsTest, tail
-from attacks.membership.federation.signals import ObservedRound, record_gradients, signals
+from attacks.membership.federation.round_signals import ObservedRound, RoundsTest, record_gradients, signals, tail
 from attacks.scoring.roc import auc_interval
 from clients.models.classifiers import build_model
 from clients.scoring.guesses import guess_tensors, read_guesses

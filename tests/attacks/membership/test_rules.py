@@ -11,9 +11,18 @@ from torch.nn import functional as F
 
 from attacks.membership.loss_threshold import LossThreshold, Membership, confidence_of, loss_of, predict
 from attacks.membership.online_rules import OnlineTest, online_scores
-from attacks.membership.priors import Prior, estimate_prior, inverse_trigamma, pooled_variance
 from attacks.membership.quantile import QuantileRegression
-from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, gaussian_loss, log_ratio
+from attacks.membership.rules import (
+    SURE,
+    GaussianRule,
+    PairwiseRule,
+    Prior,
+    estimate_prior,
+    gaussian_loss,
+    inverse_trigamma,
+    log_ratio,
+    pooled_variance,
+)
 from attacks.observations import AttackError
 from tests.attacks.membership.remembering import network, normalise, observe, overfit, seeded, split
 from tests.attacks.membership.test_on_digits import attacked

@@ -12,8 +12,13 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.observations import AttackError
 from attacks.refinement.encodings import EncodingInversion
-from attacks.refinement.policy_inversion import PolicyInversion, fit_gaussian, possible_draws
-from attacks.refinement.transform_inverses import changes_nothing, invert_transform
+from attacks.refinement.policy_inversion import (
+    PolicyInversion,
+    changes_nothing,
+    fit_gaussian,
+    invert_transform,
+    possible_draws,
+)
 from clients.data.datasets import load_dataset, to_float
 from defenses import ATS, InstaHide
 from defenses.base import Batch

@@ -13,9 +13,16 @@ from torch.nn import functional as F
 from attacks.guesses import Labels, Reconstruction, Representatives
 from attacks.image_measures import ms_ssim, mse, psnr, ssim, total_variation
 from attacks.observations import AttackError
-from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment, retrieved, score, squared_errors
+from attacks.scoring.metrics import (
+    blurred,
+    null_baselines,
+    optimal_assignment,
+    retrieved,
+    score,
+    score_representatives,
+    squared_errors,
+)
 from attacks.scoring.oracle import train_oracle
-from attacks.scoring.representatives import score_representatives
 from clients.data.datasets import load_dataset, to_float
 from defenses.base import Batch
 

@@ -13,8 +13,7 @@ from attacks import AsUploaded, AttackError, JointEncodingInversion, Knowledge, 
 from attacks.refinement.base import Chain
 from attacks.spec import parse_attacks
 from attacks.uploads.base import UploadedCollection, UploadedImages
-from attacks.uploads.joint_encodings import count_classes
-from attacks.uploads.magnitude_system import MagnitudeSystem, project_onto_shares, signs_of
+from attacks.uploads.joint_encodings import MagnitudeSystem, count_classes, project_onto_shares, signs_of
 from defenses import Pipeline, VisualMixer, parse
 from defenses.base import Batch
 from defenses.images.instahide import InstaHide, bounded_convex_weights

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from defenses.base import DefenseError
 from defenses.fitting import FitContext
-from defenses.smashed.delta_masks import MODES, DeltaMasks, box_blur, box_side, is_hot, jet_blue
-from defenses.smashed.grad_cam import grad_cam
+from defenses.smashed.delta_masks import MODES, DeltaMasks, box_blur, box_side, grad_cam, is_hot, jet_blue
 
 BLACK = torch.tensor([-2.1, -2.0, -1.8])
 MIN = DeltaMasks(delta="min", fill="black", iterations=1, mode="scalar", threshold=MODES["scalar"])

@@ -7,7 +7,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor, nn
 
 from defenses.base import DefenseError
-from defenses.smashed.grad_cam import grad_cam, last_map_layer
+from defenses.smashed.delta_masks import grad_cam, last_map_layer
 
 
 def network(seed: int = 0) -> nn.Sequential:

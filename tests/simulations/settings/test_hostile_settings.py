@@ -10,8 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attacks.registry import ATTACKS
-from attacks.spec import parse_attacks
+from attacks.spec import ATTACKS, parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines, read_files, settings_of
 from simulations.console.command_line import read_toml, value_of

@@ -12,8 +12,8 @@ import torch
 from flwr.app import Error, Message
 
 from attacks.guesses import Labels
-from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.spec import ATTACKS
 from clients.flower_private import error_code
 from clients.split.batches import SplitBatches
 from clients.wire.records import tensors_of

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attacks.guesses import Labels
 from attacks.normalisation import normalise
-from attacks.registry import ATTACKS
 from attacks.smashed.base import SmashedAttack, SmashedData
+from attacks.spec import ATTACKS
 from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.wire.records import tensors_of

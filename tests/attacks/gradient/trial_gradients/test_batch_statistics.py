@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-import attacks.gradient.trial_gradients.averaged_statistics as averaged
+import attacks.gradient.trial_gradients.batch_statistics as averaged
 from attacks import InvertingGradients
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_target import Target, Victim

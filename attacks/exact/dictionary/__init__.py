@@ -1,1 +1,0 @@
-"""Learning of sparse dictionaries from gradients of layers with a ReLU."""
