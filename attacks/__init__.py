@@ -15,15 +15,15 @@ from attacks.exact.head_inversion import HeadInversion as HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
 from attacks.exact.spear import Spear as Spear
 from attacks.exact.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
-from attacks.gan.class_gan import ClassGAN as ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN as MultitaskGAN
+from attacks.gan.representative_attack import ClassGAN as ClassGAN
 from attacks.gradient.bottleneck import BottleneckInversion as BottleneckInversion
 from attacks.gradient.inversion import GradientInversion as GradientInversion
 from attacks.gradient.labels import LabelInference as LabelInference
 from attacks.gradient.labels import infer_labels as infer_labels
 from attacks.gradient.noise_models import MaskedInversion as MaskedInversion
 from attacks.gradient.noise_models import NoiseModelInversion as NoiseModelInversion
-from attacks.gradient.omitted_layers import OmittedLayerInversion as OmittedLayerInversion
+from attacks.gradient.noise_models import OmittedLayerInversion as OmittedLayerInversion
 from attacks.gradient.presets import DLG as DLG
 from attacks.gradient.presets import LBFGSL2 as LBFGSL2
 from attacks.gradient.presets import AdamCosine as AdamCosine
@@ -41,15 +41,15 @@ from attacks.guesses import Representatives as Representatives
 from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
 from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
 from attacks.membership.federation.fedmia import FedMIA as FedMIA
-from attacks.membership.federation.gradient_alignment import GradientAlignment as GradientAlignment
-from attacks.membership.federation.loss_trajectory import LossTrajectory as LossTrajectory
-from attacks.membership.lira import LiRA as LiRA
+from attacks.membership.federation.fedmia import GradientAlignment as GradientAlignment
+from attacks.membership.federation.fedmia import LossTrajectory as LossTrajectory
+from attacks.membership.likelihood import RMIA as RMIA
+from attacks.membership.likelihood import LiRA as LiRA
 from attacks.membership.loss_threshold import LossThreshold as LossThreshold
 from attacks.membership.loss_threshold import Membership as Membership
 from attacks.membership.online import OnlineLiRA as OnlineLiRA
 from attacks.membership.online import OnlineRMIA as OnlineRMIA
 from attacks.membership.quantile import QuantileRegression as QuantileRegression
-from attacks.membership.rmia import RMIA as RMIA
 from attacks.membership.shadow_models import ShadowModels as ShadowModels
 from attacks.observations import AttackError as AttackError
 from attacks.observations import ClientUpdate as ClientUpdate
@@ -69,13 +69,13 @@ from attacks.scoring.metrics import null_baselines as null_baselines
 from attacks.scoring.metrics import optimal_assignment as optimal_assignment
 from attacks.scoring.metrics import score as score
 from attacks.smashed.adaptive_decoder import AdaptiveDecoder as AdaptiveDecoder
+from attacks.smashed.base import ServerPrediction as ServerPrediction
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion as EdgeUpdateInversion
-from attacks.smashed.feature_averaging import FeatureAveraging as FeatureAveraging
 from attacks.smashed.feature_inversion import FeatureInversion as FeatureInversion
 from attacks.smashed.hermitian_pairing import HermitianPairing as HermitianPairing
 from attacks.smashed.pix2pix import Pix2Pix as Pix2Pix
-from attacks.smashed.server_prediction import ServerPrediction as ServerPrediction
 from attacks.smashed.token_puzzle import TokenPuzzle as TokenPuzzle
+from attacks.smashed.tokens.decoder import FeatureAveraging as FeatureAveraging
 from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
 from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
@@ -83,7 +83,7 @@ from attacks.spec import ATTACKS
 from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal
 from attacks.tabular.field_reading import FieldReading as FieldReading
 from attacks.uploads.base import AsUploaded as AsUploaded
+from attacks.uploads.base import PassAveraging as PassAveraging
 from attacks.uploads.joint_encodings import JointEncodingInversion as JointEncodingInversion
-from attacks.uploads.pass_averaging import PassAveraging as PassAveraging
 
 ATTACKS.add(globals())

@@ -1,4 +1,4 @@
-"""The search of white-box inversions: images go down an objective by AMSGrad, and of each the best that it met is kept."""
+"""The search of white-box inversions by AMSGrad, which keeps the best iterate of each image, and reports of how far a search is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration language of attacks: ``InvertingGradients(); DLG(iterations=100) | LearnedRestorer()``."""
+"""The configuration language of attacks, ``DLG(iterations=100) | LearnedRestorer()``, and the attacks that it may name."""
 
 from __future__ import annotations
 

@@ -14,6 +14,26 @@ LONGEST = 200
 """Characters of a value in an error."""
 
 
+SMALLEST, LARGEST = 1e-12, 1e12
+"""Of rates, weights and scales. float32 holds 7 digits: beyond these factors one term of a sum is lost beside the other, and such a
+setting does nothing, or nothing else. Two of them multiplied stay far from the ends of float32, 1e-38 and 1e38."""
+LARGEST_NOISE = 1e6
+"""Of standard deviations: far beyond what leaves anything of a gradient, an image or a feature, and far below float32's largest."""
+LEAST_MULTIPLIER = 1e-4
+"""Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7, and the largest budget
+that is allowed is 1e6."""
+MOST_STARTS = 10_000
+"""Restarts, trials or models of one attack: the published inversions make up to 16."""
+MOST_WIDTH = 65_536
+"""Channels or values of one layer: five times those of the widest published transformers (12,288)."""
+MOST_DEPTH = 1000
+"""Blocks of a network, or attention heads of a block: ten times those of the deepest published transformers (96)."""
+MOST_SIDE = 4096
+"""Pixels along a side of an image or a window, as the setting image-size has it."""
+CHECK = "check"
+"""Key of a field's metadata: what refuses a wrong value, (owner, name of the field) -> None; see ``check_fields``."""
+
+
 def require(condition: bool, owner: Any, name: str, allowed: str) -> None:
     """Raises ``ValueError`` naming the field, its value and what is allowed, unless ``condition`` holds."""
     if not condition:
@@ -29,26 +49,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
-SMALLEST, LARGEST = 1e-12, 1e12
-"""Of rates, weights and scales. float32 holds 7 digits: beyond these factors one term of a sum is lost beside the other, and such a
-setting does nothing, or nothing else. Two of them multiplied stay far from the ends of float32, 1e-38 and 1e38."""
-LARGEST_NOISE = 1e6
-"""Of standard deviations: far beyond what leaves anything of a gradient, an image or a feature, and far below float32's largest."""
-LEAST_MULTIPLIER = 1e-4
-"""Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7, and the largest budget
-that is allowed is 1e6."""
 MOST_STEPS = 10**9
 """Iterations, epochs or tries of one training or search: eleven days at a thousandth of a second each."""
-MOST_STARTS = 10_000
-"""Restarts, trials or models of one attack: the published inversions make up to 16."""
 MOST_EXAMPLES = 2**20
 """Of one batch, one mean, or one training set that an attack makes: sixteen times the largest published batches (65,536)."""
-MOST_WIDTH = 65_536
-"""Channels or values of one layer: five times those of the widest published transformers (12,288)."""
-MOST_DEPTH = 1000
-"""Blocks of a network, or attention heads of a block: ten times those of the deepest published transformers (96)."""
-MOST_SIDE = 4096
-"""Pixels along a side of an image or a window, as the setting image-size has it."""
 MOST_CLASSES = 2**24
 """Of one data set, as a data card has it."""
 
@@ -70,10 +74,6 @@ def require_scale(
     fits = is_number(value) and (least <= value <= most or (zero and value == 0) or (infinite and value == math.inf))
     allowed = f"{'0, or ' if zero else ''}a number from {least:g} to {most:g}{', or inf' if infinite else ''}"
     require(fits, owner, name, allowed)
-
-
-CHECK = "check"
-"""Key of a field's metadata: what refuses a wrong value, (owner, name of the field) -> None; see ``check_fields``."""
 
 
 def check_fields(owner: Any) -> None:

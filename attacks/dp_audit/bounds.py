@@ -4,6 +4,11 @@ A canary is a record with a fair coin, which decides whether the training has th
 The auditor guesses coins from what the mechanism publishes. Under a true claim only few guesses can be right. So many right guesses
 refute the claim. A bound holds with its confidence over the coins and the mechanism's own draws.
 
+``one_run_gaussian_bound`` and ``guesses_bound`` are for a mechanism that is mu-GDP: a record's presence is as hard to detect as a
+shift of N(0, 1) to N(mu, 1), at every false positive rate. They refute mu. DP-SGD on full batches is exactly mu-GDP, with
+mu = sensitivity sqrt(steps) / noise. Poisson samples make it so approximately, after many steps. Source: Dong, Roth, Su, "Gaussian
+Differential Privacy", 2019; corollary 2.13 for the epsilon of mu.
+
 Fix the number of guesses before the scores are seen. To try several numbers, take the ``strongest`` of their bounds.
 """
 
@@ -21,6 +26,12 @@ LITTLE = 1.0
 """Epsilon: a bound that could not have exceeded this proves nothing by being small."""
 MOST_EPSILON = 500.0
 """Where a search for a bound ends: no number of canaries that fits a memory gives more."""
+
+
+GAUSSIAN = "the mechanism hides a record as Gaussian noise does"
+LEAST_DELTA = 1e-300
+MOST_MU = 60.0
+"""Where a search for mu ends: its epsilon is far above any claim."""
 
 
 @dataclass(frozen=True)
@@ -176,11 +187,7 @@ def check_levels(delta: float, confidence: float, *, least: float) -> None:
         )
 
 
-GAUSSIAN = "the mechanism hides a record as Gaussian noise does"
 INDEPENDENT = f"{GAUSSIAN} and that the scores of canaries are independent"
-LEAST_DELTA = 1e-300
-MOST_MU = 60.0
-"""Where a search for mu ends: its epsilon is far above any claim."""
 
 
 def one_run_gaussian_bound(

@@ -14,6 +14,15 @@ SHARES = (0.01, 0.1, 0.5)
 """Shares of the canaries that are guessed: the few with the clearest scores, and more. Fixed before any score is seen."""
 
 
+ALL = "all parameters"
+"""The part that pools the canaries of all tensors."""
+SHARES = (0.02, 0.2, 1.0)
+"""Shares of the coins that are guessed; of fewer than ``FEW`` coins all are, because a bound needs guesses."""
+FEW = 150
+SMALLEST = 1e-9
+"""Least claimed epsilon: what is refuted beyond this counts, so that a rounding error is no alarm."""
+
+
 def right_guesses(scores: Tensor, coins: Tensor, guesses: int) -> int:
     """Number of right guesses, if the highest half of ``guesses`` scores are guessed 1 and as many of the lowest 0.
 
@@ -74,15 +83,6 @@ def bound_from_scores(
         method(total, count, right_guesses(scores, coins, count), delta=delta, confidence=each) for count in counts
     ]
     return strongest(bounds, confidence)
-
-
-ALL = "all parameters"
-"""The part that pools the canaries of all tensors."""
-SHARES = (0.02, 0.2, 1.0)
-"""Shares of the coins that are guessed; of fewer than ``FEW`` coins all are, because a bound needs guesses."""
-FEW = 150
-SMALLEST = 1e-9
-"""Least claimed epsilon: what is refuted beyond this counts, so that a rounding error is no alarm."""
 
 
 @dataclass(frozen=True)

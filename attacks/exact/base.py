@@ -1,4 +1,4 @@
-"""Base of attacks that solve the equations of a gradient for its examples."""
+"""Base of attacks that solve the equations of a gradient for its examples, and the labels of these."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ from defenses.module_calls import calls_of
 
 MOST_CLASSES = 1000
 """Classes that are tried of each example."""
+
+
+MOST_GREY = 64
+"""Images of a failed guess, at most: an update can cover thousands."""
+BEYOND = 0.01
+"""Distance from [0, 1] at which a pixel is outside and not rounded."""
 
 
 def labels_of_signals(model: nn.Module, layer: nn.Module, images: Tensor, signals: Tensor) -> Tensor:
@@ -63,12 +69,6 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
     ours = torch.cat([value.flatten().double() for value in own])
     theirs = torch.cat([observed[name].flatten().double() for name in parameters])
     return float(1 - F.cosine_similarity(ours, theirs, dim=0))
-
-
-MOST_GREY = 64
-"""Images of a failed guess, at most: an update can cover thousands."""
-BEYOND = 0.01
-"""Distance from [0, 1] at which a pixel is outside and not rounded."""
 
 
 @dataclass(frozen=True, repr=False)

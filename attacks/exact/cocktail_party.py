@@ -25,6 +25,14 @@ SETTLED = 1e-8
 """Change of the direction of a component below which the fixed point has settled."""
 
 
+LEAST_GAP = 3.0
+"""Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
+BEYOND_RANGE = 0.005
+"""Share of an image's pixels that may lie outside of [0, 1] where only the range determines its contrast."""
+UNSEEN = 1e-2
+"""Share of the usual length below which a component's is not believed."""
+
+
 @dataclass(frozen=True)
 class Whitened:
     """Mixtures with mean square 1 and uncorrelated rows; double precision.
@@ -76,14 +84,6 @@ def negentropy(sources: Tensor) -> Tensor:
     size = sources.abs()
     # log cosh without overflow.
     return ((size + F.softplus(-2 * size) - math.log(2)).mean(1) - OF_A_GAUSSIAN).square()
-
-
-LEAST_GAP = 3.0
-"""Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
-BEYOND_RANGE = 0.005
-"""Share of an image's pixels that may lie outside of [0, 1] where only the range determines its contrast."""
-UNSEEN = 1e-2
-"""Share of the usual length below which a component's is not believed."""
 
 
 @dataclass(frozen=True, repr=False)

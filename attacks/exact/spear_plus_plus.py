@@ -35,6 +35,10 @@ SETS = 256
 """Sets of rows from which columns with common zeros are separated."""
 
 
+LEAST_GAP = 1.5
+"""Ratio of the examples' smallest singular value to the largest of the noise, below which an example counts as noise."""
+
+
 class SparseDictionary(SparseDirections):
     """A search that learns the columns of dL/dZ together, in place of one at a time from many starts.
 
@@ -162,10 +166,6 @@ def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:
         if settled:
             break
     return found
-
-
-LEAST_GAP = 1.5
-"""Ratio of the examples' smallest singular value to the largest of the noise, below which an example counts as noise."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.gradient.costs import COSTS, Cost
-from attacks.gradient.labels import infer_observed_labels
-from attacks.gradient.learning_rate import estimate_learning_rate
+from attacks.gradient.labels import estimate_learning_rate, infer_observed_labels
 from attacks.gradient.trial_gradients.batch_statistics import Statistics, plausible, sent_statistics
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Reconstruction

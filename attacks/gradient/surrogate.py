@@ -10,8 +10,7 @@ from torch import Tensor
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
-from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching
-from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, RecordKinks, ReplayKinks
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate

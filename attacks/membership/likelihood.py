@@ -1,4 +1,4 @@
-"""What likelihood attacks on membership share: shadow models, and records whose membership in each of them is known."""
+"""Membership inference by likelihood ratios against shadow models: what these attacks share, and offline LiRA and RMIA."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge, learned_field
+from attacks.base import Knowledge, learned_field
 from attacks.local_model import local_model
-from attacks.membership.loss_threshold import Membership, Rule, confidence_of, predict
+from attacks.membership.loss_threshold import Membership, MembershipAttack, Rule, confidence_of, predict
+from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
-from attacks.observations import ClientUpdate, TrainingUpdate
-from defenses.checks import starts_field
+from attacks.observations import ClientUpdate
+from defenses.checks import checked_field, choice_field, is_number, require, scale_field, starts_field
+
+CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
+"""Values of a that the server tries."""
+USUAL_CORRECTION = 0.3
+"""The value of a with one shadow model, on which none can be tried; the authors' value for images."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class FittedLikelihood:
 
 
 @dataclass(frozen=True, repr=False)
-class LikelihoodAttack(Attack[ClientUpdate, Membership]):
+class LikelihoodAttack(MembershipAttack):
     """Base of attacks that compare a record's confidence under the client's model with that under models without the record.
 
     A shadow model is trained as by a client, under the same defences, on random auxiliary records. The client applies the test to
@@ -83,8 +89,6 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
             client's, because models memorise smaller training sets better.
     """
 
-    observes = TrainingUpdate
-    infers_membership = True
     needs_auxiliary = True
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
     trains_shadows = "server"
@@ -115,10 +119,6 @@ class LikelihoodAttack(Attack[ClientUpdate, Membership]):
         rule = self.rule(known.records, known.choices, model)
         return Membership(model, None, diagnostics, rule=rule, references=known.records.models)
 
-    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """The failed test, which scores no record."""
-        return Membership(None, failure=reason)
-
     def choose(self, records: ShadowedRecords) -> dict[str, float]:
         """What the attack estimates or chooses from the auxiliary records, by name."""
         raise NotImplementedError
@@ -144,3 +144,105 @@ def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
         outside[at, one.members] = False
     models = tuple(one.model.requires_grad_(False) for one in shadows)
     return ShadowedRecords(models, images, classes, confidences, outside)
+
+
+@dataclass(frozen=True, repr=False)
+class LiRA(LikelihoodAttack):
+    """Score a record by how far its confidence lies above its confidence under shadow models that were trained without it.
+
+    The offline attack: shadow models are trained before the records in question are known. The signal is the logit-scaled
+    confidence in the true class. Confidences of one record under models without it are Gaussian; the score orders records as the
+    tail probability of that Gaussian.
+
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+
+    Attributes:
+        variance: "each": mean and variance of each record over the shadow models, which needs many of these. "fixed": the mean of
+            each record and one variance for all records. "shrunk": mean and variance of each record, both shrunk towards a
+            conjugate prior that auxiliary records give (as BaVarIA does; the prior of this version is estimated by moments).
+    """
+
+    source = "Carlini et al. 2022, section VI (offline); variance='shrunk': Brännvall 2026 (BaVarIA), Smyth 2004, section 6.2"
+
+    variance: str = choice_field("shrunk", ("shrunk", "fixed", "each"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        enough = self.num_shadows > 1 or self.variance == "fixed"
+        require(enough, self, "num_shadows", "2 or more, or 1 with variance='fixed'")
+
+    def choose(self, records: ShadowedRecords) -> dict[str, float]:
+        """The prior over a record's mean and variance, as the arguments of ``GaussianRule``."""
+        if self.variance == "shrunk":
+            return estimate_prior(records.confidences, records.outside)._asdict()
+        spread = pooled_variance(records.confidences, records.outside)
+        return {
+            "mean": 0.0,
+            "mean_weight": 0.0,
+            "variance": spread,
+            "variance_weight": SURE if self.variance == "fixed" else 0.0,
+        }
+
+    def held_out_scores(
+        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
+    ) -> Tensor:
+        """Scores (N,) by the same rule as of a client's records."""
+        scores: Tensor = GaussianRule(**choices)(own, references, outside)
+        return scores
+
+    def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> GaussianRule:
+        """The same rule for every client."""
+        return GaussianRule(**choices)
+
+
+@dataclass(frozen=True, repr=False)
+class RMIA(LikelihoodAttack):
+    """Score a record by the share of population records that it dominates in a pairwise likelihood ratio.
+
+    Pr(x | model) is the probability of the true class, Pr(x) its mean over models with and without x. The offline attack has models
+    without x alone, and approximates Pr(x | models with x) by a Pr(x | models without x) + 1 - a. Population records are the
+    auxiliary records, each judged by the shadow models that were trained without it. Ties between records are broken by the
+    record's own ratio.
+
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+
+    Attributes:
+        correction: a, from 0 to 1. -1: of 0, 0.1, ... 1 the one with the highest mean AUC over the shadow models, each attacked
+            with the others as references; a single shadow model takes ``USUAL_CORRECTION``.
+        gamma: Factor by which a record must dominate a population record.
+    """
+
+    source = "Zarifzadeh, Liu, Shokri 2024, section 3 and offline RMIA"
+
+    correction: float = checked_field(
+        -1.0, lambda value: is_number(value) and (value == -1 or 0 <= value <= 1), "-1, or a number from 0 to 1"
+    )
+    gamma: float = scale_field(2.0)
+
+    def choose(self, records: ShadowedRecords) -> dict[str, float]:
+        """The value of a."""
+        held_out = records.held_out()
+        if self.correction != -1 or not held_out:
+            return {"correction": USUAL_CORRECTION if self.correction == -1 else self.correction}
+
+        def mean_area(correction: float) -> float:
+            areas = []
+            for own, references, outside, members in held_out:
+                ratios = log_ratio(own, references, correction, outside)
+                areas.append(area(ratios[members], ratios[~members]))
+            return sum(areas) / len(areas)
+
+        return {"correction": max(CORRECTIONS, key=mean_area)}
+
+    def held_out_scores(
+        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
+    ) -> Tensor:
+        """Ratios (N,), which order the records of one model as the shares of dominated records do."""
+        return log_ratio(own, references, choices["correction"], outside)
+
+    def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> PairwiseRule:
+        """The rule with the ratios of population records under the client's model."""
+        usable, correction = records.outside.any(0), choices["correction"]
+        own = records.confidences_under(model)[usable]
+        ratios = log_ratio(own, records.confidences[:, usable], correction, records.outside[:, usable])
+        return PairwiseRule(ratios, correction, self.gamma)

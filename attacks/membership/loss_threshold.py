@@ -212,25 +212,30 @@ class Membership:
         )
 
 
+class MembershipAttack(Attack[ClientUpdate, Membership]):
+    """Base of attacks on membership that make a test from one update."""
+
+    observes = TrainingUpdate
+    infers_membership = True
+
+    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
+        """The failed test, which scores no record."""
+        return Membership(None, failure=reason)
+
+
 @dataclass(frozen=True, repr=False)
-class LossThreshold(Attack[ClientUpdate, Membership]):
+class LossThreshold(MembershipAttack):
     """Score a record's membership by its negative cross-entropy under the client's model: members tend to have a low loss.
 
     The paper's adversary decides by a fixed threshold; here the scores give a ROC curve over all thresholds.
     """
 
-    observes = TrainingUpdate
-    infers_membership = True
     source = "Yeom et al. 2018, Adversary 2"
     threat = "global model and one update; true classes of the records in question; no auxiliary data"
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Make the test from the client's own model; deterministic."""
         return Membership(local_model(observation))
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """The failed test, which scores no record."""
-        return Membership(None, failure=reason)
 
 
 def predict(model: nn.Module, images: Tensor) -> Tensor:

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from attacks.base import Attack
 from attacks.local_model import local_model
-from attacks.membership.loss_threshold import Membership
+from attacks.membership.loss_threshold import Membership, MembershipAttack
 from attacks.membership.online_rules import FEWEST_WITH, OnlineTest
 from attacks.membership.shadow_models import members_field
-from attacks.observations import ClientUpdate, TrainingUpdate
+from attacks.observations import ClientUpdate
 from defenses.checks import choice_field, starts_field
 
 
 @dataclass(frozen=True, repr=False)
-class OnlineAttack(Attack[ClientUpdate, Membership]):
+class OnlineAttack(MembershipAttack):
     """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
 
     The papers' attacker holds the candidate record, as the attacker of every test of membership does. Beyond any server goes the
@@ -33,8 +32,6 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
             error names the least number.
     """
 
-    observes = TrainingUpdate
-    infers_membership = True
     threat = (
         "global model, one update, the client's training procedure; the client's other members and exactly the non-members that "
         "are scored, with true classes (an upper bound: no server holds this pool)"
@@ -61,10 +58,6 @@ class OnlineAttack(Attack[ClientUpdate, Membership]):
         online = OnlineTest(self.scoring, self.num_shadows, self.num_members, seed)
         return Membership(local_model(observation), online=online)
 
-    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """The failed test, which scores no record."""
-        return Membership(None, failure=reason)
-
 
 @dataclass(frozen=True, repr=False)
 class OnlineLiRA(OnlineAttack):
@@ -73,10 +66,6 @@ class OnlineLiRA(OnlineAttack):
     The signal is the logit-scaled confidence in the true class. Both likelihoods are Gaussian.
 
     Attributes:
-        num_shadows: Shadow models, trained by each client.
-        num_members: Training records of each; 0: as many as the client's model was trained on, as in the paper. Each record is in
-            two shadow models at least, and outside of two. If the shadow models are too few for that, the attack fails, and its
-            error names the least number.
         variance: "each": means and variances of each record, which needs many shadow models. "fixed": the means of each record, one
             variance for all records with, and one for all without. "shrunk": as of ``LiRA``, with one prior for each of the two
             Gaussians; the likelihoods are those of Student's t.

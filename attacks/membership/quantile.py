@@ -9,13 +9,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge, learned_field
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.local_model import local_model
-from attacks.membership.loss_threshold import Membership, confidence_of, predict
+from attacks.membership.loss_threshold import Membership, MembershipAttack, confidence_of, predict
 from attacks.membership.rules import QuantileRule, gaussian_loss
 from attacks.membership.shadow_models import shown, true_classes
-from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
+from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
 
 FEWEST = 10
@@ -39,7 +39,7 @@ class Population:
 
 
 @dataclass(frozen=True, repr=False)
-class QuantileRegression(Attack[ClientUpdate, Membership]):
+class QuantileRegression(MembershipAttack):
     """Score a record by how unusual its confidence is, among those that the client's model has in non-members like it.
 
     For each update, one small network learns to predict mean and standard deviation of the logit-scaled confidence of the client's
@@ -63,8 +63,6 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
         weight_decay: L2 coefficient of Adam, on all weights.
     """
 
-    observes = TrainingUpdate
-    infers_membership = True
     source = "Bertran et al. 2023, section 3"
     threat = "global model, one update, auxiliary data; true classes of the records in question"
     needs_auxiliary = True
@@ -97,10 +95,6 @@ class QuantileRegression(Attack[ClientUpdate, Membership]):
         confidences = torch.stack([confidence_of(logits, one) for one in labels])
         rule, loss = self._regress(images, labels, confidences, logits.shape[1], generator)
         return Membership(model, None, {"held-out-loss": loss}, quantile=rule)
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """The failed test, which scores no record."""
-        return Membership(None, failure=reason)
 
     def _regress(
         self, images: Tensor, classes: Tensor, confidences: Tensor, num_classes: int, generator: torch.Generator

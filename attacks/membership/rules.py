@@ -1,4 +1,4 @@
-"""Decision rules that compare a record's confidence under the client's model with that under models without the record."""
+"""Decision rules that compare a record's confidence under the client's model with that under models without it, and their prior."""
 
 from __future__ import annotations
 

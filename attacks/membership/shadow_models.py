@@ -10,12 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.base import Attack, Knowledge, learned_field
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.local_model import local_model
-from attacks.membership.loss_threshold import Membership, MembershipNetwork, membership_features, predict
+from attacks.membership.loss_threshold import (
+    Membership,
+    MembershipAttack,
+    MembershipNetwork,
+    membership_features,
+    predict,
+)
 from attacks.normalisation import normalise
-from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
+from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
@@ -100,7 +106,7 @@ def true_classes(knowledge: Knowledge) -> Tensor:
 
 
 @dataclass(frozen=True, repr=False)
-class ShadowModels(Attack[ClientUpdate, Membership]):
+class ShadowModels(MembershipAttack):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
     Each shadow model is trained as by a client, under the same defences, on a random half of the auxiliary data; the rest are its
@@ -122,8 +128,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
             Set by ``fit``; 0.5 means that the network learned nothing.
     """
 
-    observes = TrainingUpdate
-    infers_membership = True
     source = "Shokri et al. 2017, section V"
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
     needs_auxiliary = True
@@ -155,10 +159,6 @@ class ShadowModels(Attack[ClientUpdate, Membership]):
         """Make the test from the client's own model and the network; deterministic after ``fit``."""
         diagnostics = {} if self.shadow_auc is None else {"shadow-auc": self.shadow_auc}
         return Membership(local_model(observation), self.learned, diagnostics)
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Membership:
-        """The failed test, which scores no record."""
-        return Membership(None, failure=reason)
 
     def _train(self, shadows: Sequence[Tensor], generator: torch.Generator) -> MembershipNetwork:
         """A network trained on the features of some shadow models, each (2 M, F), members first."""

@@ -12,8 +12,7 @@ from attacks.descent import StepRule
 from attacks.guesses import Reconstruction
 from attacks.image_measures import squared_total_variation
 from attacks.normalisation import denormalise
-from attacks.queries.base import Query, QueryAttack
-from attacks.queries.inversion import Inversion, answers, faint_noise
+from attacks.queries.base import Inversion, Query, QueryAttack, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import choice_field, scale_field, steps_field
 

@@ -1,18 +1,31 @@
-"""Queries as the server observes them, and the base of attacks on queries."""
+"""Queries as the server observes them, the base of attacks on queries, and the search for the images behind one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attacks.base import Attack
+from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
+
+
+START_STD = 0.1
+"""In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
+hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
+SMOOTH_STD, SMOOTH_GRID = 0.3, 4
+"""Likewise, of noise that is drawn at so many points a side and interpolated between: a weak prior leaves of a start what the
+client half does not see, and what is left of smooth noise disturbs an image less."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +67,71 @@ class QueryAttack(Attack[Query, Guess], Generic[Guess]):
         if not all(torch.isfinite(sent).all() for sent in (observation.features, observation.latent)):
             return self.failed(observation, "the query holds NaN or infinite values")
         return super()._attempt(observation, generator)
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """The search for images that ``send`` maps to what was sent, each image for itself.
+
+        argmin_x  mean (send(x) - target)^2 / scale + prior(x)
+
+    Attributes:
+        send: Images (B, C, H, W), in whatever unit is searched in -> what would be sent of them, as ``target``; differentiable.
+        target: (B, ...), what was sent.
+        prior: Images -> (B,), how unlikely each is.
+        scale: Of the error: a number for all images, or one for each, (B,).
+    """
+
+    send: Callable[[Tensor], Tensor]
+    target: Tensor
+    prior: Callable[[Tensor], Tensor]
+    scale: Tensor
+
+    def errors(self, images: Tensor) -> Tensor:
+        """Mean squared error of what would be sent: (B,)."""
+        try:
+            sent = self.send(images)
+        except DefenseError as misfit:
+            raise AttackError(f"the query cannot be attacked: {misfit}") from misfit
+        if sent.shape != self.target.shape:
+            raise AttackError(f"what was sent has shape {tuple(self.target.shape)}, expected {tuple(sent.shape)}")
+        return (sent - self.target).square().flatten(1).mean(1)
+
+    def objective(self, images: Tensor) -> Tensor:
+        """See the class: (B,)."""
+        return self.errors(images) / self.scale + self.prior(images)
+
+    def search(self, start: Tensor, iterations: int, rule: StepRule, spread: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """The images (B, C, H, W) of the lowest objective, and how close they come.
+
+        The numbers are means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``, the variance
+        of what was sent, which is the error that a constant would reach.
+        """
+        found, _ = minimise(self.objective, start, iterations, rule)
+        with torch.no_grad():
+            loss = self.errors(found)
+        return found, {"feature_loss": float(loss.mean()), "relative_loss": float((loss / spread).mean())}
+
+
+def faint_noise(observation: Query, like: Tensor, generator: torch.Generator) -> Tensor:
+    """What is added to a constant image to start from: (B, C, H, W) in units of normalised pixels, as many as ``like`` (B, ...).
+
+    One draw for all images: the start of an image must not depend on how many others there are.
+    """
+    noise = torch.randn(observation.input_shape, generator=generator, dtype=like.dtype) * START_STD
+    return noise.to(like.device).repeat(len(like), 1, 1, 1)
+
+
+def smooth_noise(observation: Query, like: Tensor, generator: torch.Generator) -> Tensor:
+    """As ``faint_noise``, without sharp edges."""
+    channels, *sides = observation.input_shape
+    grid = torch.randn(1, channels, SMOOTH_GRID, SMOOTH_GRID, generator=generator, dtype=like.dtype) * SMOOTH_STD
+    noise = F.interpolate(grid, sides, mode="bilinear", align_corners=True)
+    return noise.to(like.device).repeat(len(like), 1, 1, 1)
+
+
+def answers(observation: Query) -> Tensor:
+    """The classes (B,) that the server half answers with, which its owner knows anyway; on the CPU."""
+    with torch.no_grad():
+        classes: Tensor = observation.server_model(observation.features).argmax(1)
+    return classes.cpu()

@@ -15,8 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import holdout_scores
 from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
-from attacks.queries.base import Query
-from attacks.queries.inversion import answers
+from attacks.queries.base import Query, answers
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 

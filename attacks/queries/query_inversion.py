@@ -11,8 +11,7 @@ from attacks.descent import StepRule
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import channel_statistics
-from attacks.queries.base import Query, QueryAttack
-from attacks.queries.inversion import Inversion, answers, smooth_noise
+from attacks.queries.base import Inversion, Query, QueryAttack, answers, smooth_noise
 from attacks.sender import Sender
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import scale_field, steps_field

@@ -28,6 +28,9 @@ _START: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+MOST_DRAWS = 4096
+
+
 def has_direction(index: int) -> bool:
     """Whether transform ``index`` goes either way, by the sign that is drawn for it."""
     return LIBRARY[index].name in DIRECTED
@@ -73,7 +76,6 @@ def _unsharpen(images: Tensor, change: float) -> Tensor:
 
 Steps = tuple[tuple[int, int], ...]
 """What one draw of ATS does: (index of the transform, sign), from left to right."""
-MOST_DRAWS = 4096
 
 
 class Draw(NamedTuple):

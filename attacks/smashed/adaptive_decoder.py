@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Pool, mean_of_transmissions, tells_slots
-from attacks.smashed.feature_averaging import FeatureAveraging
+from attacks.smashed.tokens.decoder import FeatureAveraging
 from defenses.checks import choice_field
 
 POOLINGS = ("set", "concat")

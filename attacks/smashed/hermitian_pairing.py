@@ -29,6 +29,9 @@ LEAST = -200.0
 """Log-probabilities count no less."""
 
 
+READERS = ("network", "statistics")
+
+
 @dataclass(frozen=True)
 class SpectralStatistics:
     """A multivariate t distribution of the received patches of each position, after division by an image's median energy.
@@ -94,9 +97,6 @@ def scaled(features: Tensor) -> Tensor:
 
 def _regular(matrix: Tensor) -> Tensor:
     return matrix + RIDGE * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-
-
-READERS = ("network", "statistics")
 
 
 def pairing_costs(tokens: Tensor, patch: int) -> Tensor:

@@ -26,6 +26,10 @@ START_STD = 0.5
 """Of a random candidate around the prior, in units of pixels from -1 to 1."""
 
 
+FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
+"""Weight of the class means in the images' least squares, against the encodings: first, last, and from iteration to iteration."""
+
+
 class MagnitudeSystem:
     """Absolute values A (M, D) of mixtures of N images X (N, D) in [-1, 1] by weights W (M, N).
 
@@ -123,8 +127,6 @@ def signs_of(values: Tensor) -> Tensor:
     return torch.where(values < 0, -1.0, 1.0).to(values)
 
 
-FIRST_PRIOR, LAST_PRIOR, SHRINK = 10.0, 1e-4, 0.85
-"""Weight of the class means in the images' least squares, against the encodings: first, last, and from iteration to iteration."""
 POLISH_FROM, POLISH_EVERY = 1 / 6, 10
 """Share of the iterations behind which signs are searched for, too, and how often."""
 

@@ -19,6 +19,20 @@ from defenses.base import DefenseError
 NUM_LEVELS = 10
 
 
+_TABLE = (
+    "invert 7 .1, contrast 6 .2, rotate 2 .7, translateX 9 .3, sharpness 1 .8,"
+    "sharpness 3 .9, shearY 2 .5, translateY 2 .7, autocontrast 5 .5, equalize 2 .9,"
+    "shearY 5 .2, posterize 5 .3, color 3 .4, brightness 5 .6, sharpness 9 .3,"
+    "brightness 9 .7, equalize 5 .6, equalize 1 .5, contrast 7 .6, sharpness 5 .6,"
+    "color 5 .7, translateX 5 .5, equalize 7 .3, autocontrast 8 .4, translateY 3 .4,"
+    "sharpness 6 .2, brightness 6 .9, color 8 .2, solarize 0 .5, invert 0 0,"
+    "equalize 0 .2, autocontrast 0 .6, equalize 8 .2, equalize 4 .6, color 5 .9,"
+    "equalize 5 .6, autocontrast 4 .8, solarize 4 .2, brightness 3 .1, color 0 .7,"
+    "solarize 1 .4, autocontrast 0 .9, translateY 3 .9, translateY 4 .7, autocontrast 1 .9,"
+    "solarize 1 .8, equalize 5 .8, invert 1 .1, translateY 3 .7, autocontrast 1 .9"
+)
+
+
 class Transform(NamedTuple):
     """One entry of the library.
 
@@ -34,18 +48,6 @@ class Transform(NamedTuple):
 
 
 # Table 5 of the paper; probabilities from the authors' list, whose entry 43 has level 3 instead of 4.
-_TABLE = (
-    "invert 7 .1, contrast 6 .2, rotate 2 .7, translateX 9 .3, sharpness 1 .8,"
-    "sharpness 3 .9, shearY 2 .5, translateY 2 .7, autocontrast 5 .5, equalize 2 .9,"
-    "shearY 5 .2, posterize 5 .3, color 3 .4, brightness 5 .6, sharpness 9 .3,"
-    "brightness 9 .7, equalize 5 .6, equalize 1 .5, contrast 7 .6, sharpness 5 .6,"
-    "color 5 .7, translateX 5 .5, equalize 7 .3, autocontrast 8 .4, translateY 3 .4,"
-    "sharpness 6 .2, brightness 6 .9, color 8 .2, solarize 0 .5, invert 0 0,"
-    "equalize 0 .2, autocontrast 0 .6, equalize 8 .2, equalize 4 .6, color 5 .9,"
-    "equalize 5 .6, autocontrast 4 .8, solarize 4 .2, brightness 3 .1, color 0 .7,"
-    "solarize 1 .4, autocontrast 0 .9, translateY 3 .9, translateY 4 .7, autocontrast 1 .9,"
-    "solarize 1 .8, equalize 5 .8, invert 1 .1, translateY 3 .7, autocontrast 1 .9"
-)
 _ENTRIES = (entry.split() for entry in _TABLE.split(","))
 LIBRARY = tuple(Transform(name, int(level), float(probability)) for name, level, probability in _ENTRIES)
 

@@ -22,24 +22,22 @@ from defenses.checks import (
     whole_field,
 )
 from defenses.images.vfe import pair_count
-from defenses.images.visual_mixer_bounds import (
-    ESTIMATORS,
-    public_probability,
-    shuffled_vfe,
-    window_lower_bound,
-    window_upper_bound,
-)
 from defenses.images.visual_mixer_windows import (
     DENSITIES,
+    ESTIMATORS,
     FIRST_REGIONS,
     Level,
     log10_keys,
     mixing_windows,
     partition,
     power_of_two,
+    public_probability,
+    shuffled_vfe,
     total_vfe,
+    window_lower_bound,
     window_sides,
     window_sizes,
+    window_upper_bound,
     windows_in_words,
 )
 
@@ -81,7 +79,7 @@ class VisualMixer(InputDefense):
         vfe_margin: How far that mean must lie over the target, in standard deviations of a single window's VFE.
         max_change: d, the tolerated change of a model's output in standard deviations of a weight, for "auto".
         confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
-        estimator: How the change of a window of 3 is estimated, for "auto"; see ``visual_mixer_bounds.within_probability``.
+        estimator: How the change of a window of 3 is estimated, for "auto"; see ``within_probability``.
         reshuffle: Shuffle an image anew at every use, and not once for all; see ``PassAveraging`` for what that gives away.
         strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
     """

@@ -1,4 +1,4 @@
-"""Delta masks: the parts of a public image that a server half does not need, and that an adversary may.
+"""Delta masks: the parts of a public image that a server half does not need, and that an adversary may, found by Grad-CAM.
 
 Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algorithms 1 and 2.
 """
@@ -22,6 +22,10 @@ from defenses.module_calls import calls_of
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 LEAST_SIDE = 7
 """Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
+
+
+DELTAS = ("min", "max")
+FILLS = ("blur", "black")
 
 
 def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module) -> Tensor:
@@ -95,8 +99,6 @@ def _largest(logits: Tensor) -> Tensor:
     return logits.gather(1, logits.argmax(1, keepdim=True))
 
 
-DELTAS = ("min", "max")
-FILLS = ("blur", "black")
 MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
 """Rule for hot pixels -> its threshold for the paper's "delta threshold intensity 99 %"; see ``is_hot``."""
 

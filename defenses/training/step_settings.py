@@ -1,4 +1,4 @@
-"""What each step of DP-SGD has and records: its noise, its clipping norm, and its entry in the account."""
+"""What each step of DP-SGD has and records: its Poisson sample, noise, clipping norm, and entry in the account."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from attacks.metrics.training import (
     TEST_AUC,
     TEST_LOSS,
 )
-from attacks.scoring.confusion import macro_mcc, micro_mcc
-from attacks.scoring.objective import objective_of
+from attacks.scoring.objective import macro_mcc, micro_mcc, objective_of
 from attacks.sender import smash
 from clients.data.card import DataCard
 from clients.models.split.halves import EdgeHalf, RawPatches

@@ -30,6 +30,10 @@ LARGE_IMAGE = 3 * 512 * 512
 """Values of an image from which on only its shapes are passed on: the meta device takes seconds to load, but holds no memory."""
 
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's malloc.h."""
+
+
 def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
     """Estimate the bytes that one trial of so many float32 images holds at once, within a small factor.
 
@@ -94,10 +98,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         for parameter, value in ((M_MMAP_THRESHOLD, 2**30), (M_TRIM_THRESHOLD, 2**31 - 1)):
             mallopt(parameter, value)
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's malloc.h."""
 
 
 def in_chunks(run: Callable[[Sequence[Trial]], End], trials: Sequence[Trial], chunk: int) -> list[End]:

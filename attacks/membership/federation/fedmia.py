@@ -1,4 +1,4 @@
-"""Membership inference with the other clients' updates in place of shadow models (FedMIA)."""
+"""Membership inference from several rounds: FedMIA, with other clients' updates in place of shadow models, and its baselines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from attacks.membership.federation.base import FederationAttack
-from attacks.membership.federation.round_signals import RoundsTest
+from attacks.membership.federation.round_signals import COSINE, RoundsTest
 from attacks.observations import UpdateHistory
 from defenses.checks import choice_field, starts_field
 
@@ -24,7 +24,6 @@ class FedMIA(FederationAttack):
     signals none lies so far above.
 
     Attributes:
-        most_rounds: Most rounds that the test holds, the last and others that are evenly spread before it.
         signal: "cosine": between the record's gradient at the global model and the client's update (FedMIA-II). "loss": minus the
             loss under the client's model (FedMIA-I).
         most_others: Most other clients of a round that the test holds.
@@ -41,3 +40,52 @@ class FedMIA(FederationAttack):
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
         """Make the test from all clients' updates; deterministic."""
         return self.made(observation, self.signal, most_others=self.most_others)
+
+
+@dataclass(frozen=True, repr=False)
+class GradientAlignment(FederationAttack):
+    """Score a record by the cosine of its gradient at the global model and the client's update, on average over the rounds.
+
+    The update sums gradients of members. Gradients of different records of a large model are nearly orthogonal, so that a member's
+    gradient has a larger product with the update than a non-member's.
+    """
+
+    source = "Zhu et al. 2025 (baseline Avg-Cosine), after Li, Li, Ribeiro 2023, who compare squared lengths"
+    threat = "global models and the client's updates, of one round or more; true classes of the records in question"
+
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
+        """Make the test from the client's updates; deterministic."""
+        return self.made(observation, COSINE)
+
+
+@dataclass(frozen=True, repr=False)
+class LossTrajectory(FederationAttack):
+    """Score a record by its losses under the models of several rounds, of which a member's fall and stay low.
+
+    The server of a federation has the trajectory itself. The attack of Liu et al. 2022 has only the final model. It approximates
+    the trajectory by distillation, and learns from shadow models how members' trajectories look. Here nothing is learned: the
+    score is a mean over the rounds.
+
+    The signal "drop" is not the calibration of Watson et al. 2022. Their reference models never saw the record. The global model,
+    which is the reference here, holds what this client and others sent in earlier rounds. A member's drop is therefore small once
+    the global model has learned the record.
+
+    Attributes:
+        signal: "drop": how much the client's training of the round lowers the loss, from the global model to the client's, so that
+            records that are easy for every model gain nothing. "loss": minus the loss under the client's model ("Loss-Series").
+    """
+
+    source = (
+        "Zhu et al. 2025 (baseline Loss-Series); drop: after the idea of Watson et al. 2022, section 3; trajectory: "
+        "Liu et al. 2022"
+    )
+    threat = "global models and the client's updates over the rounds; true classes of the records in question"
+
+    least_rounds = 2
+
+    most_rounds: int = starts_field(10, 2)
+    signal: str = choice_field("drop", ("drop", "loss"))
+
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
+        """Make the test from the client's updates; deterministic. One round is no trajectory."""
+        return self.made(observation, self.signal)

@@ -25,6 +25,14 @@ MOST_VALUES = 2**20
 """Values of gradients of single records that are held at once: 4 MiB, which stay in a processor's cache."""
 
 
+PART = "rounds"
+"""First part of the names of a sent test's tensors; no name of another test begins so."""
+LEAST_VARIANCE = 1e-8
+"""Added to the variance of the other clients' signals, as in the authors' code."""
+OUTLYING = 3
+"""Standard deviations above the mean of the other clients' signals from which one of them is an outlier, as in that code."""
+
+
 @dataclass(frozen=True)
 class ObservedRound:
     """One round as the server saw it.
@@ -140,12 +148,6 @@ def names_of_updates(model: nn.Module) -> tuple[set[str], set[str]]:
     return {name for name, _ in model.named_parameters()}, set(shared_tensors(model))
 
 
-PART = "rounds"
-"""First part of the names of a sent test's tensors; no name of another test begins so."""
-LEAST_VARIANCE = 1e-8
-"""Added to the variance of the other clients' signals, as in the authors' code."""
-OUTLYING = 3
-"""Standard deviations above the mean of the other clients' signals from which one of them is an outlier, as in that code."""
 FEWEST_WITH_OUTLIERS = OUTLYING**2 + 2
 """Signals: of fewer none lies further from their mean than ``OUTLYING`` of their standard deviations."""
 

@@ -1,4 +1,4 @@
-"""The black-box attack of the patch-shuffling paper: a transformer that maps smashed data to images."""
+"""The black-box attack of the patch-shuffling paper: a transformer that maps smashed data, or means of them, to images."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attacks.descent import step_down
 from attacks.networks.decoder import DecoderNetwork, Layout
 from attacks.sender import Sender
-from attacks.smashed.decoder_training import DecoderAttack, Draw, tells_slots
-from defenses.checks import MOST_DEPTH, require, whole_field
+from attacks.smashed.decoder_training import (
+    DecoderAttack,
+    Draw,
+    Pool,
+    independent_transmissions,
+    mean_of_transmissions,
+    tells_slots,
+)
+from defenses.checks import MOST_DEPTH, examples_field, flag_field, require, whole_field
 
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
+
+
+GROUPS_AT_ONCE = 8
+"""Groups of images whose transmissions are held in memory together; also those that are sent together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,3 +76,46 @@ class TokenDecoder(DecoderAttack):
     def _rate(self, step: int) -> float:
         progress = max(step - WARM_UP, 0) / max(self.iterations - WARM_UP, 1)
         return min((step + 1) / WARM_UP, (1 + math.cos(math.pi * progress)) / 2)
+
+
+@dataclass(frozen=True, repr=False)
+class FeatureAveraging(TokenDecoder):
+    """Average R transmissions of the same images to reduce noise, and decode the mean by a transformer trained on such means.
+
+    Averaging reduces independent noise of standard deviation s to s / sqrt(R). The server also sends auxiliary images R times, once
+    before the training, so that the decoder learns the remaining noise. The attack is useless against shuffles: means of shuffled
+    tokens are all alike.
+
+    Attributes:
+        transmissions: Largest R; the attack uses, and trains on, as many as the run makes.
+        num_images: Most auxiliary images to send R times each for the training.
+    """
+
+    source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, adaptive attack on GN (60 rounds)"
+    threat = (
+        "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
+        "images like the clients'"
+    )
+    quick = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
+
+    iterations: int = 400
+    transmissions: int = examples_field(60)
+    num_images: int = examples_field(1000, 2)
+    beyond_run: bool = flag_field(False)
+
+    def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
+        """The mean."""
+        return mean_of_transmissions
+
+    def draws(self, sender: Sender, images: Tensor, pool: Pool, generator: torch.Generator) -> Draw:
+        """Pairs from a store of pooled transmissions, made once: sending R times at every step would be R times the price."""
+        images = images[: self.num_images]
+        parts = images.tensor_split(-(-len(images) // (GROUPS_AT_ONCE * self.batch_size // 2)))
+        times, size = self.transmissions, self.batch_size
+        inputs = torch.cat([pool(independent_transmissions(sender, part, times, size, generator)) for part in parts])
+
+        def draw() -> tuple[Tensor, Tensor]:
+            rows = torch.randperm(len(images), generator=generator)[:size].to(images.device)
+            return inputs[rows], images[rows]
+
+        return draw

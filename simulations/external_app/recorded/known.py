@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import Attack, AttackError, ClientUpdate, Knowledge
-from attacks.gradient.learning_rate import exact_learning_rate
+from attacks.gradient.labels import exact_learning_rate
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from attacks.base import Knowledge
-from attacks.gan.class_gan import ClassGAN
 from attacks.gan.multitask_gan import MultitaskGAN
+from attacks.gan.representative_attack import ClassGAN
 from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory

@@ -8,8 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attacks.gradient.labels import LabelInference, infer_labels, infer_observed_labels, last_linear
-from attacks.gradient.learning_rate import estimate_learning_rate, exact_learning_rate
+from attacks.gradient.labels import (
+    LabelInference,
+    estimate_learning_rate,
+    exact_learning_rate,
+    infer_labels,
+    infer_observed_labels,
+    last_linear,
+)
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate
 from tests.attacks.gradient.clients import normalised

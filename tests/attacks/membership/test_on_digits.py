@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from attacks import LiRA, LossThreshold, OnlineLiRA, OnlineRMIA, QuantileRegression, ShadowModels
 from attacks.base import Knowledge
+from attacks.membership.likelihood import CORRECTIONS, RMIA
 from attacks.membership.loss_threshold import ONLINE, Membership
-from attacks.membership.rmia import CORRECTIONS, RMIA
 from attacks.observations import AttackError, ClientUpdate
 from attacks.scoring.roc import auc
 from defenses.base import Batch

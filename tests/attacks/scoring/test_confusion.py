@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from attacks.scoring.confusion import accuracy, macro_mcc, matthews, micro_mcc, share_of_labels
-from attacks.scoring.objective import MANY_LABELS, ONE_CLASS, objective_of
+from attacks.scoring.objective import (
+    MANY_LABELS,
+    ONE_CLASS,
+    accuracy,
+    macro_mcc,
+    matthews,
+    micro_mcc,
+    objective_of,
+    share_of_labels,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 COUNTS = st.integers(0, 12)

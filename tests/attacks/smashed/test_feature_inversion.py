@@ -9,12 +9,11 @@ import torch
 from attacks.image_measures import mse, psnr
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
-from attacks.smashed.base import EdgeStep
+from attacks.smashed.base import EdgeStep, ServerPrediction
 from attacks.smashed.block_inversion import decoded, doubled, fixed_point
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion
 from attacks.smashed.feature_inversion import AssumedSender, FeatureInversion
 from attacks.smashed.hermitian_pairing import HermitianPairing, pair_slots, pairing_costs, place_pairs
-from attacks.smashed.server_prediction import ServerPrediction
 from attacks.smashed.tokens.positions import from_patches, patch_embedding, to_patches
 from clients.models.split.split_models import SplitShape, build_split_model
 from defenses.pipeline import Pipeline

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from defenses.images.vfe import vfe_normalised
-from defenses.images.visual_mixer_bounds import (
+from defenses.images.visual_mixer_windows import (
     output_change,
     public_probability,
     shuffled_vfe_variance,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.smashed.feature_averaging import FeatureAveraging
+from attacks.smashed.tokens.decoder import FeatureAveraging
 from clients.split.plan import SplitPasses
 from clients.task.task import Task
 from clients.wire.records import tensors_of

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import binomtest
 from torch.nn import functional as F
 
-from attacks.scoring.confusion import macro_mcc, micro_mcc
+from attacks.scoring.objective import macro_mcc, micro_mcc
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment

@@ -12,8 +12,13 @@ from torch.func import functional_call, grad, vmap
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
-from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
-from attacks.gradient.trial_gradients.kinks import RecordKinks, ReplayKinks
+from attacks.gradient.trial_gradients.finite_difference import (
+    DifferencedMatching,
+    RecordKinks,
+    ReplayKinks,
+    agrees,
+    full_precision,
+)
 from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.image_measures import total_variation
