@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.observations import AttackError
+from defenses.base import Numbers, Shape
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,11 @@ class Reconstruction:
 
     images: Tensor
     labels: Tensor
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
 
     @classmethod
-    def grey(
-        cls, count: int, shape: tuple[int, ...], failure: str, diagnostics: dict[str, float] | None = None
-    ) -> Reconstruction:
+    def grey(cls, count: int, shape: Shape, failure: str, diagnostics: Numbers | None = None) -> Reconstruction:
         """Make the failed guess of ``count`` images of ``shape`` (C, H, W)."""
         count = max(count, 0)
         return cls(torch.full((count, *shape), 0.5), torch.full((count,), -1), diagnostics or {}, failure)
@@ -49,7 +48,7 @@ class Labels:
     """
 
     classes: Tensor
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
 
 
@@ -64,7 +63,7 @@ class Cells:
 
     categories: Tensor
     embeddings: Tensor
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
 
 
@@ -77,7 +76,7 @@ class Attributes:
     """
 
     logits: Tensor
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
 
     @property
@@ -97,5 +96,5 @@ class Representatives:
 
     images: Tensor
     classes: Tensor
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from defenses.base import Numbers
+
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5
 MS_SSIM_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
@@ -28,7 +30,7 @@ def mean_psnr(guess: Tensor, truth: Tensor) -> float:
     return float(psnr(guess, truth).clamp(max=100).mean())
 
 
-def holdout_scores(guess: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+def holdout_scores(guess: Tensor, truth: Tensor, learned_from: Tensor) -> Numbers:
     """Mean PSNR on images that were held out, and that of guessing the mean of the others."""
     return {
         "holdout_psnr": mean_psnr(guess, truth),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
+from defenses.base import Tensors
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -38,7 +39,7 @@ def local_model(observation: ClientUpdate) -> nn.Module:
     )
 
 
-def shared_tensors(model: nn.Module) -> dict[str, Tensor]:
+def shared_tensors(model: nn.Module) -> Tensors:
     """What clients and server exchange: parameters and floating-point buffers, by name, detached.
 
     Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged.

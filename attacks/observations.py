@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from defenses.base import Update
+from defenses.base import ImageShape, Update
 
 
 class AttackError(ValueError):
@@ -65,7 +65,7 @@ class ClientUpdate:
 
     model: nn.Module
     update: Update
-    input_shape: tuple[int, int, int]
+    input_shape: ImageShape
     mean: tuple[float, ...]
     std: tuple[float, ...]
     num_examples: int

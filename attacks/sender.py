@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.normalisation import Normalisation, normalise
-from defenses.base import Batch
+from defenses.base import Batch, Shape
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 
@@ -30,7 +30,7 @@ class ClientHalf(Protocol):
         """Normalised images (B, C, H, W) -> tokens (B, N, D), row by row."""
 
     @property
-    def cardinalities(self) -> tuple[int, ...]:
+    def cardinalities(self) -> Shape:
         """Categories of each column, where it looks up rows of a table; else empty."""
 
     @property

@@ -16,6 +16,11 @@ from torch.utils.data import DataLoader
 
 from defenses.checks import check_fields
 
+Numbers = dict[str, float]
+"""Numbers by name, such as an attack's diagnostics, or a privacy budget."""
+Shape = tuple[int, ...]
+ImageShape = tuple[int, int, int]
+"""(C, H, W) of one image."""
 Tensors = dict[str, Tensor]
 """Tensors by name, such as the weights of a model."""
 Update = Tensors
@@ -162,7 +167,7 @@ class InputDefense(Defense):
         """Return a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError
 
-    def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
+    def totals(self, images: Tensor, protected: Tensor) -> Numbers:
         """Statistics of the protection of images (B, C, H, W), summed over the images, for the client's report; {} by default.
 
         Statistics are sums, not means, so that they can be added over batches and clients.
@@ -207,7 +212,7 @@ class TrainingDefense(Defense):
         """
         return model
 
-    def check_model(self, model: nn.Module, input_shape: tuple[int, ...] | None = None) -> None:
+    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
         """Refuse a model that the defence cannot protect, before the run starts; most defences accept any model.
 
         Args:
@@ -230,11 +235,11 @@ class TrainingDefense(Defense):
         """Number of examples that a client reports if the guarantee hides the true number; None: the true number."""
         return None
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """Total privacy budget ("epsilon", "delta") of the steps recorded in training states; empty without a guarantee."""
         return {}
 
-    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its finite epsilon of the steps recorded in training states; empty without accountants."""
         return {}
 
@@ -287,14 +292,14 @@ class SmashedDefense(Defense):
         """
         return self
 
-    def privacy(self, releases: int) -> dict[str, float]:
+    def privacy(self, releases: int) -> Numbers:
         """Privacy budget ("epsilon", "delta") of sending one example's tokens ``releases`` times; empty without a guarantee.
 
         The budget covers no update of the client half, so that a run refuses to train the client half with such a defence.
         """
         return {}
 
-    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> Numbers:
         """Metrics of the number of orders that a shuffle of such a batch hides; empty without shuffling."""
         return {}
 
@@ -355,6 +360,6 @@ class UpdateDefense(Defense):
         """The training state after the release of one more protected update; a copy without an account."""
         return dict(state)
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """Total privacy budget ("epsilon", "delta") of the releases recorded in training states; empty without a guarantee."""
         return {}

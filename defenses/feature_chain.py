@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from defenses.base import Defense, DefenseError, SmashedDefense
+from defenses.base import Defense, DefenseError, Shape, SmashedDefense, Tensors
 from defenses.fitting import FitContext, FittedDefense, version_of
 from defenses.random_draws import Key, generator_for
 
@@ -141,7 +141,7 @@ class FeatureChain:
         return self._fitted_stages[-1].path_axis if self._fitted_stages else ""
 
     @property
-    def path_positions(self) -> tuple[int, ...]:
+    def path_positions(self) -> Shape:
         """Positions on ``path_axis`` of the states of ``path``, ascending."""
         return self._fitted_stages[-1].path_positions if self._fitted_stages else ()
 
@@ -179,7 +179,7 @@ class FeatureChain:
     def _with(self, index: int, stage: Defense) -> Self:
         return type(self)((*self.defenses[:index], stage, *self.defenses[index + 1 :]))
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Tensors:
         """Tensors of all fitted stages, under "<number of the stage>.<name>"; see ``FittedDefense.state``."""
         learned = [(i, d.state()) for i, d in self._stages(FittedDefense)]
         return {f"{index}.{name}": tensor for index, tensors in learned for name, tensor in tensors.items()}
@@ -199,13 +199,13 @@ class FeatureChain:
             raise DefenseError(f"{self}: tensors {sorted(given)} belong to no stage that is fitted")
         return type(self)(tuple(stages))
 
-    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+    def latent_shape(self, channels: int, height: int, width: int) -> Shape:
         """Shape of the sent tensor for one image with features (C, H, W); no fit needed.
 
         Raises:
             DefenseError: When a stage cannot restore such features, with the reason.
         """
-        shape: tuple[int, ...] = (channels, height, width)
+        shape: Shape = (channels, height, width)
         for defense in self._fitted_stages:
             if len(shape) != 3:
                 raise DefenseError(

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, SmashedDefense
+from defenses.base import DefenseError, Shape, SmashedDefense, Tensors
 
 MOST_KEPT = 2**30
 """Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""
@@ -127,7 +127,7 @@ class FittedDefense(SmashedDefense):
         raise NotImplementedError
 
     @property
-    def path_positions(self) -> tuple[int, ...]:
+    def path_positions(self) -> Shape:
         """Positions on ``path_axis`` of the states of ``path``, ascending; empty for a fit without a path."""
         return ()
 
@@ -151,7 +151,7 @@ class FittedDefense(SmashedDefense):
         """Restore features from a latent, at the server: (B, *``latent_shape``) -> (B, C, H, W)."""
         raise NotImplementedError
 
-    def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
+    def shapes(self, channels: int, height: int, width: int) -> dict[str, Shape]:
         """Name -> shape of each learned tensor for features (C, H, W).
 
         Raises:
@@ -159,7 +159,7 @@ class FittedDefense(SmashedDefense):
         """
         raise NotImplementedError
 
-    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+    def latent_shape(self, channels: int, height: int, width: int) -> Shape:
         """Shape of the latent of one image with features (C, H, W); no fit needed."""
         raise NotImplementedError
 
@@ -172,7 +172,7 @@ class FittedDefense(SmashedDefense):
         """Whether the defence has its tensors."""
         return self._learned is not None
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Tensors:
         """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
         return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
 
@@ -195,7 +195,7 @@ class FittedDefense(SmashedDefense):
             raise DefenseError(
                 f"{self}: tensor {SHAPE!r} is {shape}; allowed: (C, H, W) of the features, int64, each >= 1"
             )
-        expected: dict[str, tuple[int, ...]] = {SHAPE: (3,), **self.shapes(*shape.tolist())}
+        expected: dict[str, Shape] = {SHAPE: (3,), **self.shapes(*shape.tolist())}
         if missing := sorted(set(expected) ^ set(learned)):
             raise DefenseError(f"{self}: tensors {missing} are missing or unknown; allowed: {sorted(expected)}")
         for name, tensor in learned.items():
@@ -212,7 +212,7 @@ class FittedDefense(SmashedDefense):
             raise DefenseError(f"{self} is not fitted: call Pipeline.fit(context, key), or with_state with its tensors")
         return self._learned
 
-    def _tensors(self, like: Tensor) -> dict[str, Tensor]:
+    def _tensors(self, like: Tensor) -> Tensors:
         """The learned tensors on the device of ``like``, floating-point ones with its dtype; refuses as ``_kept``."""
         return {
             name: tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)

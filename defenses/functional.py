@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, Update
+from defenses.base import DefenseError, Shape, Update
 
 
 def map_update(function: Callable[[Tensor], Tensor], update: Update) -> Update:
@@ -42,7 +42,7 @@ def laplace_like(tensor: Tensor, scale: float, generator: torch.Generator) -> Te
     return (scale * (first - second)).to(tensor.device, tensor.dtype)
 
 
-def random_signs(shape: torch.Size | tuple[int, ...], generator: torch.Generator) -> Tensor:
+def random_signs(shape: torch.Size | Shape, generator: torch.Generator) -> Tensor:
     """Independent fair signs -1.0 or 1.0, float32 on the CPU."""
     return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
 

@@ -14,6 +14,7 @@ from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,
     InputDefense,
+    Numbers,
     SmashedDefense,
     Training,
     TrainingDefense,
@@ -92,11 +93,11 @@ class Pipeline(FeatureChain):
         """Text of the stages of ``protect_test``; "" where there are none."""
         return " | ".join(repr(d) for _, d in self._stages(InputDefense) if d.at_inference)
 
-    def totals(self, batch: Batch, key: Key) -> dict[str, float]:
+    def totals(self, batch: Batch, key: Key) -> Numbers:
         """Statistics of all input stages on a batch, each on the output of the stages before; see ``InputDefense.totals``."""
         stages: list[tuple[int, InputDefense]] = list(self._stages(InputDefense))
         telling = [at for at, (_, defense) in enumerate(stages) if type(defense).totals is not InputDefense.totals]
-        totals: dict[str, float] = {}
+        totals: Numbers = {}
         for index, defense in stages[: max(telling, default=-1) + 1]:
             protected = defense.protect_batch(batch, generator_for(*key, index))
             for name, number in defense.totals(batch.images, protected.images).items():
@@ -171,17 +172,17 @@ class Pipeline(FeatureChain):
             kept = defense.recorded(kept)
         return kept
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """Privacy budget ("epsilon", "delta") of all steps and releases recorded in training states; empty without a guarantee."""
-        spent: dict[str, float] = {}
+        spent: Numbers = {}
         for defense in self.defenses:
             if isinstance(defense, TrainingDefense | UpdateDefense):
                 spent |= defense.privacy(*states)
         return spent
 
-    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its finite epsilon of all recorded steps; empty for a defence without several accountants."""
-        found: dict[str, float] = {}
+        found: Numbers = {}
         for _, defense in self._stages(TrainingDefense):
             found |= defense.privacy_by_accountant(*states)
         return found

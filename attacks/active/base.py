@@ -17,6 +17,7 @@ from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import ImageShape, Numbers
 
 
 class ManipulatedProbe(ClientUpdate):
@@ -35,7 +36,7 @@ class AgreedModel:
     """
 
     model: nn.Module
-    input_shape: tuple[int, int, int]
+    input_shape: ImageShape
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -94,7 +95,7 @@ class ActiveAttack(SolvingAttack):
         """
 
 
-def called_on_random(model: nn.Module, input_shape: tuple[int, int, int]) -> tuple[Tensor, dict[str, list[Any]]]:
+def called_on_random(model: nn.Module, input_shape: ImageShape) -> tuple[Tensor, dict[str, list[Any]]]:
     """``called`` of a model as a client trains it, for ``random_images``."""
     with torch.no_grad():
         return called(attackable(model, train_mode=True), random_images(input_shape, next(model.parameters())))
@@ -115,7 +116,7 @@ def share_outside(images: Tensor) -> Tensor:
     return ((images < -BEYOND) | (images > 1 + BEYOND)).flatten(1).double().mean(1)
 
 
-def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: dict[str, float]) -> Reconstruction:
+def batch_guess(observation: ClientUpdate, images: Sequence[Tensor], numbers: Numbers) -> Reconstruction:
     """A guess of as many images as the update is of: what was read (C, H, W), the surest first, and grey for the rest.
 
     The classes are inferred, as a multiset.

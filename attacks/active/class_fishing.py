@@ -13,7 +13,7 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import Update
+from defenses.base import ImageShape, Numbers, Update
 from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
 
 MOST_BIAS = 1e6
@@ -80,7 +80,7 @@ class ClassFishing(ActiveAttack):
         overwrite_linear(model, name, weight, bias)
         return model
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         fished = self.fished(observation, numbers)
         guess = InvertingGradients(iterations=self.iterations, restarts=self.restarts)(fished, generator)
@@ -91,7 +91,7 @@ class ClassFishing(ActiveAttack):
         others = torch.full((max(observation.num_examples - len(guess.labels), 0),), -1)
         return replace(found, labels=torch.cat([guess.labels.cpu(), others]))
 
-    def fished(self, observation: ClientUpdate, numbers: dict[str, float]) -> ClientUpdate:
+    def fished(self, observation: ClientUpdate, numbers: Numbers) -> ClientUpdate:
         """The update of the examples of class c alone."""
         if observation.local_steps != 1:
             raise AttackError(
@@ -126,7 +126,7 @@ class ClassFishing(ActiveAttack):
         return spread, shares
 
 
-def head_of(model: nn.Module, input_shape: tuple[int, int, int]) -> str:
+def head_of(model: nn.Module, input_shape: ImageShape) -> str:
     """Name of the linear layer with a bias whose values are the logits."""
     logits, calls = called_on_random(model, input_shape)
     for name, seen in calls.items():

@@ -15,6 +15,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import Numbers
 from defenses.checks import whole_field
 
 MOST_BINS = 10**6
@@ -104,7 +105,7 @@ class ImprintLayer(ActiveAttack):
         overwrite_linear(model, behind, columns)
         return model
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``; nothing is random."""
         assert self.learned is not None
         read = Read.of(observation)

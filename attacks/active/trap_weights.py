@@ -16,6 +16,7 @@ from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import Numbers
 from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
@@ -107,7 +108,7 @@ class TrapWeights(ActiveAttack):
         overwrite_linear(model, layer.name, weight, bias)
         return model
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``; nothing is random."""
         read = Read.of(observation)
         layer = read.on_pixels()
@@ -124,7 +125,7 @@ class TrapWeights(ActiveAttack):
         return batch_guess(observation, list(_surest_first(images, numbers)), numbers)
 
 
-def _surest_first(images: Tensor, numbers: dict[str, float]) -> Tensor:
+def _surest_first(images: Tensor, numbers: Numbers) -> Tensor:
     """Each of the neurons' images (K, C, H, W) once: those that most neurons show first, and of others those within [0, 1]."""
     outside, flat = share_outside(images), images.clamp(-1, 2).flatten(1)
     # Without the matrix-product shortcut, which loses the digits that tell equal images from alike ones.

@@ -15,6 +15,7 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
+from defenses.base import Numbers
 from defenses.checks import choice_field, examples_field, scale_field, steps_field
 
 ARCHITECTURES = ("split", "tuned", "full")
@@ -87,7 +88,7 @@ def sensitive_of(knowledge: Knowledge) -> Tensor:
     return hidden.cpu()
 
 
-def judged(logits: Tensor, truth: Tensor, learned_from: Tensor) -> dict[str, float]:
+def judged(logits: Tensor, truth: Tensor, learned_from: Tensor) -> Numbers:
     """Accuracy on what was held out, and that of answering with the most frequent value among the others."""
     return {
         "holdout_accuracy": float((logits.argmax(1) == truth).float().mean()),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Batch, DefenseError, Update
+from defenses.base import Batch, DefenseError, Numbers, Shape, Update
 
 TINY = 1e-12
 FEWEST = 2 * HOLDOUT
@@ -72,8 +72,8 @@ class UpdateReader:
 
     network: nn.Module
     sketch: UpdateSketch
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
+    shape: Shape
+    diagnostics: Numbers
 
     def __call__(self, update: Update) -> Tensor:
         """What it reads of an update: (1, ...)."""

@@ -22,19 +22,19 @@ from torch import Tensor
 
 from attacks.dp_audit.placed_canaries import TURNING
 from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
-from defenses.base import Update
+from defenses.base import Shape, Tensors, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
 
-SHAPES: Mapping[str, tuple[int, ...]] = {"0.weight": (24, 16), "0.bias": (24,), "2.weight": (8, 24), "2.bias": (8,)}
+SHAPES: Mapping[str, Shape] = {"0.weight": (24, 16), "0.bias": (24,), "2.weight": (8, 24), "2.bias": (8,)}
 """Tensors of the update of a small network: 608 weights. How well a coin is guessed does not depend on their number."""
 NORM = 10.0
 """Length of a canary's update before clipping, in clipping norms: above 1, so that missing clipping shows."""
 
 
-def directions(shapes: Mapping[str, tuple[int, ...]], count: int, generator: torch.Generator) -> dict[str, Tensor]:
+def directions(shapes: Mapping[str, Shape], count: int, generator: torch.Generator) -> Tensors:
     """Random directions of length 1, each as long in every tensor as in the others: name -> (count, weights), float64.
 
     A tensor without noise, or one that is clipped apart from the others, then shows as clearly as any other.
@@ -59,7 +59,7 @@ class PlacedClient:
     turns: bool
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]], seed: int, partition: int) -> PlacedClient:
+    def of(cls, shapes: Mapping[str, Shape], seed: int, partition: int) -> PlacedClient:
         """Draw the direction of a client, of tensors with these names and shapes; ``seed`` is the run's."""
         generator = generator_for("canary client", seed, partition)
         filled = {name: shape for name, shape in shapes.items() if math.prod(shape)}
@@ -96,7 +96,7 @@ Release = Callable[[Update, int, int], Update]
 
 def client_parts(
     release: Release,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, Shape],
     *,
     clients: int,
     rounds: int,

@@ -14,7 +14,7 @@ from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
+from defenses.base import Numbers, Update
 from defenses.module_calls import calls_of
 
 MOST_CLASSES = 1000
@@ -89,14 +89,14 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
         return "B"
 
     def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
-        numbers: dict[str, float] = {}
+        numbers: Numbers = {}
         try:
             return self.solve(observation, generator, numbers)
         except AttackError as error:
             count = min(observation.num_examples, MOST_GREY)
             return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """Recover the images; ``numbers`` receives diagnostics, also before an ``AttackError``."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ def recovered(
     layer: nn.Module,
     inputs: Tensor,
     signals: Tensor,
-    numbers: dict[str, float],
+    numbers: Numbers,
 ) -> Reconstruction:
     """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, ...) of each example.
 

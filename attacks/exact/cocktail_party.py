@@ -16,6 +16,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import ImageShape, Numbers
 from defenses.checks import scale_field, starts_field, steps_field
 
 OF_A_GAUSSIAN = 0.374567207
@@ -142,7 +143,7 @@ class CocktailParty(SolvingAttack):
     relaxation: float = scale_field(0.02, most=1)
     feature_iterations: int = steps_field(600)
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = next((one for one in read.layers if one.sees_pixels), read.first_layer())
@@ -161,7 +162,7 @@ class CocktailParty(SolvingAttack):
         return below.guess(inputs, read, layer, observation, numbers, signals=signals, generator=generator)
 
     def unmixing(
-        self, parts: LowRank, shape: tuple[int, int, int] | None, generator: torch.Generator, numbers: dict[str, float]
+        self, parts: LowRank, shape: ImageShape | None, generator: torch.Generator, numbers: Numbers
     ) -> Tensor:
         """U (R, R): its rows turn the mixtures ``parts.right`` into the sources, up to order and factors.
 

@@ -14,6 +14,7 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
+from defenses.base import Numbers
 from defenses.module_calls import calls_of
 
 
@@ -39,7 +40,7 @@ class FeatureImages:
         read: Read,
         layer: LinearLayer,
         observation: ClientUpdate,
-        numbers: dict[str, float],
+        numbers: Numbers,
         *,
         signals: Tensor | None = None,
         labels: Tensor | None = None,

@@ -14,6 +14,7 @@ from attacks.exact.linear_layer import LayerGradient, Read, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import Numbers
 from defenses.checks import scale_field, steps_field
 
 
@@ -113,7 +114,7 @@ class HeadInversion(SolvingAttack):
     max_samples: int = steps_field(1_000_000)
     max_descents: int = steps_field(5_000)
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer, solver = read.first_layer(), Spear(max_samples=self.max_samples, max_descents=self.max_descents)

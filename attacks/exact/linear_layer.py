@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import Update
+from defenses.base import ImageShape, Update
 from defenses.module_calls import calls_of
 
 GAP = 20.0
@@ -77,7 +77,7 @@ class LowRank:
         return self.left.shape[1]
 
 
-def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> list[LinearLayer]:
+def linear_layers(model: nn.Module, input_shape: ImageShape, like: Tensor) -> list[LinearLayer]:
     """The ``nn.Linear`` layers called once, with one vector (N,) for each example, in the order of the calls.
 
     ``model`` is from ``attackable`` and left as it is; ``like`` has its device and dtype.
@@ -99,7 +99,7 @@ def linear_layers(model: nn.Module, input_shape: tuple[int, int, int], like: Ten
     ]
 
 
-def random_images(input_shape: tuple[int, int, int], like: Tensor) -> Tensor:
+def random_images(input_shape: ImageShape, like: Tensor) -> Tensor:
     """Images (B, C, H, W) with pixels of both signs that distinguish layers; fixed, so that all runs find the same layer."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(PROBES, *input_shape, generator=generator, dtype=like.dtype).to(like.device)

@@ -11,6 +11,7 @@ from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.linear_layer import LinearLayer, LowRank
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.observations import AttackError
+from defenses.base import ImageShape
 
 ROUNDS = 6
 """Times that independent components are sought, as long as directions are missing."""
@@ -45,7 +46,7 @@ class MissingExamples:
     bias: Tensor
     layer: LinearLayer
 
-    def by_components(self, shape: tuple[int, int, int] | None, generator: torch.Generator) -> None:
+    def by_components(self, shape: ImageShape | None, generator: torch.Generator) -> None:
         """Recover missing images of ``shape`` round after round; of other inputs only a single missing one."""
         for _ in range(ROUNDS):
             rest = self._rest()

@@ -18,6 +18,7 @@ from attacks.exact.linear_layer import one_step_gradient, random_images
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
+from defenses.base import ImageShape, Numbers, Shape, Tensors
 from defenses.module_calls import calls_of
 
 BATCH = 2
@@ -52,7 +53,7 @@ class PatchEmbedding:
     pixels: Tensor
     count: int
     width: int
-    output: tuple[int, ...]
+    output: Shape
 
     @property
     def weight(self) -> str:
@@ -76,7 +77,7 @@ class PatchEmbedding:
         return (sums / counts.clamp_min(1))[None, 1:]
 
 
-def patch_embedding(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> PatchEmbedding:
+def patch_embedding(model: nn.Module, input_shape: ImageShape, like: Tensor) -> PatchEmbedding:
     """Find the patch embedding of a model from ``attackable``, which is left as it is; ``like`` has its device and dtype.
 
     A layer counts that sees pixels, patch by patch, and whose outputs have the same gradient as rows of one trained parameter.
@@ -123,9 +124,7 @@ def _with_slopes(model: nn.Module) -> nn.Module:
     return probed
 
 
-def _patches(
-    model: nn.Module, names: Mapping[nn.Module, str], input_shape: tuple[int, int, int], like: Tensor
-) -> dict[str, Tensor]:
+def _patches(model: nn.Module, names: Mapping[nn.Module, str], input_shape: ImageShape, like: Tensor) -> Tensors:
     """Layers that see pixels, and are called once: name -> ``PatchEmbedding.pixels``."""
     count = math.prod(input_shape)
     numbers = 1 + torch.arange(count, device=like.device, dtype=like.dtype)
@@ -215,7 +214,7 @@ class PatchEmbeddingInversion(SolvingAttack):
         "attention, of networks whose tokens are its very inputs; to solve it at the patch projection, and the ridge, are ours"
     )
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         observation.require_one_step()
         model = attackable(observation.model, observation.train_mode)
@@ -243,7 +242,7 @@ class PatchEmbeddingInversion(SolvingAttack):
         )
 
 
-def solved_patches(slopes: Tensor, weight: Tensor, numbers: dict[str, float]) -> Tensor:
+def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:
     """The posterior mean of X (T, P) for slopes^T X = weight + error, with entries of X of mean 0 and variance 1.
 
     Args:

@@ -14,6 +14,7 @@ from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import ImageShape, Numbers
 from defenses.checks import choice_field, steps_field
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
@@ -84,7 +85,7 @@ class Spear(SolvingAttack):
     max_samples: int = steps_field(1_000_000)
     max_descents: int = steps_field(5_000)
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = read.on_pixels()
@@ -99,8 +100,8 @@ class Spear(SolvingAttack):
         layer: LinearLayer,
         num_examples: int,
         generator: torch.Generator,
-        numbers: dict[str, float],
-        shape: tuple[int, int, int] | None = None,
+        numbers: Numbers,
+        shape: ImageShape | None = None,
     ) -> Factors:
         """The layer's inputs and signals, from its gradient.
 
@@ -130,7 +131,7 @@ class Spear(SolvingAttack):
         self,
         directions: SparseDirections,
         missing: MissingExamples,
-        shape: tuple[int, int, int] | None,
+        shape: ImageShape | None,
         generator: torch.Generator,
     ) -> Factors | None:
         """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""

@@ -15,6 +15,7 @@ from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, u
 from attacks.exact.spear import Factors, exchanged, polished, searchable, solved
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
+from defenses.base import Numbers
 from defenses.checks import steps_field
 
 STEPS = 100
@@ -202,7 +203,7 @@ class SpearPlusPlus(SolvingAttack):
 
     max_starts: int = steps_field(8)
 
-    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: dict[str, float]) -> Reconstruction:
+    def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation, several_steps=True)
         layer = read.on_pixels()
@@ -227,7 +228,7 @@ class SpearPlusPlus(SolvingAttack):
         directions: SparseDictionary,
         missing: MissingExamples,
         generator: torch.Generator,
-        numbers: dict[str, float],
+        numbers: Numbers,
     ) -> None:
         """Search until all directions are there, or ``max_starts`` starts in a row have found none."""
         left = self.max_starts

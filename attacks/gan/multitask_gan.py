@@ -20,7 +20,7 @@ from attacks.guesses import Representatives
 from attacks.networks.generator import ImageGenerator
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory
-from defenses.base import Batch
+from defenses.base import Batch, Numbers
 from defenses.checks import scale_field, steps_field
 from defenses.module_calls import calls_of
 
@@ -110,7 +110,7 @@ class MultitaskGAN(RepresentativeAttack):
         generator: torch.Generator,
         own: Tensor | None,
         others: list[Tensor],
-    ) -> dict[str, float]:
+    ) -> Numbers:
         """Plays the game over all rounds, with representatives of this client and of the others, (R, C, H, W) in [0, 1]."""
         last, model = rounds[-1]
         assert self.learned is not None
@@ -179,7 +179,7 @@ class _Game:
         self.optimizers = [
             torch.optim.Adam(part.parameters(), attack.learning_rate, betas=(0.5, 0.999)) for part in (judge, network)
         ]
-        self.losses: dict[str, float] = {}
+        self.losses: Numbers = {}
 
     def step(self, observation: ClientUpdate, received: nn.Module, classes: Tensor, generator: torch.Generator) -> None:
         """One step of the discriminator, then one of the generator on the same noise."""

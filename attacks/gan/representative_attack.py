@@ -19,12 +19,13 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
+from defenses.base import Numbers
 from defenses.checks import MOST_EXAMPLES, MOST_SIDE, examples_field, scale_field, steps_field, whole_field, width_field
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
 
-Training = Callable[[ImageGenerator, Rounds, int, torch.Generator], dict[str, float]]
+Training = Callable[[ImageGenerator, Rounds, int, torch.Generator], Numbers]
 """(network, rounds, number of classes, randomness) -> diagnostics; trains the network in place."""
 
 
@@ -104,7 +105,7 @@ def _classes_of(observation: ClientUpdate) -> int:
 @torch.no_grad()
 def _draw(
     network: ImageGenerator, classes: Tensor, judge: tuple[ClientUpdate, nn.Module], generator: torch.Generator
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, Numbers]:
     """Images of a trained generator, (N, C, H, W) in [0, 1] on the CPU, and what a client's model thinks of them."""
     observation, model = judge
     images = network.eval().draw(classes, generator)
@@ -148,9 +149,7 @@ class ClassGAN(RepresentativeAttack):
         """Draw ``images_per_class`` images of every class."""
         return self._represent(observation, generator, self._train)
 
-    def _train(
-        self, network: ImageGenerator, rounds: Rounds, count: int, generator: torch.Generator
-    ) -> dict[str, float]:
+    def _train(self, network: ImageGenerator, rounds: Rounds, count: int, generator: torch.Generator) -> Numbers:
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
         for step in range(self.iterations):
             observation, judge = rounds[step * len(rounds) // self.iterations]

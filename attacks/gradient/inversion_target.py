@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
+from defenses.base import Numbers, Update
 
 MOST_AVERAGED_STEPS = 16
 """Most local steps whose running averages are matched without unrolling the steps."""
@@ -62,7 +62,7 @@ class Target:
     batch_shape: tuple[int, int, int, int]
     unrolled: bool
     statistics: Statistics
-    diagnostics: dict[str, float]
+    diagnostics: Numbers
 
     @property
     def alike(self) -> tuple[object, ...]:
@@ -151,9 +151,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         fits = local_steps == 1 or (local_steps <= most and num_examples <= self.max_images)
         return bool(self.batch_norm_prior) and fits
 
-    def _failure(
-        self, observation: ClientUpdate, reason: str, diagnostics: dict[str, float] | None = None
-    ) -> Reconstruction:
+    def _failure(self, observation: ClientUpdate, reason: str, diagnostics: Numbers | None = None) -> Reconstruction:
         return Reconstruction.grey(self.count_images(observation), observation.input_shape, reason, diagnostics)
 
     def _knows_labels(self, observation: ClientUpdate) -> bool:

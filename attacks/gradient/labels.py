@@ -12,7 +12,7 @@ from attacks.base import Attack
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import Update
+from defenses.base import ImageShape, Update
 from defenses.checks import examples_field
 from defenses.module_calls import calls_of
 
@@ -110,9 +110,7 @@ def infer_labels(
     return torch.tensor(taken)
 
 
-def mean_image_features(
-    model: nn.Module, input_shape: tuple[int, int, int], num_classes: int | None, like: Tensor
-) -> Tensor:
+def mean_image_features(model: nn.Module, input_shape: ImageShape, num_classes: int | None, like: Tensor) -> Tensor:
     """Inputs (D,) of the last fully connected layer for the mean image, which is zero after normalisation.
 
     A free stand-in for LLG's dummy images; more accurate than uniform noise or grey levels on digits.

@@ -18,7 +18,7 @@ from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Update
+from defenses.base import Numbers, Update
 from defenses.checks import examples_field, scale_field, steps_field, width_field
 
 AT_A_STEP = 64
@@ -140,7 +140,7 @@ def matched(guess: Tensor, truth: Tensor) -> Tensor:
 def _judged(
     network: nn.Module, sketch: UpdateSketch, tests: Sequence[tuple[Tensor, Update]], held: Tensor, mean: Tensor,
     generator: torch.Generator,
-) -> dict[str, float]:  # fmt: skip
+) -> Numbers:  # fmt: skip
     """PSNR on what was held out: of the network's guesses, of the mean image, and of what it makes of noise."""
     sketches, truths = sketched(sketch, tests, held.__getitem__)
     silent = torch.stack([sketch(noise_like(update, generator)) for _, update in tests])

@@ -19,7 +19,7 @@ from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows
-from defenses.base import Update
+from defenses.base import Numbers, Update
 from defenses.checks import examples_field, starts_field
 
 SHORT = 4
@@ -127,7 +127,7 @@ class TunedInversion(InvertingGradients):
         guesses = best.attack_many(observations, generators)
         return [replace(guess, diagnostics={**guess.diagnostics, **scores}) for guess in guesses]
 
-    def _chosen(self, trials: Trials, like: ClientUpdate) -> tuple[GradientInversion, dict[str, float]]:
+    def _chosen(self, trials: Trials, like: ClientUpdate) -> tuple[GradientInversion, Numbers]:
         """The inversion to attack with, and the scores of the choice."""
         count = len(trials.images[0])
         if like.num_examples != count:

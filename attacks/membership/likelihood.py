@@ -15,6 +15,7 @@ from attacks.membership.loss_threshold import Membership, MembershipAttack, Rule
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
 from attacks.observations import ClientUpdate
+from defenses.base import Numbers
 from defenses.checks import checked_field, choice_field, is_number, require, scale_field, starts_field
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -119,7 +120,7 @@ class LikelihoodAttack(MembershipAttack):
         rule = self.rule(known.records, known.choices, model)
         return Membership(model, None, diagnostics, rule=rule, references=known.records.models)
 
-    def choose(self, records: ShadowedRecords) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> Numbers:
         """What the attack estimates or chooses from the auxiliary records, by name."""
         raise NotImplementedError
 
@@ -171,7 +172,7 @@ class LiRA(LikelihoodAttack):
         enough = self.num_shadows > 1 or self.variance == "fixed"
         require(enough, self, "num_shadows", "2 or more, or 1 with variance='fixed'")
 
-    def choose(self, records: ShadowedRecords) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> Numbers:
         """The prior over a record's mean and variance, as the arguments of ``GaussianRule``."""
         if self.variance == "shrunk":
             return estimate_prior(records.confidences, records.outside)._asdict()
@@ -219,7 +220,7 @@ class RMIA(LikelihoodAttack):
     )
     gamma: float = scale_field(2.0)
 
-    def choose(self, records: ShadowedRecords) -> dict[str, float]:
+    def choose(self, records: ShadowedRecords) -> Numbers:
         """The value of a."""
         held_out = records.held_out()
         if self.correction != -1 or not held_out:

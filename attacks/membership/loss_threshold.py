@@ -15,7 +15,7 @@ from attacks.local_model import Module, local_model, overwrite, shared_tensors
 from attacks.membership.online_rules import OnlineTest
 from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch
+from defenses.base import Batch, Numbers, Tensors
 from defenses.checks import MOST_SIDE
 
 SCORED_AT_ONCE = 256
@@ -72,7 +72,7 @@ class Membership:
 
     model: nn.Module | None
     network: MembershipNetwork | None = None
-    diagnostics: dict[str, float] = field(default_factory=dict)
+    diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
     rule: Rule | None = None
     references: tuple[nn.Module, ...] = ()
@@ -144,13 +144,13 @@ class Membership:
         own = confidence_of(predict(self.model, shown), classes)
         return self.online.scores(own, torch.stack(references), inside)
 
-    def to_tensors(self) -> dict[str, Tensor]:
+    def to_tensors(self) -> Tensors:
         """The test as tensors: weights and float buffers under PART/NAME; empty if the attack failed.
 
         Parts are "model", "network", "quantile", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one
         tensor. An online test has ``ONLINE`` beside its model.
         """
-        tensors: dict[str, Tensor] = {} if self.online is None else {ONLINE: self.online.to_tensor()}
+        tensors: Tensors = {} if self.online is None else {ONLINE: self.online.to_tensor()}
         rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
         for part, module in (
             ("model", self.model),
@@ -176,7 +176,7 @@ class Membership:
         """
         if not tensors:
             return cls(None, failure="the attack failed and sent no test")
-        parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
+        parts: dict[str, Tensors] = {part: {} for part in PARTS}
         for key, value in tensors.items():
             part, _, name = key.partition("/")
             if part not in parts:

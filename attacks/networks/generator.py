@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from defenses.base import ImageShape
+
 
 class ImageGenerator(nn.Module):
     """A class-conditional DCGAN generator: ``latent`` numbers of noise and a class -> an image (C, H, W) in [0, 1].
@@ -20,7 +22,7 @@ class ImageGenerator(nn.Module):
     """
 
     def __init__(
-        self, latent: int, num_classes: int, image_shape: tuple[int, int, int], width: int, generator: torch.Generator
+        self, latent: int, num_classes: int, image_shape: ImageShape, width: int, generator: torch.Generator
     ) -> None:
         super().__init__()
         channels, height, side = image_shape

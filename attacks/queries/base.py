@@ -14,7 +14,7 @@ from attacks.base import Attack
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from defenses.base import DefenseError
+from defenses.base import DefenseError, ImageShape, Numbers
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
@@ -48,7 +48,7 @@ class Query:
     latent: Tensor
     client_model: nn.Module
     server_model: nn.Module
-    input_shape: tuple[int, int, int]
+    input_shape: ImageShape
     mean: tuple[float, ...]
     std: tuple[float, ...]
     pipeline: Pipeline = Pipeline()  # noqa: RUF009 (it is frozen)
@@ -101,7 +101,7 @@ class Inversion:
         """See the class: (B,)."""
         return self.errors(images) / self.scale + self.prior(images)
 
-    def search(self, start: Tensor, iterations: int, rule: StepRule, spread: Tensor) -> tuple[Tensor, dict[str, float]]:
+    def search(self, start: Tensor, iterations: int, rule: StepRule, spread: Tensor) -> tuple[Tensor, Numbers]:
         """The images (B, C, H, W) of the lowest objective, and how close they come.
 
         The numbers are means over images: "feature_loss", the error, and "relative_loss", the same over ``spread``, the variance

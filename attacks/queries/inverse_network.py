@@ -17,6 +17,7 @@ from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query, answers
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
+from defenses.base import Shape
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
 
 
@@ -26,7 +27,7 @@ class MapDecoder(nn.Module):
     ``sample`` gives the distribution of each channel. Initial weights are those of He et al. 2015, biases 0.
     """
 
-    def __init__(self, sample: Tensor, image_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+    def __init__(self, sample: Tensor, image_shape: Shape, width: int, generator: torch.Generator) -> None:
         super().__init__()
         std = raised(sample.std((0, 2, 3), correction=0))
         self.standardise = Standardise(sample.mean((0, 2, 3))[:, None, None], std[:, None, None])

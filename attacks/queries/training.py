@@ -15,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender, key_of
-from defenses.base import DefenseError
+from defenses.base import DefenseError, Numbers, Shape
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
@@ -38,8 +38,8 @@ class LearnedNetwork:
     """
 
     network: nn.Module
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
+    shape: Shape
+    diagnostics: Numbers
 
     def __call__(self, features: Tensor) -> Tensor:
         """Predictions for the features of a query: (B, ...), where the network is."""
@@ -85,7 +85,7 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         build: Callable[[Tensor], nn.Module],
         sample: int,
         loss: Callable[[Tensor, Tensor], Tensor],
-        judge: Callable[[Tensor, Tensor, Tensor], dict[str, float]],
+        judge: Callable[[Tensor, Tensor, Tensor], Numbers],
     ) -> Self:
         """The attack with a new network.
 

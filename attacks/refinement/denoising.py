@@ -13,7 +13,7 @@ from attacks.base import Knowledge
 from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
-from defenses.base import Batch
+from defenses.base import Batch, Numbers
 from defenses.checks import scale_field
 
 GRAINS = (1, 2, 4)
@@ -70,7 +70,7 @@ class LearnedDenoiser(NetworkRefinement):
         scores = self._judged(network, kept.images, held.images, generator)
         return replace(self, learned=LearnedMap(network, shape, scores))
 
-    def _judged(self, network: nn.Module, kept: Tensor, held: Tensor, generator: torch.Generator) -> dict[str, float]:
+    def _judged(self, network: nn.Module, kept: Tensor, held: Tensor, generator: torch.Generator) -> Numbers:
         spoiled = noisy(held, torch.full((len(held),), self.strongest / 2), generator)
         nothing = torch.rand(held.shape, generator=generator).to(held)
         guesses = {

@@ -15,6 +15,7 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
+from defenses.base import Shape
 from defenses.checks import examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
@@ -211,7 +212,7 @@ class PolicyInversion(Refinement):
         return undo.log_density(images.flatten(1)) - self.consistency * misfit
 
 
-def possible_draws(policies: Sequence[tuple[int, ...]], use_prob: bool, channels: int) -> list[Draw]:
+def possible_draws(policies: Sequence[Shape], use_prob: bool, channels: int) -> list[Draw]:
     """All possible draws of ATS, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
 
     Steps without effect are left out; equal draws are merged under the first policy that has them.

@@ -16,7 +16,7 @@ from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.base import Batch, InputDefense
+from defenses.base import Batch, InputDefense, Numbers, Shape
 from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 
@@ -35,8 +35,8 @@ class LearnedMap:
     """
 
     network: nn.Module | None
-    shape: tuple[int, ...]
-    diagnostics: dict[str, float]
+    shape: Shape
+    diagnostics: Numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,6 +14,7 @@ from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
+from defenses.base import ImageShape, Numbers
 from defenses.checks import scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
 
@@ -46,7 +47,7 @@ class Shredder(Unshuffle):
         """Proposals for each window."""
         return {"iterations": f"{self.sweeps} sweeps"}
 
-    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         channels, height, width = pieces[0].images.shape[1:]
         moved = channels if pieces[0].windows.spatial else 1
         planes = [piece.images.reshape(-1, moved, height, width) for piece in pieces]
@@ -92,10 +93,10 @@ class Jigsaw(Unshuffle):
         """Visits of each window."""
         return {"iterations": f"at most {self.sweeps} sweeps"}
 
-    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         return [self._placed(images, windows) for images, windows, _ in pieces]
 
-    def _placed(self, images: Tensor, windows: Windows) -> tuple[Tensor, dict[str, float]]:
+    def _placed(self, images: Tensor, windows: Windows) -> tuple[Tensor, Numbers]:
         height, width = (length // windows.side for length in images.shape[-2:])
         if height * width == 0:
             return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
@@ -182,7 +183,7 @@ def _members(levels: list[Level], image: int, height: int, width: int) -> list[T
 
 def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
     """The windows of all planes, ``copies`` an image, in groups in which no two touch, and how many windows each piece has."""
-    groups: dict[tuple[int, int, int], list[tuple[Tensor, int]]] = defaultdict(list)
+    groups: dict[ImageShape, list[tuple[Tensor, int]]] = defaultdict(list)
     counts, number, start = [], 0, 0
     for windows in pieces:
         levels, before = [(size * windows.side, active) for size, active in windows.levels], number

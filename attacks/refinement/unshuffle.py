@@ -16,7 +16,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
-from defenses.base import Batch
+from defenses.base import Batch, Numbers
 from defenses.checks import MOST_SIDE, choice_field, whole_field
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
@@ -162,7 +162,7 @@ class Unshuffle(Refinement):
                 results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
         return results
 
-    def _windows(self, images: Tensor, observation: ClientUpdate) -> tuple[Windows | None, dict[str, float]]:
+    def _windows(self, images: Tensor, observation: ClientUpdate) -> tuple[Windows | None, Numbers]:
         known = self.learned.shuffle if self.learned else None
         if isinstance(known, BlockShuffle):
             window = self.window or known.window
@@ -197,7 +197,7 @@ class Unshuffle(Refinement):
             raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")
         return levels_of(sides.cpu())
 
-    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         """Guesses of the shape of each piece's images, and diagnostics; a piece never affects another piece's result."""
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ class WindowMean(Unshuffle):
 
     source = "VisualMixer (NDSS 2024), Algorithm 1, keeps the values of every window; ours"
 
-    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, dict[str, float]]]:
+    def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         return [(_means(images, windows), {}) for images, windows, _ in pieces]
 
 

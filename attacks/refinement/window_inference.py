@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.descent import step_down
+from defenses.base import Shape
 from defenses.functional import widened
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer_windows import Level
@@ -50,7 +51,7 @@ class WindowInference:
         shape: (H, W) of the images that it learned from.
     """
 
-    sizes: tuple[int, ...]
+    sizes: Shape
     judges: tuple[nn.Module, ...]
     shape: tuple[int, int]
 
@@ -96,7 +97,7 @@ def learn_windows(sizes: list[int], images: Tensor, mix: Mix, generator: torch.G
     return WindowInference(tuple(sizes), tuple(judges), shape)
 
 
-def region_features(images: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+def region_features(images: Tensor, sizes: Shape) -> list[Tensor]:
     """Features that show whether regions were shuffled, for each size of region that may be cut: (B, rows, columns, features).
 
     At each scale s = 1, 2, 4, ... below the region's side: the logarithm of the variance of the means of its s x s squares around
@@ -204,7 +205,7 @@ def _judge(features: Tensor, low: Tensor, generator: torch.Generator) -> nn.Modu
     return network.eval()
 
 
-def _most_expected(low: list[Tensor], sizes: tuple[int, ...], height: int, width: int) -> tuple[list[Level], Tensor]:
+def _most_expected(low: list[Tensor], sizes: Shape, height: int, width: int) -> tuple[list[Level], Tensor]:
     """Of all partitions that Algorithm 1 can draw, that with most pixels expected to be right, by recursion over the regions.
 
     Half of the first regions, rounded up, are at or under their median; more only where values tie, as in flat regions.
@@ -233,7 +234,7 @@ def _at_least_half(low: Tensor) -> Tensor:
 
 
 def _or_one_size(
-    levels: list[Level], share: Tensor, low: list[Tensor], sizes: tuple[int, ...], height: int, width: int
+    levels: list[Level], share: Tensor, low: list[Tensor], sizes: Shape, height: int, width: int
 ) -> tuple[list[Level], Tensor]:
     """Choose a single size for images in which it has the higher expected share of right pixels."""
     formed, shares = torch.ones_like(low[0]), []

@@ -16,7 +16,7 @@ from attacks.networks.generator import random_shift
 from attacks.networks.standardise import Standardise
 from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
-from defenses.base import Batch
+from defenses.base import Batch, ImageShape, Tensors
 
 MIN_EXAMPLES = 16
 CHUNK = 512
@@ -37,7 +37,7 @@ class Oracle:
     """
 
     network: nn.Sequential
-    image_shape: tuple[int, int, int]
+    image_shape: ImageShape
     accuracy: float
 
     def classify(self, images: Tensor) -> Tensor:
@@ -85,12 +85,12 @@ class Oracle:
         # A single image has no others to be identified among.
         return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 
-    def to_tensors(self) -> dict[str, Tensor]:
+    def to_tensors(self) -> Tensors:
         """The network's weights, for a message to the clients, which hold the truth; ``from_tensors`` reads them."""
         return {name: tensor.detach().cpu() for name, tensor in self.network.state_dict().items()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: tuple[int, int, int]) -> Oracle:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: ImageShape) -> Oracle:
         """The oracle that ``to_tensors`` described, without its accuracy."""
         last = max(int(name.partition(".")[0]) for name in tensors)
         network = _network(torch.zeros(2, *image_shape), len(tensors[f"{last}.bias"]), 0)

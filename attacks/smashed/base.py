@@ -12,7 +12,7 @@ from attacks.base import Attack
 from attacks.guesses import Labels, Reconstruction
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
-from defenses.base import Update
+from defenses.base import ImageShape, Shape, Update
 
 Guess = TypeVar("Guess")
 
@@ -60,7 +60,7 @@ class SmashedData:
     num_targets: int
     edge: ClientHalf
     server: nn.Module
-    input_shape: tuple[int, int, int]
+    input_shape: ImageShape
     mean: tuple[float, ...]
     std: tuple[float, ...]
     orders: Tensor | None = None
@@ -107,7 +107,7 @@ class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
         return super()._attempt(observation, generator)
 
 
-def check_features(features: Tensor, expected: tuple[int, ...]) -> None:
+def check_features(features: Tensor, expected: Shape) -> None:
     """Raise ``AttackError`` unless smashed data (..., N, D) have the auxiliary data's shape (N, D) and finite values."""
     if (shape := tuple(features.shape[-2:])) != expected:
         raise AttackError(f"smashed data has shape {shape} per example, that of auxiliary examples {expected}")

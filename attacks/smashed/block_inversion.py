@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from attacks.normalisation import Normalisation
 from attacks.sender import ClientHalf
 from attacks.smashed.tokens.positions import patch_embedding
+from defenses.base import ImageShape, Numbers
 
 Encode = Callable[[Tensor], Tensor]
 MEMORY = 12
@@ -102,7 +103,7 @@ class PatchPrior:
     offset: Tensor
 
     @classmethod
-    def of(cls, edge: ClientHalf, shape: tuple[int, int, int], known: Normalisation) -> Self:
+    def of(cls, edge: ClientHalf, shape: ImageShape, known: Normalisation) -> Self:
         """The prior of patches of images of shape (C, H, W); raise ``AttackError`` if the embedding is not affine."""
         weight, offset = (part.double() for part in patch_embedding(edge, shape))
         repeated = [
@@ -191,12 +192,12 @@ def doubled(edge: Any) -> Any:
 
 def decoded(
     edge: ClientHalf,
-    shape: tuple[int, int, int],
+    shape: ImageShape,
     known: Normalisation,
     received: Tensor,
     noise: float,
     evaluations: int,
-) -> tuple[Tensor, dict[str, float]]:
+) -> tuple[Tensor, Numbers]:
     """Pixels of received tokens, from the client half alone.
 
     The fixed-point iteration finds the tokens where blocks add less to a token than it holds, and where there is no noise. Their

@@ -17,6 +17,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
+from defenses.base import Numbers, Shape
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
 Pool = Callable[[Tensor], Tensor]
@@ -38,8 +39,8 @@ class LearnedDecoder:
 
     network: nn.Module
     pool: Pool
-    token_shape: tuple[int, ...]
-    diagnostics: dict[str, float]
+    token_shape: Shape
+    diagnostics: Numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,7 +17,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
-from defenses.base import Update
+from defenses.base import Tensors, Update
 from defenses.checks import scale_field, steps_field
 from defenses.pipeline import Pipeline
 
@@ -111,7 +111,7 @@ class GradientProblem:
 
     observation: SmashedData
     assumed: AssumedSender
-    weights: dict[str, Tensor]
+    weights: Tensors
     returned: Tensor
     gradient: Update
 

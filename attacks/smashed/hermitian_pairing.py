@@ -17,6 +17,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.tokens.positions import TokenReader, images_of_patches, patches_of_tokens, place
 from attacks.smashed.tokens.training import train_reader
+from defenses.base import Numbers
 from defenses.checks import choice_field, steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
@@ -44,7 +45,7 @@ class SpectralStatistics:
 
     mean: Tensor
     factor: Tensor
-    diagnostics: dict[str, float]
+    diagnostics: Numbers
 
     @classmethod
     def of(cls, sender: Sender, images: Tensor, generator: torch.Generator) -> SpectralStatistics:

@@ -26,7 +26,7 @@ from attacks.smashed.tokens.intersection import (
 )
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
-from defenses.base import DefenseError
+from defenses.base import DefenseError, ImageShape, Numbers
 from defenses.checks import examples_field, flag_field, steps_field
 from defenses.pipeline import Pipeline
 
@@ -51,7 +51,7 @@ class Channel:
     kept_share: float
 
     @classmethod
-    def of(cls, sender: Sender, shape: tuple[int, int, int], generator: torch.Generator) -> Self:
+    def of(cls, sender: Sender, shape: ImageShape, generator: torch.Generator) -> Self:
         """Measure it on images of shape (C, H, W); raise ``AttackError`` unless tokens are shuffled and nothing else."""
         # What input defences do to an image is not undone, so that it is no noise here.
         stages = replace(sender, pipeline=Pipeline(tuple(sender.pipeline.smashed_defenses)))
@@ -116,15 +116,13 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         """Recover the targets."""
         return self.assembled(observation, *self.arranged(observation, generator))
 
-    def assembled(
-        self, observation: SmashedData, patches: Tensor, boards: Tensor, numbers: dict[str, float]
-    ) -> Reconstruction:
+    def assembled(self, observation: SmashedData, patches: Tensor, boards: Tensor, numbers: Numbers) -> Reconstruction:
         """The images of what ``arranged`` returns."""
         ordered = torch.stack([patches[number] for number in boards.flatten(1)])
         images = from_patches(ordered, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
         return Reconstruction(images, torch.full((len(images),), -1), numbers)
 
-    def arranged(self, observation: SmashedData, generator: torch.Generator) -> tuple[Tensor, Tensor, dict[str, float]]:
+    def arranged(self, observation: SmashedData, generator: torch.Generator) -> tuple[Tensor, Tensor, Numbers]:
         """Patches (M, P), boards (targets, rows, columns) of their numbers, and diagnostics.
 
         Patch number r * N + s is what slot s of row r of the first transmission shows, unless tokens recur (step 3).

@@ -17,6 +17,7 @@ from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
+from defenses.base import Numbers
 from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
 
 
@@ -133,7 +134,7 @@ class _Reverser:
     factors_of: Any
     token_shape: tuple[int, int]
     dictionary: Dictionary
-    diagnostics: dict[str, float]
+    diagnostics: Numbers
 
     def __call__(self, observation: SmashedData) -> Cells:
         features = observation.features[0, : observation.num_targets].detach().float()

@@ -14,6 +14,7 @@ from attacks.guesses import Cells
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
+from defenses.base import Numbers
 from defenses.checks import examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
@@ -43,7 +44,7 @@ class FieldReader:
     variance: float
     in_slots: bool
     together: int
-    diagnostics: dict[str, float]
+    diagnostics: Numbers
 
     def read_all(self, sent: Tensor) -> tuple[Tensor, Tensor]:
         """The same of transmissions (T, B, F, D), of which it takes ``together`` at most."""

@@ -15,6 +15,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
+from defenses.base import Shape
 from defenses.checks import starts_field, steps_field
 from defenses.images.instahide import InstaHide
 
@@ -37,9 +38,7 @@ class MagnitudeSystem:
     (M, K)). ``prior`` (N, D) is what the images look like on average; C * H * W = D.
     """
 
-    def __init__(
-        self, magnitudes: Tensor, shares: Tensor, classes: Tensor, prior: Tensor, image_shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, magnitudes: Tensor, shares: Tensor, classes: Tensor, prior: Tensor, image_shape: Shape) -> None:
         self.magnitudes, self.shares, self.classes, self.prior = magnitudes, shares, classes, prior
         self.image_shape = tuple(image_shape)
 

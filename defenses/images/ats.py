@@ -11,12 +11,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from defenses.base import Batch, DefenseError, InputDefense
+from defenses.base import Batch, DefenseError, InputDefense, Shape
 from defenses.checks import flag_field, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 
-Policy = tuple[int, ...]
+Policy = Shape
 """Indices of transforms, applied from left to right."""
 MOST_TRANSFORMS = 16
 """Of a policy: the paper's have up to three, and each is another pass over every image."""

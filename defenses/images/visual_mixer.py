@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from defenses.base import Batch, InputDefense
+from defenses.base import Batch, ImageShape, InputDefense, Numbers
 from defenses.checks import (
     MOST_SIDE,
     checked_field,
@@ -188,7 +188,7 @@ class VisualMixer(InputDefense):
         """Sides of the windows that each pixel of the images is shuffled in; see ``visual_mixer_windows.window_sides``."""
         return window_sides(self.partition(images), *images.shape[-2:])
 
-    def totals(self, images: Tensor, protected: Tensor) -> dict[str, float]:
+    def totals(self, images: Tensor, protected: Tensor) -> Numbers:
         """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after.
 
         "log10-keys" is the decimal logarithm of the orders that an image can have been shuffled into, added up over images.
@@ -223,7 +223,7 @@ def shuffle_windows(
     return images.flatten(2).gather(2, source.to(images.device).expand(-1, depth, -1)).view_as(images)
 
 
-def _spans(length: int, window: int) -> list[tuple[int, int, int]]:
+def _spans(length: int, window: int) -> list[ImageShape]:
     """Start, stop and window side of the whole windows along one axis, then of the remainder."""
     whole = length - length % window
     return [span for span in ((0, whole, window), (whole, length, length - whole)) if span[1] > span[0]]

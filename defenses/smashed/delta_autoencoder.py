@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import DefenseError
+from defenses.base import DefenseError, Shape, Tensors
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, whole_field
 from defenses.fitting import (
     SHAPE,
@@ -91,7 +91,7 @@ class DeltaAutoencoder(FittedDefense):
         """True for "min", whose masks depend on the adversary."""
         return self.delta == "min"
 
-    def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
+    def shapes(self, channels: int, height: int, width: int) -> dict[str, Shape]:
         """Weights and biases of encoder and decoder, and whether the last layer is rectified."""
         depth = VARIANTS[self.variant]
         if channels % 2**depth:
@@ -104,7 +104,7 @@ class DeltaAutoencoder(FittedDefense):
                 f"{self} halves height and width {depth} times, for which maps of {height} x {width} are too small: "
                 "cut the network earlier, take another variant or stride=1"
             )
-        found: dict[str, tuple[int, ...]] = {_RECTIFIED: ()}
+        found: dict[str, Shape] = {_RECTIFIED: ()}
         for at in range(depth):
             wide, narrow = channels >> at, channels >> (at + 1)
             found |= {f"encoder.{at}.weight": (narrow, wide, 3, 3), f"encoder.{at}.bias": (narrow,)}
@@ -112,7 +112,7 @@ class DeltaAutoencoder(FittedDefense):
             found |= {f"decoder.{at}.weight": (narrow, wide, 3, 3), f"decoder.{at}.bias": (wide,)}
         return found
 
-    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+    def latent_shape(self, channels: int, height: int, width: int) -> Shape:
         """(C / 2^depth, H, W), with ``stride`` 2 also smaller maps; see the base class."""
         self.shapes(channels, height, width)
         return (channels >> VARIANTS[self.variant], *self._sides(height, width)[-1])
@@ -130,7 +130,7 @@ class DeltaAutoencoder(FittedDefense):
         return last
 
     @property
-    def path_positions(self) -> tuple[int, ...]:
+    def path_positions(self) -> Shape:
         """Before the first epoch, and after each."""
         return tuple(range(self.epochs + 1))
 
@@ -160,7 +160,7 @@ class DeltaAutoencoder(FittedDefense):
                 self._step(features(chosen), wanted(chosen), weights | fixed, optimizer)
             yield epoch, self.with_state(weights | fixed)
 
-    def _step(self, features: Tensor, wanted: Tensor, tensors: dict[str, Tensor], optimizer: torch.optim.Adam) -> None:
+    def _step(self, features: Tensor, wanted: Tensor, tensors: Tensors, optimizer: torch.optim.Adam) -> None:
         with torch.enable_grad():
             restored = self._decoded(self._encoded(features, tensors), tensors)
             loss = F.mse_loss(restored, wanted)
@@ -197,7 +197,7 @@ class DeltaAutoencoder(FittedDefense):
         return maps
 
 
-def _initial(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
+def _initial(shapes: Mapping[str, Shape], generator: torch.Generator) -> Tensors:
     """Weights by He et al. 2015 (uniform, ReLU), biases 0, of all layers in ``shapes``."""
     weights = {}
     for name, shape in shapes.items():

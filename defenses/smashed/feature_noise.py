@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from defenses.base import SmashedDefense
+from defenses.base import Numbers, SmashedDefense
 from defenses.checks import LEAST_MULTIPLIER, checked_field, choice_field, is_number, noise_field, scale_field
 from defenses.functional import gaussian_like, widened
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
@@ -98,7 +98,7 @@ class FeatureDP(SmashedDefense):
         sensitivity = SENSITIVITY[self.neighbours] * math.sqrt(releases)
         return gaussian_epsilon(sensitivity / self.noise_multiplier, self.delta)
 
-    def privacy(self, releases: int) -> dict[str, float]:
+    def privacy(self, releases: int) -> Numbers:
         """``epsilon`` and ``delta``; see the base class."""
         return {"epsilon": self.epsilon(releases), "delta": self.delta}
 

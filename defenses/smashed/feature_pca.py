@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError
+from defenses.base import DefenseError, Shape
 from defenses.checks import examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 from defenses.functional import widened
@@ -49,7 +49,7 @@ class FeaturePCA(FittedDefense):
         """``components`` + 1, because N centred images span at most N - 1 directions."""
         return self.components + 1
 
-    def shapes(self, channels: int, height: int, width: int) -> dict[str, tuple[int, ...]]:
+    def shapes(self, channels: int, height: int, width: int) -> dict[str, Shape]:
         """``mean`` (C, H, W) and ``basis`` (k, C, H, W), whose components are orthonormal; largest variance first."""
         if self.components > channels * height * width:
             raise DefenseError(
@@ -58,7 +58,7 @@ class FeaturePCA(FittedDefense):
         shape = (channels, height, width)
         return {"mean": shape, "basis": (self.components, *shape)}
 
-    def latent_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+    def latent_shape(self, channels: int, height: int, width: int) -> Shape:
         """(k,); see the base class."""
         self.shapes(channels, height, width)
         return (self.components,)
@@ -79,7 +79,7 @@ class FeaturePCA(FittedDefense):
         return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
 
     @property
-    def path_positions(self) -> tuple[int, ...]:
+    def path_positions(self) -> Shape:
         """1, 2, 4, ... components, and all of them."""
         return (*(1 << at for at in range((self.components - 1).bit_length())), self.components)
 

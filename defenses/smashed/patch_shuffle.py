@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, SmashedDefense
+from defenses.base import DefenseError, Numbers, SmashedDefense
 from defenses.checks import flag_field, share_field
 
 
@@ -49,7 +49,7 @@ class PatchShuffle(SmashedDefense):
         """K, the number of an image's N tokens that are not exchanged with other images: all of them."""
         return num_tokens
 
-    def hidden_orders(self, batch_size: int, num_tokens: int) -> dict[str, float]:
+    def hidden_orders(self, batch_size: int, num_tokens: int) -> Numbers:
         """log10 of all orders of a batch, and of the share of those with one image's tokens in one order.
 
         With N tokens per image of which K stay native, N' = N - K, and B images (sigma-privacy of the paper):

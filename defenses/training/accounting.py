@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from defenses.base import Numbers
 from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
 from defenses.neighbours import REPLACE_ONE, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -105,7 +106,7 @@ def epsilon_spent(
     return _rdp_epsilon(steps, delta) if bound is None else bound
 
 
-def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: str = REPLACE_ONE) -> dict[str, float]:
+def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: str = REPLACE_ONE) -> Numbers:
     """Name of an accountant -> its epsilon at ``delta`` of all steps recorded in a training state; see ``epsilon_spent``.
 
     ``RDP`` is an upper bound and always there. Where every step was on all examples, ``EXACT`` is, too. Elsewhere ``PRV`` is, an

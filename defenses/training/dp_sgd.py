@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from defenses.base import DefenseError, Training, TrainingDefense
+from defenses.base import DefenseError, Numbers, Shape, Training, TrainingDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -173,7 +173,7 @@ class DPSGD(TrainingDefense):
         """Whether the clipping norm is another one in later steps."""
         return self.target_quantile is not None or self.clip_decay < 1
 
-    def check_model(self, model: nn.Module, input_shape: tuple[int, ...] | None = None) -> None:
+    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
         """Refuse a model without gradients per example, before the run starts; see ``check_layers`` and ``try_ghost``."""
         check_layers(model, self)
         if self.clipping == GHOST and input_shape is not None:
@@ -257,12 +257,12 @@ class DPSGD(TrainingDefense):
         """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
         spent = epsilon_spent(together(states), self.target_delta, self.accountant, self.neighbours)
         return {"epsilon": spent, "delta": self.target_delta}
 
-    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its epsilon of all recorded steps, where it is finite; see ``epsilon_by_accountant``."""
         found = epsilon_by_accountant(together(states), self.target_delta, self.neighbours)
         return {name: epsilon for name, epsilon in found.items() if math.isfinite(epsilon)}

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from defenses.base import DefenseError, Loss
+from defenses.base import DefenseError, Loss, Shape
 from defenses.training.quiet_import import opacus_module
 
 PER_EXAMPLE, GHOST = "per-example", "ghost"
@@ -136,7 +136,7 @@ def ghost_loss(
     return ghost
 
 
-def try_ghost(model: nn.Module, input_shape: tuple[int, ...], owner: object) -> None:
+def try_ghost(model: nn.Module, input_shape: Shape, owner: object) -> None:
     """Make both passes of ghost clipping for two black images through a copy of a model.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from defenses.base import Update, UpdateDefense
+from defenses.base import Numbers, Update, UpdateDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -128,7 +128,7 @@ class ClientDP(UpdateDefense):
         """The state with one more release; see ``with_release``."""
         return with_release(state, self.noise / SENSITIVITY[REPLACE_CLIENT])
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """The exact epsilon at ``target_delta`` of all releases recorded in the states together; ``inf`` without noise."""
         return {"epsilon": epsilon_of_releases(states, self.target_delta), "delta": self.target_delta}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from defenses.base import DefenseError, Update, UpdateDefense
+from defenses.base import DefenseError, Numbers, Update, UpdateDefense
 from defenses.checks import LARGEST_NOISE, checked_field, flag_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
@@ -132,7 +132,7 @@ class FlowerLocalDP(UpdateDefense):
         """The state with one more release; see ``with_release``."""
         return with_release(state, self.ratio)
 
-    def privacy(self, *states: Mapping[str, Any]) -> dict[str, float]:
+    def privacy(self, *states: Mapping[str, Any]) -> Numbers:
         """The exact epsilon at ``delta`` of all releases recorded in the states together."""
         return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import DefenseError, Training, TrainingDefense
+from defenses.base import DefenseError, Shape, Training, TrainingDefense
 from defenses.checks import require, share_field
 
 FLOOR = 0.1
@@ -62,7 +62,7 @@ class Soteria(TrainingDefense):
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
-    def check_model(self, model: nn.Module, input_shape: tuple[int, ...] | None = None) -> None:
+    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
         """Refuse a model without the layer."""
         self.defended(model)
 

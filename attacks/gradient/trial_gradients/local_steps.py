@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from attacks.observations import ClientUpdate
-from defenses.base import Update
+from defenses.base import Tensors, Update
 
 Call = Callable[[Update, Tensor], tuple[Tensor, Any]]
 """(weights, normalised images (b, C, H, W)) -> logits (b, K), and any dictionary or tuple of tensors beside them."""
@@ -97,7 +97,7 @@ def simulated_training(
         logits, beside = call(weights, images.index_select(0, chosen))
         return -(soft_labels.index_select(0, chosen) * F.log_softmax(logits, 1)).sum(1).mean(), beside
 
-    weights, velocity, found = dict(parameters), dict[str, Tensor](), []
+    weights, velocity, found = dict(parameters), Tensors(), []
     for indices in order:
         slopes, beside = grad(loss, has_aux=True)(weights, indices)
         found.append(beside)

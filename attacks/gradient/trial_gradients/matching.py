@@ -21,7 +21,7 @@ from attacks.gradient.costs import Cost
 from attacks.gradient.trial_gradients.local_steps import Call, LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
+from defenses.base import ImageShape, Update
 
 Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
@@ -58,7 +58,7 @@ def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
     return private
 
 
-def count_classes(model: nn.Module, input_shape: tuple[int, int, int], like: Tensor) -> int:
+def count_classes(model: nn.Module, input_shape: ImageShape, like: Tensor) -> int:
     """Number of logits per image of a model from ``attackable``."""
     with torch.no_grad():
         # Two images: a batch statistic of one 1 x 1 feature map is undefined.

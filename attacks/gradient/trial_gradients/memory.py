@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError
+from defenses.base import ImageShape
 from defenses.module_calls import calls_of
 
 Trial = TypeVar("Trial")
@@ -34,7 +35,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Numbers of glibc's malloc.h."""
 
 
-def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
+def trial_bytes(model: nn.Module, input_shape: ImageShape, images: int) -> int:
     """Estimate the bytes that one trial of so many float32 images holds at once, within a small factor.
 
         bytes = 4 * (10 * images * A + 8 * P)
@@ -46,7 +47,7 @@ def trial_bytes(model: nn.Module, input_shape: tuple[int, int, int], images: int
     return FLOAT_BYTES * (ACTIVATION_COPIES * images * _activations(model, input_shape) + WEIGHT_COPIES * weights)
 
 
-def _activations(model: nn.Module, input_shape: tuple[int, int, int]) -> int:
+def _activations(model: nn.Module, input_shape: ImageShape) -> int:
     """Values that the leaf modules output for one image, and the image itself."""
     private = copy.deepcopy(model)
     if math.prod(input_shape) > LARGE_IMAGE:
@@ -66,7 +67,7 @@ def _count(model: nn.Module, image: Tensor) -> int:
     return image.numel() + sum(one.numel() for one in outputs if torch.is_tensor(one))
 
 
-def fitting_trials(model: nn.Module, input_shape: tuple[int, int, int], images: int) -> int:
+def fitting_trials(model: nn.Module, input_shape: ImageShape, images: int) -> int:
     """Estimate by ``trial_bytes`` how many trials fit into the free memory of the model's device."""
     free = free_bytes(next(model.parameters()).device)
     needed = trial_bytes(model, input_shape, images)

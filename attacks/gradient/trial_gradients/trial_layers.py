@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attacks.observations import AttackError
-from defenses.base import Update
+from defenses.base import Shape, Update
 
 FEW_COLUMNS = 2**14
 """Up to so many values a convolution is faster as a product of matrices: its kernels cost more to call than to run."""
@@ -173,9 +173,9 @@ _KINDS: dict[type[nn.Module], type[_TrialLayer]] = {
 class _Geometry:
     """How a kernel moves over the features."""
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
+    stride: Shape
+    padding: Shape
+    dilation: Shape
 
     @classmethod
     def of(cls, layer: nn.Conv2d) -> _Geometry:

@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 from attacks.local_model import overwrite, shared_tensors
 from attacks.membership.loss_threshold import Membership, loss_of, predict
 from attacks.observations import AttackError
+from defenses.base import Tensors
 
 LOSSES = ("loss", "drop")
 """Signals from the losses of a record."""
@@ -43,15 +44,15 @@ class ObservedRound:
             buffers that the clients sent.
     """
 
-    weights: dict[str, Tensor]
-    updates: dict[str, Tensor]
+    weights: Tensors
+    updates: Tensors
 
     @property
     def num_clients(self) -> int:
         """K."""
         return len(next(iter(self.updates.values())))
 
-    def local_weights(self) -> Iterator[dict[str, Tensor]]:
+    def local_weights(self) -> Iterator[Tensors]:
         """The weights of each client after its local training, the attacked client's first."""
         for at in range(self.num_clients):
             moved = {name: self.weights[name] + update[at] for name, update in self.updates.items()}
@@ -183,7 +184,7 @@ class RoundsTest(Membership):
             total += tail(found, drops_outliers=self.signal == COSINE) if self.compared else found[0]
         return total / len(self.rounds)
 
-    def to_tensors(self) -> dict[str, Tensor]:
+    def to_tensors(self) -> Tensors:
         """The test as tensors; empty if the attack failed.
 
         "rounds/settings" holds signal and compared. "rounds/R/weights/NAME" and "rounds/R/updates/NAME" follow.
@@ -260,7 +261,7 @@ def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
 
 
 def _round(tensors: Mapping[str, Tensor], prefix: str, held: nn.Module) -> ObservedRound:
-    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "updates": {}}
+    parts: dict[str, Tensors] = {"weights": {}, "updates": {}}
     for key, value in tensors.items():
         if key.startswith(prefix):
             part, _, name = key.removeprefix(prefix).partition("/")

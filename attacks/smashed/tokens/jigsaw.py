@@ -13,6 +13,7 @@ from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
+from defenses.base import Numbers
 from defenses.checks import examples_field, require, steps_field, width_field
 
 
@@ -58,7 +59,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         self.learned.check(observation.features)
         return self.learned
 
-    def guess(self, patches: Tensor, observation: SmashedData, numbers: dict[str, float]) -> Reconstruction:
+    def guess(self, patches: Tensor, observation: SmashedData, numbers: Numbers) -> Reconstruction:
         """The targets of patches (B, N, P) that are in their positions."""
         rows = patches[: observation.num_targets]
         images = from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)

@@ -19,6 +19,7 @@ from attacks.normalisation import Normalisation, denormalise
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
 from attacks.smashed.base import check_features
+from defenses.base import ImageShape, Numbers, Shape
 
 HEADS = 4
 MATCH = 32
@@ -35,7 +36,7 @@ def to_patches(images: Tensor, patch_size: int) -> Tensor:
     return F.unfold(images, patch_size, stride=patch_size).transpose(1, 2)
 
 
-def from_patches(patches: Tensor, patch_size: int, shape: tuple[int, ...]) -> Tensor:
+def from_patches(patches: Tensor, patch_size: int, shape: Shape) -> Tensor:
     """The inverse of ``to_patches``; ``shape`` ends with the height and the width of the images."""
     return F.fold(patches.transpose(1, 2), (shape[-2], shape[-1]), patch_size, stride=patch_size)
 
@@ -100,7 +101,7 @@ class TokenReader(nn.Module):
         super().__init__()
         self.grid, self.kept_share = grid, kept_share
         self.trust = 1.0
-        self.diagnostics: dict[str, float] = {}
+        self.diagnostics: Numbers = {}
         self.mean_patches = nn.Buffer(contents.new_zeros(contents.shape[1:]))
         tokens, pixels = features.flatten(0, 1), contents.flatten(0, 1)
         dim, length = tokens.shape[1], pixels.shape[1]
@@ -204,7 +205,7 @@ def _ridge(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
     return solution[:-1].T, solution[-1]
 
 
-def patch_embedding(edge: ClientHalf, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+def patch_embedding(edge: ClientHalf, shape: ImageShape) -> tuple[Tensor, Tensor]:
     """The client half's embedding as an affine map of a normalised patch: token = patch @ weight (P, D) + offset (D,).
 
     Patches are in the order of ``to_patches``, of images of shape (C, H, W).
@@ -226,13 +227,13 @@ def patch_embedding(edge: ClientHalf, shape: tuple[int, int, int]) -> tuple[Tens
     return weight, offset
 
 
-def patches_of_tokens(tokens: Tensor, edge: ClientHalf, shape: tuple[int, int, int]) -> Tensor:
+def patches_of_tokens(tokens: Tensor, edge: ClientHalf, shape: ImageShape) -> Tensor:
     """Normalised patches (B, N, P) whose embedding comes closest to tokens (B, N, D) in the sense of least squares."""
     weight, offset = patch_embedding(edge, shape)
     patches: Tensor = (tokens - offset) @ torch.linalg.pinv(weight)
     return patches
 
 
-def images_of_patches(patches: Tensor, edge: ClientHalf, shape: tuple[int, int, int], known: Normalisation) -> Tensor:
+def images_of_patches(patches: Tensor, edge: ClientHalf, shape: ImageShape, known: Normalisation) -> Tensor:
     """Images (B, C, H, W) in [0, 1] of normalised patches (B, N, P)."""
     return denormalise(from_patches(patches, edge.patch_size, shape), known).clamp(0, 1)

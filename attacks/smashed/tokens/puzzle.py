@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from defenses.base import ImageShape
+
 LEVELS = 255
 TRIED = 40
 """Joints that the tree tries, in multiples of the number of patches."""
@@ -98,7 +100,7 @@ def joined_parts(ratios: Tensor, grid: tuple[int, int]) -> list[dict[int, Cell]]
 
 
 def _joined(
-    a: dict[int, Cell], b: dict[int, Cell], one: int, other: int, side: tuple[int, int, int], grid: tuple[int, int]
+    a: dict[int, Cell], b: dict[int, Cell], one: int, other: int, side: ImageShape, grid: tuple[int, int]
 ) -> dict[int, Cell] | None:
     """Both parts with ``other`` beside ``one``, or None where they overlap or exceed the grid."""
     down, right = (a[one][axis] + side[axis] - b[other][axis] for axis in (0, 1))
