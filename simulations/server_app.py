@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from simulations.experiment.scenario import KnownClients, scenario
 from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
-from simulations.report.throttle import Throttle
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
 from simulations.settings.chosen_shares import attack_share
@@ -29,6 +29,9 @@ from strategies.exchange.exchange import Exchange
 log = logging.getLogger("flwr")
 
 app = ServerApp()
+
+SHARE = 0.05
+"""Of a run's time that its report may take, besides the first and the last one."""
 
 
 @app.main()
@@ -191,3 +194,23 @@ def attacks_ahead(experiment: Experiment, at: int, server_round: int) -> int:
         attacks = [one for kind in experiment.kinds for one in experiment.attacks_on(pipeline, kind)]
         found += sum(min(ahead, 1) if one.observes_history else ahead for one in attacks)
     return found
+
+
+class Throttle:
+    """Updates of the report during a run, unless reports would take more than ``SHARE`` of the time."""
+
+    def __init__(
+        self, write: Callable[[Path], Path] = write_report, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``write`` writes a report; ``clock`` returns seconds."""
+        self._write, self._clock = write, clock
+        self._next = float("-inf")
+
+    def __call__(self, directory: Path) -> None:
+        """Writes the report of a run directory, or not."""
+        started = self._clock()
+        if started < self._next:
+            return
+        self._write(directory)
+        ended = self._clock()
+        self._next = ended + (ended - started) * (1 - SHARE) / SHARE

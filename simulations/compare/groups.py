@@ -91,7 +91,7 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
             functools.reduce(ReadRun.beside, (_called_as(mine[0][1], run) for _, run in mine)),
             {key: str(one.get(key, "")) for key in keys},
             tuple(run.damage for _, run in mine if run.damage),
-            tuple(f"{folder}: {one}" for folder, run in mine for one in run.other_row_notes + run.config_notes),
+            tuple(f"{folder}: {one}" for folder, run in mine for one in run.other_notes),
         )
         for one, mine in zip(facts, together.values(), strict=True)
     )

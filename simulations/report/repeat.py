@@ -32,14 +32,10 @@ def command_of(config: Mapping[str, Any], seeds: str, out: str, **changed: objec
         changed: Settings with other values, written with underscores.
     """
     settings = {**settings_in(config), **{key.replace("_", "-"): value for key, value in changed.items()}}
-    words, base = _preset(settings.get("experiment"))
+    preset, base = _presets().get(str(settings.get("experiment")), ([], {}))
     run = config.get("run")
-    words = [
-        "fedveil",
-        "run",
-        *words,
-        *(["--in-process"] if isinstance(run, Mapping) and run.get("in-process") else []),
-    ]
+    here = ["--in-process"] if isinstance(run, Mapping) and run.get("in-process") else []
+    words = ["fedveil", "run", *preset, *here]
     base = {"num-clients": DEFAULT_CLIENTS, **base}
     for key, spec in all_settings().items():
         value = settings.get(key)
@@ -48,13 +44,8 @@ def command_of(config: Mapping[str, Any], seeds: str, out: str, **changed: objec
     return shlex.join([*words, "--seeds", seeds, "--out", out])
 
 
-def _preset(experiment: object) -> tuple[list[str], Mapping[str, Any]]:
-    """Words that name the preset of an experiment, and its settings; both empty for another experiment."""
-    return _named().get(experiment, ([], {})) if isinstance(experiment, str) else ([], {})
-
-
 @cache
-def _named() -> dict[str, tuple[list[str], Mapping[str, Any]]]:
+def _presets() -> dict[str, tuple[list[str], Mapping[str, Any]]]:
     """Name of an experiment -> words and settings of the preset that gives this name."""
     found = dict[str, tuple[list[str], Mapping[str, Any]]]()
     for name, path in presets().items():

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from markupsafe import Markup
 
@@ -74,7 +74,7 @@ def times(value: float | None) -> str:
 
 def plain(value: float | None) -> str:
     """A number of unknown unit with four significant digits."""
-    if value is None or not math.isfinite(value):
+    if not _known(value):
         return fixed(value, 0)
     if value == int(value) and abs(value) < 1e6:
         return str(int(value)).replace("-", MINUS)
@@ -83,7 +83,11 @@ def plain(value: float | None) -> str:
 
 def brief(value: float | None) -> str:
     """A number with two significant digits."""
-    return fixed(value, 0) if value is None or not math.isfinite(value) else _scientific(f"{value:.2g}")
+    return _scientific(f"{value:.2g}") if _known(value) else fixed(value, 0)
+
+
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
 
 
 def _scientific(shown: str) -> str:
@@ -93,7 +97,7 @@ def _scientific(shown: str) -> str:
 
 def seconds(value: float | None) -> str:
     """Seconds, or minutes from two minutes on."""
-    if value is None or not math.isfinite(value):
+    if not _known(value):
         return NOTHING
     return f"{value / 60:.1f} min" if value >= 120 else f"{value:.3g} s" if value < 10 else f"{value:.0f} s"
 
@@ -109,7 +113,7 @@ def amount(value: float | None) -> str:
 
 
 def _prefixed(value: float | None, unit: str) -> str:
-    if value is None or not math.isfinite(value):
+    if not _known(value):
         return NOTHING
     for prefix in ("", "k", "M"):
         if abs(value) < 999.5:  # three digits would round it up to 1e+03
@@ -120,7 +124,7 @@ def _prefixed(value: float | None, unit: str) -> str:
 
 def power_of_ten(exponent: float | None) -> str:
     """10 to the power of ``exponent`` with two digits before it: 213.13 -> "1.3 × 10²¹³"."""
-    if exponent is None or not math.isfinite(exponent):
+    if not _known(exponent):
         return NOTHING
     whole = math.floor(exponent)
     digits = f"{10 ** (exponent - whole):.1f}"

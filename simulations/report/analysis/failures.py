@@ -13,7 +13,7 @@ from attacks.metrics.registry import metric_of
 from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row, shown_name
-from strategies.audit.recorder import FIT
+from strategies.audit.jobs import FIT
 
 FITS = "fit of defences"
 NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")

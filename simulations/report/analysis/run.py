@@ -25,23 +25,21 @@ class ReadRun:
     Attributes:
         rows: Validated rows.
         config: ``config.json``; empty where it is missing or cannot be read.
-        row_notes: What was left out of the rows.
-        config_notes: Why there is no configuration.
+        damaged_lines: A note on each line of rows that was left out.
+        other_notes: What else a reader must know of rows and configuration.
         damage: A sentence that names the folder and counts its damaged lines of rows; "" where there is none.
-        other_row_notes: ``row_notes`` but those on damaged lines.
     """
 
     rows: tuple[Row, ...]
     config: Mapping[str, Any]
-    row_notes: tuple[str, ...] = ()
-    config_notes: tuple[str, ...] = ()
+    damaged_lines: tuple[str, ...] = ()
+    other_notes: tuple[str, ...] = ()
     damage: str = ""
-    other_row_notes: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """All notes."""
-        return self.row_notes + self.config_notes
+        return self.damaged_lines + self.other_notes
 
     @property
     def order(self) -> list[str]:
@@ -66,26 +64,16 @@ class ReadRun:
 
     def beside(self, other: ReadRun) -> ReadRun:
         """Both runs together, with this one's configuration: runs that differ in their seeds."""
-        return ReadRun(
-            self.rows + other.rows,
-            self.config,
-            self.row_notes + other.row_notes,
-            self.config_notes + other.config_notes,
-        )
+        damaged, notes = self.damaged_lines + other.damaged_lines, self.other_notes + other.other_notes
+        return ReadRun(self.rows + other.rows, self.config, damaged, notes)
 
 
 def read_run(directory: Path) -> ReadRun:
     """Read ``rows.jsonl`` and ``config.json``; no content of these files makes it fail."""
     file = read_row_file(directory / "rows.jsonl")
-    config, config_notes = _read_config(directory / "config.json")
-    return ReadRun(
-        tuple(validate(file.rows)),
-        config,
-        (*file.damage, *file.notes),
-        tuple(config_notes),
-        file.damaged(directory),
-        tuple(file.notes),
-    )
+    config, notes = _read_config(directory / "config.json")
+    rows = tuple(validate(file.rows))
+    return ReadRun(rows, config, tuple(file.damage), (*file.notes, *notes), file.damaged(directory))
 
 
 def _read_config(path: Path) -> tuple[dict[str, Any], list[str]]:

@@ -122,9 +122,9 @@ def _share(line: Line, cell: Cell) -> str:
     recovered, n = cell.recovered
     share = cell.share
     details = []
-    if share and share.low is not None and share.high is not None:
-        details.append(f"95 % interval {within(share.low, share.high, percentage)} %")
-    details += _seeds(line, share) if share else []
+    if share:
+        details += [f"95 % interval {within(*share.ends, percentage)} %"] if share.ends else []
+        details += _seeds(line, share)
     if cell.detailed is not None and cell.detailed < recovered:
         details.append(f"{cell.detailed or 'none'} of them above their own mean colour")
     if recovered and (chance := line.chance_of_as_many(cell)) is not None:
@@ -155,8 +155,8 @@ def _identified(cell: Cell) -> str:
 def _height(cell: Cell, score: Score) -> str:
     """The mean PSNR with its interval and failures, against the null baselines."""
     details = []
-    if score.low is not None and score.high is not None:
-        details.append(f"95 % interval {decibel(score.low)} to {decibel(score.high)}")
+    if score.ends:
+        details.append(f"95 % interval {within(*score.ends, decibel)}")
     if cell.recovered is None:
         seeds = len(score.by_seed)
         details.append(f"n = {score.n}" + (f" over {seeds} seeds" if seeds > 1 else ""))

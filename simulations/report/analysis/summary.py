@@ -26,7 +26,6 @@ from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
-from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
 
@@ -42,10 +41,8 @@ def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
     seeds = sorted(plain.keys() & deployed.keys())
     if not seeds:
         return None
-    changes = {seed: _value(deployed[seed]) - _value(plain[seed]) for seed in seeds}
-    shares = [
-        (_mean([_value(of[seed]) for seed in seeds]), min(of[seed].n for seed in seeds)) for of in (deployed, plain)
-    ]
+    changes = {seed: deployed[seed][0] - plain[seed][0] for seed in seeds}
+    shares = [(_mean([of[seed][0] for seed in seeds]), min(of[seed][1] for seed in seeds)) for of in (deployed, plain)]
     ends = [interval(list(changes.values()))] if len(seeds) > 1 else []
     if all(0 <= share <= 1 <= n for share, n in shares):
         ends.append(newcombe(*shares))
@@ -53,16 +50,16 @@ def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
         mean=_mean(list(changes.values())),
         low=max(min(lows), -1.0) if (lows := [low for low, _ in ends if low is not None]) else None,
         high=min(max(highs), 1.0) if (highs := [high for _, high in ends if high is not None]) else None,
-        n=sum(deployed[seed].n for seed in seeds),
+        n=sum(deployed[seed][1] for seed in seeds),
         by_seed=changes,
     )
 
 
-def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, Row]:
-    """Seed -> the row of its accuracy as deployed: on protected images where test images are protected, too."""
+def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, tuple[float, int]]:
+    """Seed -> accuracy as deployed, and of how many images: of protected ones where test images are protected, too."""
     rows = [r for r in study.rows if (r.defense, r.attack, r.metric, r.round) == (defense, "", TEST_ACCURACY.name, at)]
     clean, protected = (
-        {row.seed: row for row in rows if row.reference == of and row.value is not None}
+        {row.seed: (row.value, row.n) for row in rows if row.reference == of and row.value is not None}
         for of in ("original", "transformed")
     )
     return clean | protected
@@ -70,11 +67,6 @@ def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, Row]:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _value(row: Row) -> float:
-    assert row.value is not None
-    return row.value
 
 
 INITIAL_AVERAGES = (

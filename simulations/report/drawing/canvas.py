@@ -135,6 +135,14 @@ class Canvas:
             text.set_color(ink(mark.color))
             text.set_gid("class:name")
 
+    def line(
+        self, places: Iterable[tuple[float, float]], kind: str, css: str, dashes: str = "-", width: float = 2.0
+    ) -> None:
+        """Draw a line through places (x, y); ``kind`` is its class, as "series" or "nullline"."""
+        across, up = zip(*places, strict=True)
+        (drawn,) = self.axes.plot(across, up, dashes, color=paint(css), linewidth=width)
+        drawn.set_gid(f"class:{kind}")
+
     def bars(self, ends: Iterable[tuple[float, float, float, float]], color: str, width: float = 1.5) -> None:
         """Draw intervals from (x, y) to (x, y)."""
         from matplotlib.collections import LineCollection

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
 from simulations.report.drawing.looks import Faces, Look
+from simulations.report.studies.score import Range, Score
 from simulations.report.studies.stages import strengths
 from simulations.report.text import count, percentage, plain, two, whole_percent, within
 
@@ -81,6 +82,12 @@ class Point:
     hollow: bool = False
     tip: str = ""
 
+    @classmethod
+    def of(cls, x: float, score: Score, tip: str, across: Range = (None, None)) -> Point:
+        """A score that has a mean; ``across`` is the interval of ``x``."""
+        assert score.mean is not None
+        return cls(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)
+
 
 def strip(point: Point, chance: float | None, look: Look) -> Markup:
     """An axis of shares, 0 to 100 %: mark and interval of the recovered images, and a grey band of the null baseline."""
@@ -131,10 +138,9 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces,
         ]:
             places = [(points[one].x, inside(points[one].y, up)) for one in along]
             color = "var(--dp1)" if along is by_budget else faces[along[0]].color
-            (curve,) = canvas.axes.plot(*zip(*places, strict=True), "--", color=paint(color), linewidth=1.5)
-            curve.set_gid("class:curve")
+            canvas.line(places, "curve", color, "--", 1.5)
         for one, point in points.items():
-            _whiskers(canvas, [point], faces[one].color, up)
+            canvas.bars(_intervals(point, up), faces[one].color)
             canvas.marks([_mark(point, faces[one], up, 10)])
         _names(canvas, points, spent, faces, up)
         return canvas.svg(
@@ -165,10 +171,6 @@ def _covered(point: Point, up: Domain) -> Iterator[tuple[float, float]]:
     """Where a point's intervals lie."""
     for x0, y0, x1, y1 in _intervals(point, up):
         yield from ((x0 + (x1 - x0) * at / 8, y0 + (y1 - y0) * at / 8) for at in range(9))
-
-
-def _whiskers(canvas: Canvas, points: Sequence[Point], color: str, up: Domain) -> None:
-    canvas.bars((ends for point in points for ends in _intervals(point, up)), color)
 
 
 def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, float]]:
@@ -225,19 +227,16 @@ def curves(
         canvas.ticks(shown, 5, lambda value: "final" if value in finals else across.show(value), show_y)
         if null:
             # Of a single round it is a line across: a path of one point cannot be seen.
-            places = [low, high] if len(null) == 1 else [p.x for p in null]
-            heights = [inside(p.y, domain) for p in null] * (2 if len(null) == 1 else 1)
-            (line,) = canvas.axes.plot(places, heights, ":", color=paint("var(--soft)"), linewidth=1.5)
-            line.set_gid("class:nullline")
+            ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
+            canvas.line([(p.x, inside(p.y, domain)) for p in ends], "nullline", "var(--soft)", ":", 1.5)
         for one, of in series.items():
             _line(canvas, of, faces[one], domain)
         named = list(series.items())[:MOST_NAMED]
         if more := len(series) - len(named):
             canvas.note(_unnamed(more))
-        ends = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
-        _ends(
-            canvas, [*ends, *([(across.null, null[-1].y, "")] if null else [])], domain, int(0.42 * width / LETTER) - 2
-        )
+        names = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
+        names += [(across.null, null[-1].y, "")] if null else []
+        _ends(canvas, names, domain, int(0.42 * width / LETTER) - 2)
         return canvas.svg(f"{y_title} {across.spoken}")
 
 
@@ -252,11 +251,9 @@ def _shown(rounds: Sequence[float], finals: Collection[int], most: int) -> list[
 
 
 def _line(canvas: Canvas, points: Sequence[Point], look: Look, domain: Domain) -> None:
-    _whiskers(canvas, points, look.color, domain)
-    heights = [inside(point.y, domain) for point in points]
+    canvas.bars((ends for point in points for ends in _intervals(point, domain)), look.color)
     if len(points) > 1:
-        (line,) = canvas.axes.plot([point.x for point in points], heights, color=paint(look.color))
-        line.set_gid("class:series")
+        canvas.line([(point.x, inside(point.y, domain)) for point in points], "series", look.color)
     # In a long run marks on every round would hide the line.
     shown = [p for p in points if len(points) <= 24 or p.hollow or p is points[-1]]
     canvas.marks([_mark(point, look, domain, 6.5) for point in shown])

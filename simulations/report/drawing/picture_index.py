@@ -113,22 +113,16 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
 
 def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
+    texts = ("defense", "attack", "kind", "file", "observation", "caption", "role")
+    known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
+    known |= {key: number_in(data.get(key)) for key in ("psnr", "null_psnr", "flat_psnr")}
     return Picture(
-        defense=str(data.get("defense") or ""),
-        attack=str(data.get("attack") or ""),
+        **known,
         round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
         target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
-        kind=data["kind"],
-        file=data["file"],
-        psnr=number_in(data.get("psnr")),
-        null_psnr=number_in(data.get("null_psnr")),
-        flat_psnr=number_in(data.get("flat_psnr")),
         identified=data.get("identified") == 1,
         final=data.get("final") is True,
-        observation=str(data.get("observation") or ""),
         rounds=rounds if isinstance(rounds, int) else 0,
-        caption=str(data.get("caption") or ""),
-        role=str(data.get("role") or ""),
     )
 
 

@@ -19,7 +19,7 @@ from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.recovery import LEAST_GAIN
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import Range, Score, Scored
+from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
 from simulations.report.text import count
 
@@ -136,7 +136,7 @@ def strips(lines: Sequence[Line], faces: Faces) -> dict[str, Markup]:
     for line in lines[:MOST_STRIPS]:
         cell = line.strongest
         if cell and cell.share:
-            point = _point(0, cell.share, recovered_by(cell, faces[line.defense].name))
+            point = Point.of(0, cell.share, recovered_by(cell, faces[line.defense].name))
             drawn[line.defense] = strip(point, cell.chance_of_retrieval, faces[line.defense])
     return drawn
 
@@ -148,7 +148,7 @@ def planes(lines: Sequence[Line], faces: Faces) -> Charts:
         accuracy, cell = line.deployed, line.strongest
         if accuracy and accuracy.mean is not None and cell and cell.share:
             tip = recovered_by(cell, f"{faces[line.defense].name}: {text.percent(accuracy.mean)}")
-            points[line.defense] = _point(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
+            points[line.defense] = Point.of(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
             if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
                 spent[line.defense] = line.epsilon
     return for_screens(lambda width: plane(points, spent, faces, width)) if points else []
@@ -168,7 +168,7 @@ def accuracy(study: Study, faces: Faces) -> Charts:
         found = found or study.series(defense, TEST_ACCURACY.name, "original")
         name = faces[defense].name
         points = [
-            _point(at, score, f"{name}, round {at}: {text.percent(score.mean)}")
+            Point.of(at, score, f"{name}, round {at}: {text.percent(score.mean)}")
             for at, score in found.items()
             if score.mean is not None
         ]
@@ -253,15 +253,10 @@ def _rounds(
             continue
         doubt = "" if score.status == "ok" else f" ({score.status})"
         when = text.round_name(cell.round, cell.final)
-        point = _point(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
+        point = Point.of(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
         kept = series[cell.defense].get(cell.round)
         series[cell.defense][cell.round] = point if kept is None or point.y > kept.y else kept
         if (best := cell.null(metric)) is not None:
             null.setdefault(cell.round, best)
     lines = {defense: [points[at] for at in sorted(points)] for defense, points in series.items()}
     return lines, [Point(at, null[at]) for at in sorted(null)]
-
-
-def _point(x: float, score: Score, tip: str, across: Range = (None, None)) -> Point:
-    assert score.mean is not None
-    return Point(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)

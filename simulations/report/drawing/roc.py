@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.drawing.canvas import Canvas, Mark, paint, style
+from simulations.report.drawing.canvas import Canvas, Mark, style
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
@@ -99,13 +99,10 @@ def _chart(
         canvas.axes.minorticks_off()
         canvas.titles("False positive rate (log)", "True positive rate (log)")
         canvas.ticks(DECADES, DECADES, _rate, _rate)
-        (chance,) = canvas.axes.plot([LEAST_RATE, 1], [LEAST_RATE, 1], ":", color=paint("var(--soft)"), linewidth=1.5)
-        chance.set_gid("class:nullline")
+        canvas.line([(LEAST_RATE, LEAST_RATE), (1, 1)], "nullline", "var(--soft)", ":", 1.5)
         for defense, curve in curves.items():
             look = faces[defense]
-            shown = [(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve]
-            (drawn,) = canvas.axes.plot(*zip(*shown, strict=True), color=paint(look.color))
-            drawn.set_gid("class:series")
+            canvas.line([(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve], "series", look.color)
             canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in marked[defense]])
         canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
         return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")

@@ -186,10 +186,10 @@ def _environment() -> jinja2.Environment:
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "most_strips": plots.MOST_STRIPS}
-    limits["least_rounds"] = plots.LEAST_ROUNDS
-    texts = {"definition": DEFINITION, "nothing": text.NOTHING}
-    around = {"css": Markup(CSS), "script": Markup(SCRIPT), "script_hash": SCRIPT_HASH}
-    found.globals.update(named | limits | texts | around | {"null_heads": _null_heads, "lead": lead})
+    found.globals.update(named, **limits, least_rounds=plots.LEAST_ROUNDS, definition=DEFINITION, nothing=text.NOTHING)
+    found.globals.update(
+        css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads, lead=lead
+    )
     return found
 
 

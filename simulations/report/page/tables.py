@@ -60,7 +60,12 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether there is a verdict and at least one seed did not pass."""
-        return not self.too_few and not self.open and self.passed < self.seeds
+        return self.judged and self.passed < self.seeds
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict."""
+        return not self.too_few and not self.open
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,38 @@ class ControlRow:
     verdicts: tuple[Verdict | None, ...]
 
 
-def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[ControlRow]]:
-    """Columns (round, whether it is the final model, observation), and one row per attack and kind of score."""
+@dataclass(frozen=True)
+class ControlTable:
+    """The positive control.
+
+    Attributes:
+        columns: (round, whether it is the final model, observation).
+        rows: One per attack and kind of score.
+    """
+
+    columns: Sequence[tuple[int, bool, str]]
+    rows: Sequence[ControlRow]
+
+    @property
+    def tests(self) -> int:
+        """Number of tests that have a verdict."""
+        return sum(bool(one and one.judged) for row in self.rows for one in row.verdicts)
+
+    @property
+    def failed(self) -> dict[str, list[str]]:
+        """Attack -> rounds with a failure, once for each test, so that a folded table does not hide failures."""
+        at = [round_name(number, final) for number, final, _ in self.columns]
+        found = [
+            (row.attack, name)
+            for row in self.rows
+            for name, one in zip(at, row.verdicts, strict=True)
+            if one and one.failed
+        ]
+        return {attack: [name for _, name in of] for attack, of in grouped(found, lambda one: one[0]).items()}
+
+
+def control_table(study: Study) -> ControlTable:
+    """The positive control of a study; scores of images come first."""
     found = grouped(study.controls, lambda one: (one.row.attack, one.row.metric))
     places = {
         key: grouped(of, lambda one: (one.row.round, one.row.final, one.row.card.observation))
@@ -84,25 +119,7 @@ def control_table(study: Study) -> tuple[list[tuple[int, bool, str]], list[Contr
         ControlRow(attack, metric, tuple(_verdict(of[at]) if at in of else None for at in columns))
         for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != PSNR.name)
     ]
-    return columns, rows
-
-
-@dataclass(frozen=True)
-class ControlTally:
-    """Summary of the positive control: number of tests, number of failures, and attack -> rounds with a failure."""
-
-    tests: int
-    failed: int
-    where: Mapping[str, tuple[str, ...]]
-
-
-def tally(columns: Sequence[tuple[int, bool, str]], rows: Sequence[ControlRow]) -> ControlTally:
-    """Summarise ``control_table``, so that a folded table does not hide failures."""
-    found = [(row, at, verdict) for row in rows for at, verdict in zip(columns, row.verdicts, strict=True) if verdict]
-    failed = [(row.attack, round_name(*at[:2])) for row, at, verdict in found if verdict.failed]
-    where = grouped(dict.fromkeys(failed), lambda one: one[0])
-    tests = sum(not verdict.too_few and not verdict.open for _, _, verdict in found)
-    return ControlTally(tests, len(failed), {attack: tuple(name for _, name in of) for attack, of in where.items()})
+    return ControlTable(columns, rows)
 
 
 def _verdict(of: Sequence[Control]) -> Verdict:

@@ -113,11 +113,11 @@ for the choice of the strongest attack. An attack that fails shows only that thi
 </div>
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
 </section>
-{% if view.tally.failed and not view.unbroken %}
+{% if view.control.failed and not view.unbroken %}
 <p class="facts small after"><a href="#control{{ '' if alone else loop.index }}"
 title="{{ glossary['Positive control'] }}">Positive control</a>: an attack must work on the {{ view.plain.run }}.
-{{ view.tally.failed }} of {{ count(view.tally.tests, 'check') }} of this failed (
-{%- for attack in view.tally.where %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
+{{ view.control.failed.values() | map('length') | sum }} of {{ count(view.control.tests, 'check') }} of this failed (
+{%- for attack in view.control.failed %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
 {{ 'A † marks the results of these attacks' if view.doubted else 'No score of the first table depends on these attacks; a † marks
 their results elsewhere' }}.</p>
 {% endif %}

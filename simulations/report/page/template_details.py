@@ -12,26 +12,26 @@ chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more 
 Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
 A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
 to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
-{% if view.plain.alone and view.control %}
+{% if view.plain.alone and view.control.rows %}
 <p>An app has no second run to compare with, so each attack is tested on the {{ view.plain.run }} itself. A score is tested once for
 each kind of message and each round, so there can be more tests than scores.</p>
 {% endif %}
-{% if view.control %}
-<details{{ ' open' if view.control | length <= 2 }}>
-{% set tests = view.tally.tests %}
-<summary>{{ count(view.control | length, 'score') }} of {{ 'the ' ~ view.plain.run if view.plain.alone else 'undefended images' }}
-{%- if view.tally.failed %}, <span class="status bad">✗ {{ view.tally.failed }} of {{ count(tests, 'test') }} failed</span>:
-{% for attack, rounds in view.tally.where.items() %}
-{{ attack_names[attack] | breakable }} ({{ rounds | join(', ') }}){{ '; ' if not loop.last }}
+{% if view.control.rows %}
+<details{{ ' open' if view.control.rows | length <= 2 }}>
+{% set tests = view.control.tests %}
+<summary>{{ count(view.control.rows | length, 'score') }} of {{ 'the ' ~ view.plain.run if view.plain.alone else 'undefended images' }}
+{%- if view.control.failed %}, <span class="status bad">✗ {{ view.control.failed.values() | map('length') | sum }} of {{ count(tests, 'test') }} failed</span>:
+{% for attack, rounds in view.control.failed.items() %}
+{{ attack_names[attack] | breakable }} ({{ rounds | unique | join(', ') }}){{ '; ' if not loop.last }}
 {%- endfor %}
 {% elif tests %}, {{ 'all of ' if tests > 1 }}{{ count(tests, 'test') }} passed{% endif %}</summary>
 {{ table('Positive control', '') }}
 <thead><tr><th scope="col">Attack on the {{ view.plain.run }}</th><th scope="col">Score</th>
-{% for at, final, observation in view.control_columns %}
+{% for at, final, observation in view.control.columns %}
 <th scope="col">{{ round_name(at, final) }}{% if observation %}, {{ observation }}{% endif %}</th>
 {% endfor %}</tr></thead>
 <tbody>
-{% for row in view.control %}
+{% for row in view.control.rows %}
 <tr><th scope="row"><code>{{ row.attack | breakable }}</code>{{ bound(row.attack) }}</th>
 <td>{{ row.metric | metric_label }}</td>
 {% for verdict in row.verdicts %}
@@ -107,7 +107,7 @@ that did not finish. They are listed because a number that leaves them out would
 {% for one in view.failures %}
 <tr><td class="tight">{{ who(one.defense) }}</td>
 <td><code>{{ one.what or 'training' }}</code>{{ bound(one.what) }}</td>
-<td>{{ one.rounds | join(', ') }}</td>
+<td>{{ one.rounds | unique | join(', ') }}</td>
 {{ number(one.seed) }}
 {{ number(one.trials or nothing) }}
 <td>{{ one.metrics | join(', ') }}</td>

@@ -25,7 +25,7 @@ from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.heat import heat_rows
-from simulations.report.page.tables import cards, control_table, others, tally
+from simulations.report.page.tables import cards, control_table, others
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
@@ -55,8 +55,8 @@ def view(
 ) -> dict[str, Any]:
     """Content of one study's sections; ``every`` embeds the pictures of the page of every attack."""
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
-    columns, control = control_table(study)
-    controlled = [row for row in control if row.metric == PSNR.name]
+    control = control_table(study)
+    controlled = [row for row in control.rows if row.metric == PSNR.name]
     # Where every attack is given something, as the labels, the run is still worth nothing if none of them works.
     able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
     images = [verdict for row in able for verdict in row.verdicts if verdict]
@@ -135,9 +135,7 @@ def view(
         "scored": any(c.has_result for c in (*study.cells, *study.active_cells, *study.aggregate_cells)),
         "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
-        "control_columns": columns,
         "control": control,
-        "tally": tally(columns, control),
         "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
         "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
         "open": bool(enough) and not judged,

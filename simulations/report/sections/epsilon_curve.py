@@ -99,8 +99,7 @@ def _curve(kind: str, neighbours: str, delta: float | None, lines: Sequence[Line
         for name, score in ((ACCURACY, line.deployed), (RECOVERED, share), (MEMBERS, line.found_members)):
             if score is not None and score.mean is not None:
                 tip = f"{kind}, {line.level} \N{GREEK SMALL LETTER EPSILON} = {two(line.epsilon)}: {name} {percent(score.mean)}"
-                at = math.log10(line.epsilon)
-                series[name].append(Point(at, score.mean, score.low, score.high, hollow=score.status != "ok", tip=tip))
+                series[name].append(Point.of(math.log10(line.epsilon), score, tip))
     if len({line.epsilon for line in ordered}) < LEAST_POINTS or not series:
         return EpsilonCurve(kind, neighbours, delta, ordered, none, ())
     level = ordered[0].level or "claimed"

@@ -73,17 +73,13 @@ class TableCell:
     def of(cls, cell: Cell) -> TableCell:
         """Read the scores of an attack on rows."""
         columns = [
-            (metric.removeprefix(COLUMN.name), score, _null(cell, metric))
-            for (metric, _), score in cell.scores.items()
-            if metric.startswith(COLUMN.name)
+            (key[0].removeprefix(COLUMN.name), score, cell.null(key))
+            for key, score in cell.scores.items()
+            if key[0].startswith(COLUMN.name)
         ]
-        nulls = _null(cell, CELLS_RIGHT.name), _null(cell, MSE_EMBEDDING.name)
-        right, error = cell.scores[CELLS_RIGHT.of()], cell.scores.get(MSE_EMBEDDING.of())
-        return cls(cell, right, nulls[0], error, nulls[1], tuple(columns))
-
-
-def _null(cell: Cell, metric: str) -> float | None:
-    return next(iter(cell.null_scores.get((metric, ""), {}).values()), None)
+        right, error = CELLS_RIGHT.of(), MSE_EMBEDDING.of()
+        found = cell.scores[right], cell.null(right), cell.scores.get(error), cell.null(error)
+        return cls(cell, *found, tuple(columns))
 
 
 @dataclass(frozen=True)

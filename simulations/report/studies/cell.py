@@ -93,14 +93,12 @@ class Cell:
     @property
     def recovered(self) -> Count | None:
         """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not report it."""
-        score = self.share
-        return (round((score.mean or 0.0) * score.n), score.n) if score else None
+        return _counted(self.share)
 
     @property
     def picked(self) -> Count | None:
         """(k, n): k of n true images were identified among the candidates; None where identification was not tested."""
-        score = self.scores.get(PICKED)
-        return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
+        return _counted(self.scores.get(PICKED))
 
     @property
     def psnr(self) -> Score | None:
@@ -199,3 +197,8 @@ class Cell:
         """PSNR over the best null baseline, in dB."""
         score, null = self.psnr, self.best_null
         return score.mean - null[1] if score and score.mean is not None and null else None
+
+
+def _counted(share: Score | None) -> Count | None:
+    """How many of its images a share is of."""
+    return (round(share.mean * share.n), share.n) if share and share.mean is not None else None

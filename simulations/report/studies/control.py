@@ -68,7 +68,6 @@ class Control:
     Attributes:
         row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
         null: The best null baseline as (name, mean), or None where there is none.
-        passed: The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance.
         reason: Why the control failed, or "".
         picked: Of images, the row that says how many were identified.
         too_few: There are too few images for a verdict, whatever the others say.
@@ -78,11 +77,15 @@ class Control:
 
     row: Row
     null: tuple[str, float] | None
-    passed: bool
     reason: str = ""
     picked: Row | None = None
     too_few: bool = False
     open: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance."""
+        return not self.reason
 
 
 def images_behind(row: Row) -> int:
@@ -109,18 +112,16 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     looked_for = grouped(retrieval, lambda row: (audit_of(row), row.attack))
     found = []
     for row in plain:
-        if decides(row, drawn):
-            null = nulls.best(row)
-            if null is not None or row.metric == PSNR.name:
-                same = closest(row, looked_for.get((audit_of(row), row.attack), []), lambda one: one)
-                picked = same[0] if same and row.metric == PSNR.name else None
-                reason, wanting = _reason(row, null), unjudged(picked) if row.metric == PSNR.name else ""
-                undecided = bool(wanting) and not reason
-                if undecided:
-                    reason = f"could not be judged, as {wanting}"
-                elif row.metric == PSNR.name:
-                    reason = reason or _missed(picked) or noise.reason(row)
-                found.append(Control(row, null, not reason, reason, picked, too_few(row, drawn), undecided))
+        of_images = row.metric == PSNR.name
+        if not decides(row, drawn) or ((null := nulls.best(row)) is None and not of_images):
+            continue
+        same = closest(row, looked_for.get((audit_of(row), row.attack), []), lambda one: one)
+        picked, reason, undecided = same[0] if same and of_images else None, _reason(row, null), False
+        if of_images and not reason:
+            wanting = unjudged(picked)
+            undecided = bool(wanting)
+            reason = f"could not be judged, as {wanting}" if wanting else _missed(picked) or noise.reason(row)
+        found.append(Control(row, null, reason, picked, too_few(row, drawn), undecided))
     return found
 
 

@@ -182,10 +182,12 @@ def _cell(
     known = [value for value in accuracies.values() if value is not None]
     tested = {row.seed: row.card.members for row in rows if row.metric == MEMBERSHIP_AUC.name}
     members = [count for count in tested.values() if count is not None]
-    chances = [chance for row in groups.get(PICKED, ()) if (chance := chance_of_retrieval(row)) is not None]
-    images = [row for row in groups.get(IMAGES.decides, ()) if row.value is not None]
+    of_images, picked, recovered = (groups.get(key, []) for key in (IMAGES.decides, PICKED, RECOVERED))
+    chances = [chance for row in picked if (chance := chance_of_retrieval(row)) is not None]
+    images = [row for row in of_images if row.value is not None]
+    few = all(map(too_few, images))
     leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, noise) for row in of))
-    wanting = [unjudged(row) for row in groups.get(PICKED, [None])] if IMAGES.decides in leaking else [""]
+    wanting = ([unjudged(row) for row in picked] or [unjudged(None)]) if IMAGES.decides in leaking else [""]
     return Cell(
         defense,
         role,
@@ -198,16 +200,16 @@ def _cell(
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
-        scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, ())),
-        picked_scales=mean_each(scales.of(row) for row in groups.get(PICKED, ())),
+        scales=mean_each(scales.of(row) for row in of_images),
+        picked_scales=mean_each(scales.of(row) for row in picked),
         chance_of_retrieval=max(chances, default=None),
-        recovered_by_class=_recovered_by_class(groups.get(RECOVERED, ()), scales),
-        best=best_image(groups.get(RECOVERED, ())),
-        detailed=detailed(groups.get(RECOVERED, ())),
-        gains=image_gains(groups.get(RECOVERED, ())),
+        recovered_by_class=_recovered_by_class(recovered, scales),
+        best=best_image(recovered),
+        detailed=detailed(recovered),
+        gains=image_gains(recovered),
         clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
-        too_few=bool(images) and (all(map(too_few, images)) or all(wanting)),
-        unjudged=wanting[0] if all(wanting) and not all(map(too_few, images)) else "",
+        too_few=bool(images) and (few or all(wanting)),
+        unjudged=wanting[0] if all(wanting) and not few else "",
     )
 
 
@@ -248,18 +250,19 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
     names = dict.fromkeys(row.study for row in every)
     served = {name[:-1] for name in names if name[-1]}
     # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
-    common = [row for row in every if row.study[:-1] in served and (not row.cut or row.metric == EPSILON_ALL_CUTS.name)]
-    shared = {id(row): row.study[:-1] for row in common}
+    common = [row for row in every if not row.cut or row.metric == EPSILON_ALL_CUTS.name]
     studies = []
     for name in names:
         if not name[-1] and name[:-1] in served:
             continue
-        of = [row for row in every if row.study == name or (name[-1] and shared.get(id(row)) == name[:-1])]
+        shared = {id(row) for row in common if name[-1] and row.study[:-1] == name[:-1]}
+        of = [row for row in every if row.study == name or id(row) in shared]
         present = dict.fromkeys(row.defense for row in of)
         known = [text for text in order if text in present]
         pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
-        active = with_recovered([row for row in of if row.card.server])
-        summed = with_recovered([row for row in of if row.card.clients is not None])
-        looking = with_recovered([row for row in of if not row.card.server and row.card.clients is None])
-        studies.append(Study(name, tuple(looking), tuple(pipelines), tuple(active), tuple(summed)))
+        active = [row for row in of if row.card.server]
+        summed = [row for row in of if row.card.clients is not None]
+        looking = [row for row in of if not row.card.server and row.card.clients is None]
+        own, *others = (tuple(with_recovered(rows)) for rows in (looking, active, summed))
+        studies.append(Study(name, own, tuple(pipelines), *others))
     return studies

@@ -24,8 +24,8 @@ from simulations.report.sections.inference.equation import (
     OPEN,
     SATISFIED,
     Difference,
+    decided,
     difference,
-    equation,
     folded,
     images_of,
     least_before,
@@ -182,7 +182,7 @@ class CutReader:
         # The best before may be another than the best after: a defence is judged by what could be read before and after.
         change = Change(max(plain, key=lambda score: score.mean or 0.0, default=None), _read(best))
         judged = server, difference(change.before, change.after)
-        word = "" if defense == "" else equation(*judged) if best.status == "ok" else OPEN
+        word = "" if defense == "" else decided(*judged) if best.status == "ok" else OPEN
         null = best.null(ACCURACY)
         held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
         learned = held is None or often is None or held > often

@@ -123,7 +123,7 @@ def least_before(images: int, null: float) -> float | None:
     return None
 
 
-def equation(server: Difference | None, adversary: Difference | None) -> str:
+def decided(server: Difference | None, adversary: Difference | None) -> str:
     """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by the losses of the server half and the adversary; see ``RULE``."""
     if server is None or adversary is None:
         return OPEN

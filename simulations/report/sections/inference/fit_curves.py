@@ -82,7 +82,11 @@ def _curve(defense: str, metrics: Metrics, axis: str, domain: tuple[float, float
     series: dict[str, Sequence[Point]] = {}
     for metric in LOOKS:
         points = [
-            _point(math.log2(at) if doubling else at, score, f"{LOOKS[metric].name}, {at} {axis}")
+            Point.of(
+                math.log2(at) if doubling else at,
+                score,
+                f"{LOOKS[metric].name}, {at} {axis}: {text.percent(score.mean)}",
+            )
             for at, score in sorted((at, score) for at, score in metrics.get(metric, {}).items() if at is not None)
             if score.mean is not None
         ]
@@ -104,8 +108,3 @@ def _masked(study: Study, defense: str) -> dict[str, str]:
         if rows := [row for row in study.rows if row.metric == metric.name and row.defense == defense]:
             found[name] = text.percent(merge(rows).mean)
     return found
-
-
-def _point(x: float, score: Score, tip: str) -> Point:
-    assert score.mean is not None
-    return Point(x, score.mean, score.low, score.high, tip=f"{tip}: {text.percent(score.mean)}")

@@ -16,8 +16,8 @@ from simulations.report.sections.inference.equation import (
     OPEN,
     SATISFIED,
     Difference,
+    decided,
     difference,
-    equation,
 )
 from simulations.report.sections.inference.fit_curves import fit_curves
 from simulations.report.studies.score import Score, wilson
@@ -114,17 +114,17 @@ def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
         points = itertools.product(*(np.linspace(one.low, one.high, 21) for one in (server, adversary)))
         held = {bool(a >= rule.LEAST_DROP and abs(s) <= min(rule.MARGIN, rule.MOST_OF_DROP * a)) for s, a in points}
         grid = SATISFIED if held == {True} else NOT_SATISFIED if held == {False} else OPEN
-        found = equation(server, adversary)
+        found = decided(server, adversary)
         # A grid can miss the one point, near 0 or a corner, at which the rule holds.
         assert found == grid or (found, grid) == (OPEN, NOT_SATISFIED)
         seen.add(found)
     assert seen == {SATISFIED, NOT_SATISFIED, OPEN}
     # 89 to 72 % of 2,000 is less than half of 94 to 50 %, and no accuracy that stays. Without intervals nothing is told.
     lost, read = (difference(share(a * 2000, 2000), share(b * 2000, 2000)) for a, b in ((0.89, 0.72), (0.94, 0.5)))
-    assert equation(lost, read) == NOT_SATISFIED
+    assert decided(lost, read) == NOT_SATISFIED
     assert difference(Score(0.9), Score(0.5, 0.4, 0.6)) is None
     assert difference(None, Score(0.5, 0.4, 0.6)) is None
-    assert equation(None, Difference(0.4, 0.3, 0.5)) == OPEN
+    assert decided(None, Difference(0.4, 0.3, 0.5)) == OPEN
 
 
 def share(hits: float, n: int, seeds: int = 1) -> Score:
@@ -163,7 +163,7 @@ def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
         after = Score(*binomial_interval(round(null * images), images))
         unchanged, least = Difference(0.0, 0.0, 0.0), rule.least_before(images, null)
         hits = round(least * images)
-        told = [equation(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in (hits - 1, hits)]
+        told = [decided(unchanged, difference(Score(*binomial_interval(k, images)), after)) for k in (hits - 1, hits)]
         assert told[0] != SATISFIED == told[1], (images, null)
     assert rule.least_before(12, 0.9) is None
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from simulations.report.throttle import SHARE, Throttle
+from simulations.server_app import SHARE, Throttle
 
 
 def test_reports_of_a_running_run_take_a_small_share_of_its_time() -> None:
