@@ -54,7 +54,7 @@ LINES_LOST = "lines-lost"
 
 @dataclass
 class RunDirectory(Generic[S]):
-    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.recorder``).
+    """Rows, pictures, checkpoints and open jobs of one run (the ``Recorder`` of ``strategies.audit.jobs``).
 
     Attributes:
         path: The folder.

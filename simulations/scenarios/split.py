@@ -122,12 +122,7 @@ class Split(Scenario[SplitExperiment]):
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
-        check_message(
-            experiment.batches_per_message,
-            experiment.batch_size,
-            tokens,
-            f" of {edge.num_tokens} tokens",
-        )
+        check_message(experiment.batches_per_message, experiment.batch_size, tokens, f" of {edge.num_tokens} tokens")
 
     def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
         """Refuse clients that hold too few examples, besides the checks of ``check_data``."""

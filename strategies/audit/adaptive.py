@@ -12,11 +12,7 @@ from strategies.audit.kinds import Kind
 
 
 def adaptive_attacks(
-    pipeline: Pipeline,
-    pipelines: Sequence[Pipeline],
-    chosen: Sequence[AnyAttack],
-    kind: Kind,
-    tables: bool = False,
+    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[AnyAttack], kind: Kind, tables: bool = False
 ) -> list[AnyAttack]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
-from strategies.audit.jobs import AttackJob, Outcome, attack_card
-from strategies.audit.recorder import Recorder
-from strategies.audit.replies import scores_of
-from strategies.audit.score_rows import PICTURED
+from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
+from strategies.audit.score_rows import PICTURED, scores_of
 from strategies.audit.threat_card import ThreatCard
 
 

@@ -22,12 +22,10 @@ from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Tensors
 from strategies.audit.audit_pictures import AuditPictures
-from strategies.audit.jobs import AttackJob, Outcome, attack_card
+from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.recorder import Recorder
-from strategies.audit.replies import BASELINES, fault_in_scores, scores_of
-from strategies.audit.score_rows import membership_rows, score_rows
+from strategies.audit.score_rows import BASELINES, fault_in_scores, membership_rows, score_rows, scores_of
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange

@@ -1,4 +1,4 @@
-"""Attack jobs: attacks on the observations of one round, their outcomes, and the file that keeps them."""
+"""Attack jobs: attacks on the observations of one round, their outcomes, and what keeps them and their results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -122,9 +122,7 @@ class AttackResult:
     outcomes: list[Outcome] = field(default_factory=list)
 
 
-def grouped(
-    chosen: Iterable[AnyAttack],
-) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
+def grouped(chosen: Iterable[AnyAttack]) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
     """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
     groups: dict[str, list[AnyAttack]] = {}
     over_rounds = []
@@ -170,3 +168,29 @@ def _matches_statistics(attack: Any, card: ThreatCard) -> bool:
     """Whether a stage of an attack matches the statistics that observations like these reveal."""
     own = getattr(attack, "matches_statistics", None)
     return own is not None and own(card.local_steps or 1, card.images or 1)
+
+
+FIT = "fit"
+"""Metric of defences that could not learn; there is a row only where they failed."""
+
+
+class Recorder(Protocol):
+    """Receiver of rows, pictures and unfinished jobs."""
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Adds one number; ``fields`` are further columns."""
+
+    def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
+        """Adds one image (C, H, W) in [0, 1]."""
+
+    def open_job(self, job: AttackJob) -> None:
+        """Keeps a job that has no result yet."""
+
+    def close_job(self, job: AttackJob) -> None:
+        """Forgets a job whose rows are written."""
+
+    def keep_history(self, job: AttackJob) -> None:
+        """Keep a round's observations for attacks on all rounds."""
+
+    def history(self, job: AttackJob) -> tuple[Observed, ...]:
+        """Observations from ``keep_history`` of the job's pipeline and kind, oldest first."""

@@ -1,13 +1,16 @@
-"""Columns of rows from the clients' scores: metric and reference, mean, interval, count and worst case."""
+"""From a client's reply to an audit to rows: its checks, as a client may send anything; mean, interval, count and worst case."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Message, MetricRecord
 
 from attacks.metrics.guesses import (
     COLUMN,
@@ -18,12 +21,89 @@ from attacks.metrics.guesses import (
     OTHER_SCORE,
 )
 from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
-from attacks.metrics.metric import Interval, Metric
-from attacks.metrics.names import Scores
+from attacks.metrics.metric import Interval, Metric, Values
+from attacks.metrics.names import GuessName, Role, Scores, names_of, scores_to_texts
 from attacks.metrics.registry import known_metric, metric_of
+from attacks.metrics.training import COUNTED
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
+from clients.scoring.audit import ALONE, COUNTS
+from clients.task.task import Task
+from clients.wire.records import tensors_of, values_of
+from clients.wire.texts import shortened
 from strategies.audit.threat_card import ThreatCard
 
+BASELINES = "baselines"
+"""The kind of guesses that only clients make."""
+LONGEST_NAME = 200
+MOST_PICTURES = 1024
+"""Of one record; a report shows a few."""
+_PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
+
+
+def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
+    """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or ""."""
+    found = reply.content.get("metrics")
+    if not isinstance(found, MetricRecord):
+        return "the answer has no 'metrics'"
+    return next(filter(None, (_fault_in_score(name, found, guessed) for name in found)), "") or _fault_in_pictures(
+        reply, task
+    )
+
+
+def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
+    values = found[text]
+    unknown = f"metrics: {shortened(text)} is the name of no score of {guessed}"
+    try:
+        guess, name = names_of(text)
+    except ValueError:
+        return unknown
+    parts = "".join((*guess, *name))
+    expected = (
+        guess == COUNTS or guess.role in (Role.NULL_BASELINE, Role.SCALE) if guessed == BASELINES else guess == ALONE
+    )
+    if len(parts) > LONGEST_NAME or not parts.isprintable() or not expected:
+        return unknown
+    if not isinstance(values, list) or any(math.isnan(value) for value in values):
+        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"
+    metric = metric_of(name.metric)
+    if guess == COUNTS:
+        # A defence of another package uses its own names; a registered metric must be one that defences report.
+        return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
+    allowed = {Values.HIT: lambda value: value in (0, 1), Values.SHARE: lambda value: 0 <= value <= 1}.get(
+        metric.values
+    )
+    if allowed and not all(map(allowed, values)):
+        return f"metrics: {shortened(text)} is {shortened(values)}, expected {metric.values.value}"
+    if metric is RETRIEVAL:
+        (chance,) = scores_to_texts({guess: {RETRIEVAL_CHANCE.of(): []}})
+        chances = found.get(chance)
+        if not (isinstance(chances, list) and len(chances) == len(values)):
+            return f"metrics: {shortened(text)} comes without as many values of {RETRIEVAL_CHANCE.name}"
+    return ""
+
+
+def _fault_in_pictures(reply: Message, task: Task) -> str:
+    shape, targets = task.plan.data_card().input_shape, task.plan.probe_targets
+    for name, images in tensors_of(reply, "pictures").items():
+        named = _PICTURE.fullmatch(name)
+        if not named or int(named[2]) >= targets:
+            return f"pictures: {shortened(name)} is none of the {targets} targets"
+        if not images.is_floating_point() or images.shape[1:] != shape or not 0 < len(images) <= MOST_PICTURES:
+            return f"pictures: {name} is {images.dtype}{tuple(images.shape)}, expected images {shape}"
+    return ""
+
+
+def scores_of(reply: Message) -> dict[GuessName, Scores]:
+    """The scores of a client's reply in which ``fault_in_scores`` found nothing."""
+    found: dict[GuessName, Scores] = defaultdict(dict)
+    for text, values in values_of(reply, "metrics").items():
+        guess, name = names_of(text)
+        found[guess][name] = list(values)
+    return found
+
+
+Columns = dict[str, Any]
+"""Columns of a row by name."""
 PICKED_PSNR = "picked_psnr"
 """Key under which a row of retrieval holds the PSNR, in dB, of every identified image."""
 PICKED_GAIN = "picked_gain"
@@ -45,7 +125,7 @@ PICTURED = {
 """Key in the index of pictures -> the client's score of a guess that stands there."""
 
 
-def score_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
+def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     """One row's columns per score of one attack or baseline, of all clients.
 
     The row of retrieval adds ``chance``, the highest of any of its images, to the card.
@@ -69,7 +149,7 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
         }
 
 
-def _mean(metric: Metric, values: Sequence[float], columns: int) -> dict[str, Any]:
+def _mean(metric: Metric, values: Sequence[float], columns: int) -> Columns:
     match metric.interval:
         case Interval.EXACT:
             return share_and_interval(values)
@@ -103,7 +183,7 @@ def rounded_gain(gain: float) -> float:
     return round(gain, 4)
 
 
-def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]]:
+def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
     ``MEMBERSHIP_LOW_TPR`` follows where there are so many non-members that one of them is a rate of no more than ``LOW_RATE``.
@@ -137,7 +217,7 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[dict[str, Any]
         yield {"metric": metric.name, "value": rate, "ci_low": low, "ci_high": high, **common}
 
 
-def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
+def mean_and_interval(values: Sequence[float]) -> Columns:
     """Mean, 95 % interval of the mean (Student's t; none for one value) and n."""
     from scipy.stats import t
 
@@ -151,7 +231,7 @@ def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
     return {"value": mean, "n": n, "ci_low": mean - half, "ci_high": mean + half}
 
 
-def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
+def share_and_interval(values: Sequence[float]) -> Columns:
     """Share of ones among ones and zeros, its exact 95 % interval (Clopper-Pearson) and n."""
     if not values:
         return {"value": None, "n": 0}
@@ -159,7 +239,7 @@ def share_and_interval(values: Sequence[float]) -> dict[str, Any]:
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
 
 
-def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
+def batches_and_interval(values: Sequence[float]) -> Columns:
     """Mean share of the classes that are right, its 95 % interval (none for one batch) and n, which counts batches.
 
     Each batch counts as a single trial, however many images it has: the interval then stays within [0, 1], and is the exact one
@@ -170,7 +250,7 @@ def batches_and_interval(values: Sequence[float]) -> dict[str, Any]:
     return cells_and_interval(values, 1)
 
 
-def cells_and_interval(values: Sequence[float], columns: int) -> dict[str, Any]:
+def cells_and_interval(values: Sequence[float], columns: int) -> Columns:
     """Mean share of the cells that are right, its 95 % interval (none for one row) and n, which counts rows.
 
     Cells of a row are guessed together, and an attack that finds one often finds all: rows are clusters (``clustered_interval``) of

@@ -26,7 +26,7 @@ from clients.wire.records import MAX_REASON, tensors_of, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from defenses.base import Update
 from defenses.neighbours import ADD_OR_REMOVE
-from strategies.audit.recorder import Recorder
+from strategies.audit.jobs import Recorder
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of

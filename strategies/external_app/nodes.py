@@ -15,7 +15,7 @@ from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelM
 from clients.task.task import Task
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import shortened
-from strategies.audit.recorder import Recorder
+from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange

@@ -11,8 +11,8 @@ from clients.external_app.mods import Budget
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
 from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import Recorder
 from strategies.audit.kinds import Kind, Seen
-from strategies.audit.recorder import Recorder
 from strategies.audit.threat_card import Strength, ThreatCard
 from strategies.external_app.claim import Claim
 from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, UNCHECKED, recipe
@@ -133,8 +133,5 @@ class AppAuditor(Auditor):
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
         else:
-            about["caveats"] = [
-                f"{recipe(task.plan)}; {app.checked}",
-                *([UNCHECKED] if app.difference is None else []),
-            ]
+            about["caveats"] = [f"{recipe(task.plan)}; {app.checked}", *([UNCHECKED] if app.difference is None else [])]
         return super().card(task, kind, seen, accuracy, **facts).but(**about)

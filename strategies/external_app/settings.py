@@ -12,17 +12,7 @@ from pydantic.fields import FieldInfo
 from attacks.base import AnyAttack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from clients.wire.limits import (
-    LEAST_RATE,
-    MOST_IMAGES,
-    MOST_RATE,
-    MOST_STEPS,
-    BelowOne,
-    Count,
-    Decay,
-    Images,
-    Limit,
-)
+from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Count, Decay, Images, Limit
 from clients.wire.schema import fields_in, limit_of
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds

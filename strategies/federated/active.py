@@ -63,12 +63,7 @@ class ActiveServer:
         return {name: tensor.clone() for name, tensor in shared_tensors(model).items()}
 
     def _observe(
-        self,
-        task: Task,
-        label: str,
-        group: Sequence[AnyAttack],
-        sent: Tensors,
-        judges: dict[int, bool],
+        self, task: Task, label: str, group: Sequence[AnyAttack], sent: Tensors, judges: dict[int, bool]
     ) -> None:
         good = self._ask(task, sent)
         # A client that answers no probes at all does not refuse this model; it has a row of its own.

@@ -25,7 +25,7 @@ from clients.task.task import Plan, Task, load_weights
 from clients.wire.records import tensors_of, values_of
 from defenses.base import Tensors, Update
 from defenses.neighbours import ADD_OR_REMOVE
-from strategies.audit.recorder import Recorder
+from strategies.audit.jobs import Recorder
 from strategies.exchange.guard import GuardedExchange
 from strategies.federated.replies import COUNTED
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon

@@ -13,7 +13,7 @@ from attacks.metrics.training import CLIENT, EPSILON_WITH_PROBES, UPDATE_BYTES
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
-from strategies.audit.recorder import Recorder
+from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import fault
 

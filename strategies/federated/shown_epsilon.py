@@ -123,7 +123,7 @@ class ShownEpsilon:
     @property
     def above(self) -> bool:
         """Whether a bound of this seed exceeds the claim."""
-        return self.shown > self.claimed + SMALLEST
+        return self.exceeded_by(self.shown)
 
     @property
     def corrected(self) -> float:
@@ -142,7 +142,7 @@ class ShownEpsilon:
     @property
     def refuted_plainly(self) -> bool:
         """Whether the bound without an assumption suffices for a refutation."""
-        return self.plain > self.claimed + SMALLEST and self._certain(self.seeds_above_plain)
+        return self.exceeded_by(self.plain) and self._certain(self.seeds_above_plain)
 
     def _certain(self, above: int) -> bool:
         """Whether a bound above the claim in ``above`` of all seeds has enough confidence."""
@@ -212,5 +212,5 @@ class ShownEpsilon:
             raise ValueError(f"levels are {named}; allowed: audits of one level")
         best = min(found, key=lambda one: (one.claimed - one.shown, -one.shown))
         least, above = min(one.confidence for one in found), sum(one.above for one in found)
-        plain = sum(one.plain > one.claimed + SMALLEST for one in found)
+        plain = sum(one.exceeded_by(one.plain) for one in found)
         return replace(best, confidence=least, seeds=len(found), seeds_above=above, seeds_above_plain=plain)

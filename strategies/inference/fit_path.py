@@ -25,7 +25,7 @@ from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from defenses.smashed.delta_masks import grad_cam, jet_blue, last_map_layer
-from strategies.audit.recorder import Recorder
+from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.exchange.guard import Rows
 from strategies.inference.observations import adversary_builder, unprotected_knowledge

@@ -137,12 +137,7 @@ class PublicTraining:
     """
 
     def __init__(
-        self,
-        plan: WholeModelPlan,
-        start: Tensors | None = None,
-        num_kept: int = 0,
-        *,
-        trains: bool = True,
+        self, plan: WholeModelPlan, start: Tensors | None = None, num_kept: int = 0, *, trains: bool = True
     ) -> None:
         self.plan = replace(plan, pipeline="")
         self._start, self._trains = start or {}, trains

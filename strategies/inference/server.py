@@ -28,10 +28,9 @@ from defenses.base import DefenseError
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.jobs import FIT, AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed, part_of
 from strategies.audit.majority import judged
-from strategies.audit.recorder import FIT
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange

@@ -148,13 +148,13 @@ class RecordedReply:
             return "it holds no arrays"
         return "" if self.sent else "the weights that it answers were not recorded"
 
-    def arrays(self, record: str = "") -> Arrays:
-        """Name -> array of a record; without a record's name, of the only one, or of "arrays", Flower's usual name."""
-        return self._read(self.values.get("arrays", {}), record)
+    def arrays(self) -> Arrays:
+        """Name -> array of the only record, or of "arrays", Flower's usual name."""
+        return self._read(self.arrays_file)
 
-    def sent_arrays(self, record: str = "") -> Arrays:
-        """Name -> array of a record in the message before this reply: the global weights."""
-        return self._read(self.sent, record)
+    def sent_arrays(self) -> Arrays:
+        """Name -> array of that record in the message before this reply: the global weights."""
+        return self._read(self.sent_file)
 
     @property
     def reported(self) -> list[Mapping[str, Any]]:
@@ -168,15 +168,15 @@ class RecordedReply:
     @property
     def arrays_file(self) -> Path:
         """The file that ``arrays()`` reads; ``RecordingError`` for a reply without arrays."""
-        return self._file(self.values.get("arrays", {}), "")
+        return self._file(self.values.get("arrays", {}))
 
     @property
     def sent_file(self) -> Path:
         """The file that ``sent_arrays()`` reads; ``RecordingError`` where the recording lacks the weights sent."""
-        return self._file(self.sent, "")
+        return self._file(self.sent)
 
-    def _file(self, files: Mapping[str, str], record: str) -> Path:
-        name = record or ("arrays" if "arrays" in files else next(iter(files), ""))
+    def _file(self, files: Mapping[str, str]) -> Path:
+        name = "arrays" if "arrays" in files else next(iter(files), "")
         if name not in files:
             raise RecordingError(f"{self.path} has no record {name!r}; it has {', '.join(map(repr, files)) or 'none'}")
         path = self.path.parent / files[name]
@@ -184,8 +184,7 @@ class RecordedReply:
             raise RecordingError(f"{self.path} names {files[name]!r}; allowed: files of its own folder")
         return path
 
-    def _read(self, files: Mapping[str, str], record: str) -> Arrays:
-        path = self._file(files, record)
+    def _read(self, path: Path) -> Arrays:
         try:
             with safe_open(path, framework="np") as file:
                 order = json.loads((file.metadata() or {}).get("order", "[]"))

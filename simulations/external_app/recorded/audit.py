@@ -37,7 +37,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.replies import BASELINES, MOST_PICTURES
+from strategies.audit.score_rows import BASELINES, MOST_PICTURES
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.orders import OF_ROUND
