@@ -113,8 +113,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "aggregate-clients": "1,2", "aggregate-attacks": SHORT, "adaptive": "true",
     },
     "updates of a transformer": {
-        "model": "vit", "width": 32,
-        "defenses": "", "probe-attacks": quick("PatchEmbeddingInversion"), "update-attacks": "", "learning-rate-milestones": "",
+        "model": "vit_lite", "learning-rate-milestones": "", "defenses": "",
+        "probe-attacks": quick("PatchEmbeddingInversion"), "update-attacks": "",
     },
     "members": MLP | {
         "defenses": "GaussianNoise(std=0.05, per='update')", "rounds": 3, "attack-rounds": "all", "probe-attacks": "",
@@ -239,7 +239,7 @@ def killed(settings: dict[str, Any]) -> Work:
         process = tree.start(
             "run", "--in-process", "--clients", "2", *words_of(settings, folder.parent), "--out", str(rows.parent)
         )
-        while process.poll() is None and not (rows.exists() and rows.stat().st_size):
+        while process.poll() is None and not (rows.exists() and re.search(rb'"round": ?1', rows.read_bytes())):
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
         if process.wait() != -signal.SIGKILL:
@@ -437,16 +437,16 @@ def differences(before: Found, after: Found) -> list[str]:
     return odd
 
 
-def side_by_side(work: Work, trees: list[Tree], shared: Path, name: str) -> list[Found | Exception]:
-    """The same work of both trees, at the same time."""
+def side_by_side(work: Work, trees: list[Tree], shared: Path, name: str) -> list[tuple[Found | Exception, float]]:
+    """What the same work of both trees gives, at the same time, and its seconds."""
 
-    def one(at: int) -> Found | Exception:
-        folder = shared / f"{re.sub('[^a-z]', '_', name)}_{at}"
+    def one(at: int) -> tuple[Found | Exception, float]:
+        folder, begin = shared / f"{re.sub('[^a-z]', '_', name)}_{at}", time.monotonic()
         folder.mkdir()
         try:
-            return work(trees[at], folder)
+            return work(trees[at], folder), time.monotonic() - begin
         except Exception as error:
-            return error
+            return error, time.monotonic() - begin
 
     with ThreadPoolExecutor(len(trees)) as pool:
         return list(pool.map(one, range(len(trees))))
@@ -467,8 +467,7 @@ def main() -> None:
         (Path(place) / "census").mkdir()
         write_census(Path(place) / "census")
         for name in wanted:
-            begin = time.monotonic()
-            before, after = side_by_side(WORKS[name], trees, Path(place), name)
+            (before, old), (after, new) = side_by_side(WORKS[name], trees, Path(place), name)
             if isinstance(before, Exception) or isinstance(after, Exception):
                 odd = [
                     f"{which}: {one}"
@@ -478,7 +477,7 @@ def main() -> None:
             else:
                 odd, found[name] = differences(before, after), after
             different += len(odd)
-            print(f"{name}: {len(odd)} differences, {time.monotonic() - begin:.0f} s", flush=True)
+            print(f"{name}: {len(odd)} differences; {old:.0f} s before, {new:.0f} s after", flush=True)
             for words in odd if chosen.all else odd[:SHOWN]:
                 print(f"  {words}", flush=True)
     if same := found.get("undisturbed"):
