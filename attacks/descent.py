@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from attacks.observations import AttackError
+from defenses.base import TensorMap
 
 Watch = Callable[[int, int], None]
 """(steps done, steps of this search) after every step; an attack may search several times, each from 0 on."""
@@ -63,9 +64,7 @@ def step_down(optimizer: Optimizer, loss: Tensor, schedule: LRScheduler | None =
         schedule.step()
 
 
-def minimise(
-    objective: Callable[[Tensor], Tensor], start: Tensor, iterations: int, rule: StepRule
-) -> tuple[Tensor, Tensor]:
+def minimise(objective: TensorMap, start: Tensor, iterations: int, rule: StepRule) -> tuple[Tensor, Tensor]:
     """Descends from one start (B, ...).
 
     Returns:

@@ -29,6 +29,11 @@ class Reconstruction:
     failure: str = ""
 
     @classmethod
+    def unlabelled(cls, images: Tensor, diagnostics: Numbers) -> Reconstruction:
+        """Make the guess of an attack that guesses no classes."""
+        return cls(images, torch.full((len(images),), -1), diagnostics)
+
+    @classmethod
     def grey(cls, count: int, shape: Shape, failure: str, diagnostics: Numbers | None = None) -> Reconstruction:
         """Make the failed guess of ``count`` images of ``shape`` (C, H, W)."""
         count = max(count, 0)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Knowledge
 from attacks.gradient.trial_gradients.finite_difference import full_precision
 from attacks.gradient.trial_gradients.memory import in_chunks
 from attacks.refinement.base import Refinement
@@ -19,7 +19,7 @@ from defenses.base import Batch, Update
 from defenses.pipeline import Pipeline
 
 Value = TypeVar("Value")
-Learner = TypeVar("Learner", bound=Attack[Any, Any])
+Learner = TypeVar("Learner", bound=AnyAttack)
 HOST = torch.device("cpu")
 
 
@@ -42,7 +42,7 @@ class Placement:
             return attack.fit(self.knowledge(knowledge), generator)
 
     def attack_many(
-        self, attack: Attack[Any, Any], observations: Sequence[Any], generators: Sequence[torch.Generator]
+        self, attack: AnyAttack, observations: Sequence[Any], generators: Sequence[torch.Generator]
     ) -> list[Any]:
         """Guesses of an attack, on the host; where memory runs out, the attack gets fewer observations at once.
 

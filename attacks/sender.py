@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.normalisation import Normalisation, normalise
 from defenses.base import Batch, Shape
 from defenses.pipeline import Pipeline
-from defenses.random_draws import Key
+from defenses.random_draws import Key, seed_of
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ def smash(edge: ClientHalf, pipeline: Pipeline, images: Tensor, known: Normalisa
 
 def key_of(generator: torch.Generator) -> Key:
     """What names the draws of one batch that an attacker sends itself."""
-    return ("attacker", int(torch.randint(1 << 62, (), generator=generator)))
+    return ("attacker", seed_of(generator))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from attacks.base import Attack
+from attacks.base import AnyAttack, Attack
 from attacks.observations import AttackError
 from attacks.refinement.base import Chain, Refinement
 from defenses.registry import Registry
@@ -14,7 +12,7 @@ ATTACKS = Registry(Attack, "fedveil.attacks")
 """Attacks that settings such as ``probe-attacks``, ``update-attacks`` and ``smashed-attacks`` may name."""
 
 
-def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack[Any, Any]]:
+def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[AnyAttack]:
     """Reads attacks, separated by ``;``; what stands behind ``|`` refines what the attack before it found.
 
     ``start`` is how a chain may begin, for the error that names a single refinement.
@@ -30,6 +28,6 @@ def parse_attacks(text: str, start: str = "InvertingGradients()") -> list[Attack
     return [stages[0] if len(stages) == 1 else Chain(tuple(stages)) for stages in statements]
 
 
-def stages_of(attack: Attack[Any, Any]) -> tuple[Attack[Any, Any], ...]:
+def stages_of(attack: AnyAttack) -> tuple[AnyAttack, ...]:
     """The attacks of a chain in order, or the attack alone."""
     return attack.stages if isinstance(attack, Chain) else (attack,)

@@ -27,6 +27,7 @@ Update = Tensors
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
 
+TensorMap = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, normalised images (B, C, H, W), soft targets (B, K)) -> scalar."""
 

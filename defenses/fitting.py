@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, Shape, SmashedDefense, Tensors
+from defenses.base import DefenseError, Shape, SmashedDefense, TensorMap, Tensors
 
 MOST_KEPT = 2**30
 """Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""
@@ -56,7 +56,7 @@ class FitContext:
                 f"black is {tuple(self.black.shape)}; allowed: ({self.images.shape[1]},), one per channel"
             )
 
-    def behind(self, encode: Callable[[Tensor], Tensor], decode: Callable[[Tensor], Tensor]) -> FitContext:
+    def behind(self, encode: TensorMap, decode: TensorMap) -> FitContext:
         """The context of a stage after others: ``encode`` is added to the client half, ``decode`` before server and adversary."""
         behind = None if self.adversary is None else nn.Sequential(_Applied(decode), self.adversary)
         client, server = nn.Sequential(self.client, _Applied(encode)), nn.Sequential(_Applied(decode), self.server)
@@ -66,7 +66,7 @@ class FitContext:
 class _Applied(nn.Module):
     """A function as a module without weights."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: TensorMap) -> None:
         super().__init__()
         self.function = function
 
@@ -239,7 +239,7 @@ def placed(images: Tensor, half: nn.Module) -> Tensor:
     return images if weight is None else images.to(weight.device)
 
 
-def features_by_row(client: nn.Module, images: Tensor) -> Callable[[Tensor], Tensor]:
+def features_by_row(client: nn.Module, images: Tensor) -> TensorMap:
     """What gives the features (B, C, H, W) of some rows (B,) of normalised images (N, C, H, W), on the device of ``client``.
 
     In eval mode and without a graph. They are made once and kept where they take no more than ``MOST_KEPT`` and the same image has

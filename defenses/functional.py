@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, Shape, Update
+from defenses.base import DefenseError, Shape, TensorMap, Update
 
 
-def map_update(function: Callable[[Tensor], Tensor], update: Update) -> Update:
+def map_update(function: TensorMap, update: Update) -> Update:
     """Applies ``function`` to every tensor of an update and keeps the update's order of names.
 
     Tensors are visited in sorted order of their names, so that what a random stream gives to a parameter does not

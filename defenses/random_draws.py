@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -45,6 +47,22 @@ def spawned(generator: torch.Generator, device: torch.device | str = "cpu") -> t
         return generator_for("spawned", *name)
     digest = hashlib.shake_256(repr(name).encode()).digest(8)
     return torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
+
+
+def seed_of(generator: torch.Generator, bits: int = 62) -> int:
+    """A seed of so many bits, drawn from a generator's stream."""
+    return int(torch.randint(1 << bits, (), generator=generator))
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Give what draws globally on the CPU, such as initial weights and dropout, a stream of its own, which ``generator`` seeds.
+
+    The global stream neither decides it nor notices.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_of(generator))
+        yield
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.base import Numbers
 from defenses.checks import choice_field, examples_field, scale_field, steps_field
+from defenses.random_draws import seed_of
 
 ARCHITECTURES = ("split", "tuned", "full")
 """The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;
@@ -59,7 +60,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         hidden = sensitive_of(knowledge)
 
         def build(_: Tensor) -> nn.Module:
-            seed = int(torch.randint(1 << 31, (), generator=generator))
+            seed = seed_of(generator, 31)
             if knowledge.adversary is None:
                 raise AttackError("no adversary can be built, because clients send no features in this run")
             return knowledge.adversary(self.architecture, int(hidden.max()) + 1, seed)

@@ -19,6 +19,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.random_draws import drawing_from
 
 
 def majority(values: Tensor) -> Tensor:
@@ -102,8 +103,7 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         return replace(self, learned=UpdateReader(network, sketch, (), scores))
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+        with drawing_from(generator):
             layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
         network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1]).to(sketches.device)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Batch, DefenseError, Numbers, Shape, Update
+from defenses.base import Batch, DefenseError, Numbers, Shape, TensorMap, Update
+from defenses.random_draws import seed_of
 
 TINY = 1e-12
 FEWEST = 2 * HOLDOUT
@@ -93,8 +94,7 @@ class StandardiseSketches(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(M, S) -> (M, S)."""
-        standard: Tensor = (values - self.mean) * self.scale
-        return standard
+        return (values - self.mean) * self.scale
 
 
 def made_by(
@@ -107,14 +107,12 @@ def made_by(
         )
     own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
     try:
-        yield from knowledge.probes(own, count, int(torch.randint(1 << 31, (), generator=generator)))
+        yield from knowledge.probes(own, count, seed_of(generator, 31))
     except DefenseError as error:
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
 
 
-def sketched(
-    sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], truth: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def sketched(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], truth: TensorMap) -> tuple[Tensor, Tensor]:
     """Sketches (M, S) of updates, and the truth about each, (M, ...), by the positions of its images."""
     found = [(sketch(update), truth(rows.cpu())) for rows, update in made]
     return torch.stack([one for one, _ in found]), torch.stack([true for _, true in found])

@@ -46,8 +46,7 @@ def labels_of_signals(model: nn.Module, layer: nn.Module, images: Tensor, signal
         for number in range(classes):
             (slope,) = torch.autograd.grad(-logits[:, number].sum(), output, retain_graph=True)
             cosines.append(F.cosine_similarity(slope.flatten(1), towards, dim=1))
-    labels: Tensor = torch.stack(cosines).argmax(0).cpu()
-    return labels
+    return torch.stack(cosines).argmax(0).cpu()
 
 
 def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed: Update) -> float:

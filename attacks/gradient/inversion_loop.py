@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.descent import reported
+from defenses.base import TensorMap
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(unknowns (n, D), which problems these rows are (n,) int64) -> (losses (n,), gradients (n, D))."""
@@ -98,7 +99,7 @@ def agreement(loss: Tensor) -> Tensor:
     return (loss - best <= 0.05 * best.abs() + 1e-12).double().mean() * best.isfinite()
 
 
-def _adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Callable[[Tensor], Tensor]:
+def _adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> TensorMap:
     mean, square, step = torch.zeros(()), torch.zeros(()), 0
 
     def direction(gradient: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ def _adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Ca
     return direction
 
 
-def _nesterov(momentum: float = 0.9) -> Callable[[Tensor], Tensor]:
+def _nesterov(momentum: float = 0.9) -> TensorMap:
     velocity = torch.zeros(())
 
     def direction(gradient: Tensor) -> Tensor:

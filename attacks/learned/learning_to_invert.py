@@ -20,6 +20,7 @@ from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Numbers, Update
 from defenses.checks import examples_field, scale_field, steps_field, width_field
+from defenses.random_draws import drawing_from
 
 AT_A_STEP = 64
 """Simulated updates that a step of training sees."""
@@ -94,8 +95,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         return replace(self, learned=UpdateReader(network, sketch, tuple(truths.shape[1:]), scores))
 
     def _trained(self, sketches: Tensor, truths: Tensor, generator: torch.Generator) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+        with drawing_from(generator):
             network = nn.Sequential(
                 StandardiseSketches(sketches),
                 nn.Linear(sketches.shape[1], self.hidden), nn.ReLU(),
@@ -121,7 +121,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         if shape != self.learned.shape:
             raise AttackError(f"the update's images have shape {shape}; allowed: {self.learned.shape}, as in training")
         images = self.learned(observation.update)[0]
-        return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
+        return Reconstruction.unlabelled(images, dict(self.learned.diagnostics))
 
     def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
         """Uniform grey."""

@@ -12,6 +12,7 @@ from attacks.membership.online_rules import FEWEST_WITH, OnlineTest
 from attacks.membership.shadow_models import members_field
 from attacks.observations import ClientUpdate
 from defenses.checks import choice_field, starts_field
+from defenses.random_draws import seed_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +55,7 @@ class OnlineAttack(MembershipAttack):
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Make the test from the client's own model and a seed."""
-        seed = int(torch.randint(2**31, (), generator=generator))
+        seed = seed_of(generator, 31)
         online = OnlineTest(self.scoring, self.num_shadows, self.num_members, seed)
         return Membership(local_model(observation), online=online)
 

@@ -17,6 +17,7 @@ from attacks.membership.rules import QuantileRule, gaussian_loss
 from attacks.membership.shadow_models import shown, true_classes
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
+from defenses.random_draws import seed_of
 
 FEWEST = 10
 """Auxiliary records: of fewer no fifth can be held out."""
@@ -82,7 +83,7 @@ class QuantileRegression(MembershipAttack):
         classes = true_classes(knowledge)
         if len(classes) < FEWEST:
             raise AttackError(f"{self} needs {FEWEST} auxiliary examples and has {len(classes)}")
-        seed = int(torch.randint(2**31, (), generator=generator))
+        seed = seed_of(generator, 31)
         return replace(self, learned=Population(shown(knowledge, torch.arange(len(classes)), seed), classes))
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:

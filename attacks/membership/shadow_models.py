@@ -33,6 +33,7 @@ from defenses.checks import (
     steps_field,
     width_field,
 )
+from defenses.random_draws import seed_of
 
 FEWEST = 2
 """Members, and as many non-members: fewer are no training set."""
@@ -86,7 +87,7 @@ def train_shadows(
     for _ in range(count):
         order = torch.randperm(total, generator=generator)
         inside, outside = order[:members], order[members : 2 * members]
-        seed = int(torch.randint(2**31, (), generator=generator))
+        seed = seed_of(generator, 31)
         model = knowledge.train(Batch(plain.images[inside], plain.targets[inside]), seed).eval()
         yield Shadow(model, inside, outside, seed)
 

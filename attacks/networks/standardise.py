@@ -14,8 +14,7 @@ class Standardise(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """As many values, of the same shape."""
-        standard: Tensor = (values - self.mean) / self.std
-        return standard
+        return (values - self.mean) / self.std
 
 
 def standardise_tokens(sample: Tensor) -> Standardise:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,7 +13,7 @@ from attacks.base import Attack
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from defenses.base import DefenseError, ImageShape, Numbers
+from defenses.base import DefenseError, ImageShape, Numbers, TensorMap
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
@@ -82,9 +81,9 @@ class Inversion:
         scale: Of the error: a number for all images, or one for each, (B,).
     """
 
-    send: Callable[[Tensor], Tensor]
+    send: TensorMap
     target: Tensor
-    prior: Callable[[Tensor], Tensor]
+    prior: TensorMap
     scale: Tensor
 
     def errors(self, images: Tensor) -> Tensor:

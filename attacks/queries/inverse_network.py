@@ -45,8 +45,7 @@ class MapDecoder(nn.Module):
         maps: Tensor = self.first(self.standardise(features))
         for size, stage in zip(self.sizes, self.stages, strict=True):
             maps = stage(F.interpolate(maps, size))
-        images: Tensor = torch.sigmoid(self.last(maps))
-        return images
+        return torch.sigmoid(self.last(maps))
 
 
 def _block(into: int, out: int) -> nn.Sequential:

@@ -15,7 +15,8 @@ from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender, key_of
-from defenses.base import DefenseError, Numbers, Shape
+from defenses.base import DefenseError, Numbers, Shape, TensorMap
+from defenses.random_draws import drawing_from
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"
@@ -136,9 +137,7 @@ def features_of(sender: Sender, training: str, images: Tensor, generator: torch.
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
 
 
-def features_by_row(
-    sender: Sender, training: str, images: Tensor, generator: torch.Generator
-) -> Callable[[Tensor], Tensor]:
+def features_by_row(sender: Sender, training: str, images: Tensor, generator: torch.Generator) -> TensorMap:
     """``features_of`` the images (N, C, H, W) in some rows (B,); made once where nothing is drawn and ``MOST_KEPT`` allows it.
 
     What is learned does not depend on which: each call takes the same from ``generator``.
@@ -164,14 +163,14 @@ def features_by_row(
     return known
 
 
-def in_batches(compute: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def in_batches(compute: TensorMap, rows: Tensor) -> Tensor:
     """``compute`` of all rows (N,), ``AT_ONCE`` at a time: its results one below the other."""
     return torch.cat([compute(some) for some in torch.split(rows, AT_ONCE)])
 
 
 def train_network(
     network: nn.Module,
-    loss: Callable[[Tensor], Tensor],
+    loss: TensorMap,
     rows: Tensor,
     generator: torch.Generator,
     *,
@@ -183,8 +182,7 @@ def train_network(
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
     # Dropout draws globally: from a stream of its own, that the caller's state neither decides nor notices.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+    with drawing_from(generator):
         network.train()
         for _ in range(iterations):
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from attacks.base import Attack, Knowledge
+from attacks.base import AnyAttack, Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 
@@ -79,7 +79,7 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         AttackError: When a later stage is no refinement, or the first stage is one.
     """
 
-    stages: tuple[Attack[Any, Any], ...]
+    stages: tuple[AnyAttack, ...]
 
     def __post_init__(self) -> None:
         if not self.stages or isinstance(self.stages[0], Refinement):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.base import Shape
+from defenses.base import Shape, TensorMap
 from defenses.checks import examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
 
 DIRECTED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
 ROUNDS = 12
-_START: dict[str, Callable[[Tensor], Tensor]] = {
+_START: dict[str, TensorMap] = {
     "color": luma,
     "contrast": mean_grey,
     "brightness": torch.zeros_like,

@@ -19,6 +19,7 @@ from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense, Numbers, Shape
 from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
+from defenses.random_draws import seed_of
 
 HOLDOUT = 8
 """One auxiliary example in so many is kept out of the training."""
@@ -164,7 +165,7 @@ def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tenso
 
 def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator) -> Batch:
     """Runs the clients' input defences with randomness of the attacker's own: a key drawn from ``generator``."""
-    key = ("restorer", int(torch.randint(1 << 62, (), generator=generator)))
+    key = ("restorer", seed_of(generator))
     return pipeline.protect_batch(pipeline.protect_once(clean, key), key)
 
 

@@ -20,6 +20,7 @@ from defenses.base import Shape
 from defenses.functional import widened
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer_windows import Level
+from defenses.random_draws import seed_of
 
 Mix = Callable[[Tensor, torch.Generator], tuple[list[Level], Tensor]]
 """Auxiliary images (B, C, H, W) -> the windows that a client's algorithm chooses, and the shuffled images."""
@@ -189,7 +190,7 @@ def _judge(features: Tensor, low: Tensor, generator: torch.Generator) -> nn.Modu
     """Logistic regression with one hidden layer: (n, k) features and (n,) answers; in eval mode."""
     mean, std = features.mean(0), features.std(0, correction=0) + 1e-3
     with torch.random.fork_rng(devices=[]):  # PyTorch's initialisation draws from the global stream
-        torch.manual_seed(int(torch.randint(1 << 31, (), generator=generator)))
+        torch.manual_seed(seed_of(generator, 31))
         first, last = nn.Linear(features.shape[1], HIDDEN), nn.Linear(HIDDEN, 1)
         network = nn.Sequential(first, nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), last).to(features)
     optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=1e-2)

@@ -115,8 +115,7 @@ def retrieved(guess: Tensor, candidates: Tensor, own: Tensor) -> list[float]:
     at = torch.arange(len(g))
     mine = distances[at, own].clone()
     distances[at, own] = math.inf
-    found: list[float] = ((mine < distances.amin(1)) if len(known) > 1 else mine < math.inf).float().tolist()
-    return found
+    return ((mine < distances.amin(1)) if len(known) > 1 else mine < math.inf).float().tolist()
 
 
 def label_hits(guess: Labels, truth: Tensor) -> list[float]:

@@ -216,8 +216,7 @@ def _placements(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
 def _share_below(scores: Floats, others: Floats) -> Floats:
     ordered = np.sort(others)
     left, right = (np.searchsorted(ordered, scores, side) for side in ("left", "right"))
-    share: Floats = (left + right) / (2.0 * len(others))
-    return share
+    return (left + right) / (2.0 * len(others))
 
 
 def _checked(members: Tensor, nonmembers: Tensor) -> tuple[Floats, Floats]:

@@ -6,7 +6,6 @@ The client's blocks commute with permutations. So tokens can be inverted in the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from attacks.normalisation import Normalisation
 from attacks.sender import ClientHalf
 from attacks.smashed.tokens.positions import patch_embedding
-from defenses.base import ImageShape, Numbers
+from defenses.base import ImageShape, Numbers, TensorMap
 
-Encode = Callable[[Tensor], Tensor]
+Encode = TensorMap
 MEMORY = 12
 """Earlier steps that the next step of the fixed-point iteration combines."""
 FIXED_POINT_STEPS = 40

@@ -17,10 +17,10 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
-from defenses.base import Numbers, Shape
+from defenses.base import Numbers, Shape, TensorMap
 from defenses.checks import examples_field, require, scale_field, steps_field, width_field
 
-Pool = Callable[[Tensor], Tensor]
+Pool = TensorMap
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
 Draw = Callable[[], tuple[Tensor, Tensor]]
 """Draws inputs of the network (B, N, D') and the clean images (B, C, H, W) that belong to them."""
@@ -119,7 +119,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
         check_features(features, self.learned.token_shape)
         with torch.no_grad():
             images = network(self.learned.pool(features))
-        return Reconstruction(images, torch.full((len(images),), -1), dict(self.learned.diagnostics))
+        return Reconstruction.unlabelled(images, dict(self.learned.diagnostics))
 
 
 def first_transmission(features: Tensor) -> Tensor:

@@ -227,7 +227,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
         edge, shape = observation.edge, observation.input_shape
         images = images_of_patches(patches_of_tokens(tokens, edge, shape), edge, shape, observation)
         numbers = {"pairing_cost": cost} | self.learned.diagnostics
-        return Reconstruction(images, torch.full((len(images),), -1), numbers)
+        return Reconstruction.unlabelled(images, numbers)
 
     def positions(self, received: Tensor) -> tuple[Tensor, float]:
         """The position in the spectrum of every received patch (B, N, 2D), as (B, N) int64; and the mean cost of the pairs."""

@@ -120,7 +120,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         """The images of what ``arranged`` returns."""
         ordered = torch.stack([patches[number] for number in boards.flatten(1)])
         images = from_patches(ordered, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
-        return Reconstruction(images, torch.full((len(images),), -1), numbers)
+        return Reconstruction.unlabelled(images, numbers)
 
     def arranged(self, observation: SmashedData, generator: torch.Generator) -> tuple[Tensor, Tensor, Numbers]:
         """Patches (M, P), boards (targets, rows, columns) of their numbers, and diagnostics.

@@ -19,6 +19,7 @@ from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.base import Numbers
 from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
+from defenses.random_draws import drawing_from, seed_of
 
 
 class ReversalNetwork(nn.Module):
@@ -78,9 +79,7 @@ class EmbeddingReversal(TableAttack):
         """Keeps auxiliary rows and what the client half makes of them."""
         sender, kept, held = auxiliary_rows(knowledge, generator)
         dictionary = Dictionary.of(categories_of(kept), table_of(sender)).seen(len(kept))
-        return replace(
-            self, learned=(sender, dictionary, kept, held, int(torch.randint(1 << 62, (), generator=generator)))
-        )
+        return replace(self, learned=(sender, dictionary, kept, held, seed_of(generator)))
 
     def attack_many(self, observations: Sequence[SmashedData], generators: Sequence[torch.Generator]) -> list[Cells]:
         """Trains one network for the server half that all observations share; each guess then depends on its own alone."""
@@ -106,8 +105,7 @@ class EmbeddingReversal(TableAttack):
         generator = torch.Generator().manual_seed(seed)
         fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
         sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+        with drawing_from(generator):
             reversal = ReversalNetwork(fields, dim, self.width, self.heads)
         network = nn.Sequential(Standardise(sample.mean(0), sample.std(0).clamp_min(1e-12)), reversal).to(kept.device)
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)

@@ -63,8 +63,7 @@ def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module) -> Tensor:
     cams = (weights.mean((2, 3), keepdim=True) * maps[-1].detach()).sum(1, keepdim=True).relu()
     cams = F.interpolate(cams, images.shape[-2:], mode="bilinear", align_corners=False).squeeze(1)
     cams = cams - cams.amin((1, 2), keepdim=True)
-    scaled: Tensor = cams / (cams.amax((1, 2), keepdim=True) + 1e-7)
-    return scaled
+    return cams / (cams.amax((1, 2), keepdim=True) + 1e-7)
 
 
 def last_map_layer(model: nn.Module, images: Tensor, client: nn.Module | None = None) -> nn.Module:

@@ -35,8 +35,7 @@ class PatchDecoder(nn.Module):
         """Pixels in (0, 1) of the patch that each slot of the image shows."""
         tokens = self.blocks(self.embed(features) + self.positions)
         # Pixels are bounded, and so must be the loss that the client maximises: else it could grow without end.
-        patches: Tensor = torch.sigmoid(self.head(self.norm(tokens)))
-        return patches
+        return torch.sigmoid(self.head(self.norm(tokens)))
 
 
 @dataclass(frozen=True, repr=False)

@@ -63,7 +63,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         """The targets of patches (B, N, P) that are in their positions."""
         rows = patches[: observation.num_targets]
         images = from_patches(rows, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
-        return Reconstruction(images, torch.full((len(images),), -1), numbers)
+        return Reconstruction.unlabelled(images, numbers)
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,6 +13,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender
 from attacks.smashed.tokens.positions import TokenReader, to_patches
+from defenses.random_draws import drawing_from
 
 POOL = 512
 """Tokens of a training batch that are compared with each other at most: time and memory grow with the square."""
@@ -98,8 +99,7 @@ class Example:
 
 def _fresh_reader(sender: Sender, images: Tensor, generator: torch.Generator, width: int) -> TokenReader:
     example = Example.of(sender, images, generator)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
+    with drawing_from(generator):
         reader = TokenReader(example.features, example.contents, sender.edge.grid, width, example.kept_share())
     reader.mean_patches.copy_(to_patches(images, sender.edge.patch_size).mean(0))
     return reader

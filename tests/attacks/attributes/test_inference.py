@@ -15,8 +15,7 @@ from attacks.queries.base import Query
 from attacks.scoring.metrics import attribute_hits
 from attacks.sender import Sender, smash
 from clients.models.split.halves import EdgeHalf, ServerHalf
-from clients.models.split.split_adversaries import SplitAdversaryBuilder
-from clients.models.split.split_models import SplitShape, build_split_model
+from clients.models.split.split_models import SplitAdversaryBuilder, SplitShape, build_split_model
 from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
