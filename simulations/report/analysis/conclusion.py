@@ -36,7 +36,7 @@ def conclusion(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> str:
 
     ``plain``: what the run without a defence is called.
     """
-    attacked = [line for line in lines if line.attacks]
+    attacked = [line for line in lines if line.cells]
     kinds = dict.fromkeys(of for line in attacked for of in judged(line))
     what = "rows" if any(line.reading for line in lines) else "images"
     texts = [_concluded(of, what, plain.without, [line for line in attacked if of in judged(line)]) for of in kinds]

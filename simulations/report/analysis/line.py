@@ -71,7 +71,6 @@ class Line:
         seconds: Seconds that a client computes in a round, mean over rounds; ``seconds_ratio``: over no defence.
         bytes: Bytes that a client sends in a round, likewise.
         failed_clients: Failed client replies, all rounds and seeds.
-        attacks: Number of cells, without upper bounds.
         bounds: What upper bounds were given, in words, where there are any.
         caveats: What a reader must know besides, each a short clause.
         caveats_by_message: Where probes and real updates have a verdict each: title of the observation -> caveats on it alone.
@@ -80,7 +79,7 @@ class Line:
         reading: Of rows of a table, the attack that has most cells right; None for images.
         attributes: The attack that reads the sensitive attribute best; None where none was run.
         probe: The strongest among attacks on one-step probes, where the scenario knows such; see ``analysis.adaptive``.
-        update: The strongest among attacks on updates that training sends; ``update_attacks``: their number, of any kind.
+        update: The strongest among attacks on updates that training sends.
         cells: All attacks, without upper bounds.
         apart: In words, the adversaries whose results stand in sections of their own.
         claims: What an external app itself says about its differential privacy.
@@ -109,7 +108,6 @@ class Line:
     bytes: float | None
     bytes_ratio: float | None
     failed_clients: int
-    attacks: int
     bounds: tuple[str, ...]
     caveats: tuple[str, ...]
     caveats_by_message: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -119,7 +117,6 @@ class Line:
     attributes: Cell | None = None
     probe: Cell | None = None
     update: Cell | None = None
-    update_attacks: int = 0
     cells: tuple[Cell, ...] = ()
     apart: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, Family
-from simulations.report.analysis.adaptive import stand_ins
+from simulations.report.analysis.adaptive import apart, stand_ins
 from simulations.report.analysis.line import Line
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
@@ -60,7 +60,7 @@ def _sentence(line: Line) -> str:
     if best is None and line.attributes is not None:
         return f"the strongest attack {_guessed(line.attributes)}."
     if best is None or best.psnr is None or best.psnr.mean is None:
-        if line.attacks:
+        if line.cells:
             return "no attack on the images has a score, so nothing is known about them."
         if line.bounds:
             return f"only attacked by what no server can do ({'; '.join(line.bounds)}), which says nothing of one that can."
@@ -79,7 +79,7 @@ def _observed(line: Line, best: Cell) -> str:
         return _recovered(line, best)
     parts = [f"{_seen(cell)}: {_recovered(line, cell)}" for cell in line.leading]
     if line.update is None:
-        why = "no attack has a score of their images" if line.update_attacks else "not attacked"
+        why = "no attack has a score of their images" if apart(line.cells)[1] else "not attacked"
         parts.append(f"real updates: {why}")
     return ". ".join(capital(part) for part in parts)
 

@@ -156,7 +156,6 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         bytes=size,
         bytes_ratio=size_ratio if defense else None,
         failed_clients=max(failed, int(sum(filter(math.isfinite, counted)))),
-        attacks=sum(not cell.is_upper_bound for cell in cells),
         bounds=tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound)),
         cells=tuple(cell for cell in cells if not cell.is_upper_bound),
         apart=study.apart,
@@ -169,7 +168,6 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         windows=windows,
         probe=probe,
         update=update,
-        update_attacks=sum(not cell.is_upper_bound for cell in apart(cells)[1]),
     )
 
 

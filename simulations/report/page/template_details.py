@@ -18,9 +18,10 @@ each kind of message and each round, so there can be more tests than scores.</p>
 {% endif %}
 {% if view.control.rows %}
 <details{{ ' open' if view.control.rows | length <= 2 }}>
-{% set tests = view.control.tests %}
-<summary>{{ count(view.control.rows | length, 'score') }} of {{ 'the ' ~ view.plain.run if view.plain.alone else 'undefended images' }}
-{%- if view.control.failed %}, <span class="status bad">✗ {{ view.control.failed.values() | map('length') | sum }} of {{ count(tests, 'test') }} failed</span>:
+{% set tests, failures = view.control.tests, view.control.failed.values() | map('length') | sum %}
+<summary>{{ count(view.control.rows | length, 'score') }} of
+{{ 'the ' ~ view.plain.run if view.plain.alone else 'undefended images' }}
+{%- if failures %}, <span class="status bad">✗ {{ failures }} of {{ count(tests, 'test') }} failed</span>:
 {% for attack, rounds in view.control.failed.items() %}
 {{ attack_names[attack] | breakable }} ({{ rounds | unique | join(', ') }}){{ '; ' if not loop.last }}
 {%- endfor %}

@@ -188,11 +188,11 @@ interval of a change takes both accuracies as of different images, which makes i
 SUMMARY_NOTES = """
 <p class="soft small after">
 {% if has.epsilon %}
-ε is the budget that {{ "the queries at one cut have" if has.epsilon_all_cuts else "the messages of training, or queries, have" }} spent so far,
-at the given δ
+ε is the budget that {{ "the queries at one cut have" if has.epsilon_all_cuts else "the messages of training, or queries, have" }}
+spent so far, at the given δ
 {%- if has.epsilon_with_probes %}; with the probe messages that only the audit asks for, it is the number after “probes”{% endif %}
-{%- if has.epsilon_all_cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them, and what it spent of an
-image by that is the number after “all cuts”{% endif %}.
+{%- if has.epsilon_all_cuts %}; each cut is a deployment of its own, but this run sent the same images at all of them,
+and what it spent of an image by that is the number after “all cuts”{% endif %}.
 ε is claimed by the defence's own account; the PSNR beside it is measured.
 {% if view.sections.audited_epsilon %}Behind “shown” is a lower bound that canaries gave without an assumption about the
 mechanism; below it, the one that assumes Gaussian noise. {% endif %}

@@ -184,7 +184,7 @@ def newcombe(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, f
 
 
 def square_and_add(one: Ends, other: Ends) -> tuple[float, float]:
-    """Interval of b - a, each with its own interval (share, low, high):
+    """Interval of d = b - a from those of both, each given as share, low and high.
 
         low = d - sqrt((b - b_low)^2 + (a_high - a)^2),    high = d + sqrt((b_high - b)^2 + (a - a_low)^2)
 
