@@ -50,7 +50,7 @@ def pictures_of(source: str, out: Path, data_dir: str) -> Pictures:
     folder, target = Path(source), out.resolve()
     if folder.is_dir():
         if data_dir:
-            raise ConfigError(f"--data-dir is {data_dir}, and IN, {source}, is a folder; it is for named data sets")
+            raise ConfigError(f"data-dir is {data_dir}, and IN, {source}, is a folder; it is for named data sets")
         root = folder.resolve()
         if target == root or target.is_relative_to(root) or root.is_relative_to(target):
             raise ConfigError(f"OUT: {out} and IN, {source}, lie in each other; originals and copies must not mix")
