@@ -28,7 +28,6 @@ KNOWN = {
     ("strategies/audit/pool.py", "import pickle"),
     # the app that a person named, in a child process; packages of data sets, by constant names
     ("simulations/external_app/check/trial/work.py", IMPORT),
-    ("simulations/external_app/check/trial/surroundings.py", IMPORT),
     # files of their own folder: one for each scenario's settings, one for each metric
     ("simulations/settings/plain.py", IMPORT),
     ("attacks/metrics/registry.py", IMPORT),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from simulations.external_app.check.decide import hopeless, limits, questions, without_classes
-from simulations.external_app.check.lines import lines_to_add
+from simulations.external_app.check.lines import UNKNOWN_MODEL, lines_to_add
 from simulations.external_app.check.report import AppReport, ClientFacts, ModelFacts, ServerFacts, settings_of
-from simulations.external_app.check.source.project import Module, read_project
-from simulations.external_app.check.source.reading import read_source
+from simulations.external_app.check.source.project import Module, Project, read_project
+from simulations.external_app.check.source.reading import AppSource, read_source
 from simulations.external_app.check.trial.work import try_app
 from simulations.settings.errors import ConfigError
 
@@ -18,6 +19,13 @@ DEFAULT_NODES = 2
 DEFAULT_SECONDS = 120.0
 MOST_NODES = 10_000
 """Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
+TEXT = re.compile("For(SequenceClassification|TokenClassification|CausalLM|MaskedLM|QuestionAnswering|Seq2SeqLM)$")
+"""Classes of the package transformers."""
+SECURE = re.compile(r"(secagg(plus)?_mod|SecAgg(Plus)?Workflow)$")
+PACKAGES = {"attacks", "clients", "defenses", "simulations", "strategies"}
+"""fedveil's own, which an audited app imports."""
+TORCH = {"torch", "torchvision", "pytorch_lightning", "lightning", "timm"}
+OTHERS = ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx")
 
 
 def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
@@ -46,7 +54,7 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
         folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=reasons,
         missing=missing, nodes=nodes, run_config=dict(project.run_config), server=server,
         client=ClientFacts(**found.get("client", {}), answers=_imports(project.client, "answer_audits")),
-        model=ModelFacts(**found.get("model", {})), source=source.to_json(),
+        model=ModelFacts(**found.get("model", {})),
         settings=settings_of(server.message or {}, project.run_config, sgd=source.sgd),
     )  # fmt: skip
     if reasons:
@@ -54,7 +62,7 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     absent = f"packages are missing, so the app cannot be imported: {', '.join(missing)} (uv pip install {' '.join(missing)})"
     return replace(
         report,
-        refused=(*([absent] if missing else []), *found.get("refused", []), *without_classes(source)),
+        refused=(*([absent] if missing else []), *found.get("refused", [])),
         cannot=tuple(limits(source)),
         additions=lines_to_add(project, report, source),
         to_decide=tuple(questions(report, source)),
@@ -63,3 +71,78 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
 
 def _imports(module: Module | None, name: str) -> bool:
     return module is not None and any(full.rpartition(".")[2] == name for full in module.imported.values())
+
+
+def hopeless(project: Project) -> Iterator[str]:
+    """Reasons against an audit that the imports of an app's files show: the app is not tried."""
+    if not project.packages() & TORCH:
+        others = [one for one in OTHERS if one in project.packages()]
+        kind = f" (it imports {', '.join(others)})" if others else ""
+        yield f"the app does not use PyTorch{kind}: probes and attacks differentiate a torch.nn.Module"
+    for name in sorted(PACKAGES & {one.partition(".")[0] for one in project.modules}):
+        yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
+    for full in sorted(project.imports()):
+        name = full.rpartition(".")[2]
+        if TEXT.search(name):
+            yield f"the app trains a model of text ({name}): an audit probes images, (C, H, W) in [0, 1]"
+        if SECURE.match(name):
+            yield f"the app uses secure aggregation ({name}): no server sees a single reply"
+
+
+def limits(source: AppSource) -> Iterator[str]:
+    """Where probes differ from training, as far as the source shows, in sentences."""
+    if not source.sgd:
+        yield f"The clients train with {source.optimizers[0]}: a probe is a step of SGD, and attacks assume SGD."
+    if source.privacy:
+        yield f"Opacus runs DP-SGD inside train, {source.privacy[0]}: a probe has neither its clipping nor its noise."
+    if source.images.augmentations:
+        yield f"The clients augment their images ({', '.join(source.images.augmentations)}): a probe does not."
+
+
+def questions(report: AppReport, source: AppSource) -> Iterator[str]:
+    """Missing or unclear facts, each as a sentence with the action that settles it."""
+    yield from _of_server(report, source)
+    if not (report.model.factory or report.model.call):
+        yield f"No model with the arrays that the server sends was seen: name what builds it in place of {UNKNOWN_MODEL}."
+    if not report.client.answers:
+        yield from _of_data(source)
+    if any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):
+        yield "ClientApp(mods=...) holds a privacy mod, which answers an audit with an error: give it to @app.train(mods=...)."
+
+
+def _of_server(report: AppReport, source: AppSource) -> Iterator[str]:
+    server, start = report.server, source.start
+    if server.waits_for > report.nodes:
+        yield (
+            f"The strategy waits for {server.waits_for} nodes, and the federation has {report.nodes} (--nodes): with fewer it "
+            "never begins."
+        )
+    if server.audited:
+        return
+    if start is None:
+        yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
+    elif not start.strategy:
+        yield f"The strategy has no name where it starts ({start.where}): assign it to `strategy` first, then wrap it."
+    if missing := [one.name for one in report.settings if one.value is None]:
+        seen = f" The source has {'; '.join(source.optimizers)}." if source.optimizers else ""
+        yield f"Fill in {', '.join(missing)} of audited(...): the check reads no numbers of training from the source.{seen}"
+    if {"local_epochs", "batch_size"} & set(missing):
+        yield "Delete local_epochs or batch_size if your clients have no such number: their own updates are then not attacked."
+
+
+def _of_data(source: AppSource) -> Iterator[str]:
+    images, loading = source.images, source.loading
+    if images.normalisation is None and (seen := (*(one.where for one in images.normalisations), *images.unreadable)):
+        yield f"The normalisation is not clear from the source ({'; '.join(seen)}): fill in mean and std of the training images."
+    elif images.normalisation is None:
+        yield "No normalisation was seen: mean 0 and std 1 are assumed, so that the model takes images in [0, 1]."
+    if source.losses and not any("cross_entropy(" in one or "CrossEntropyLoss()" in one for one in source.losses):
+        yield f"The source has the loss {source.losses[0]}. answer_audits assumes cross entropy; for another give it loss=."
+    if loading is None:
+        yield "No function that loads the data was found: write pixels(context)."
+    elif loading.call is None:
+        yield f"{loading.function} loads the data, and needs more than the context of a node: complete pixels(context)."
+    else:
+        if not images.pairs and not (images.image_key and images.label_key):
+            yield "Which fields of a batch hold the image and the class could not be seen: correct them in pixels(context)."
+        yield f"Read pixels(context) once: it takes what {loading.function} returns, which the check did not run."

@@ -36,7 +36,7 @@ def check_app(
     Exit codes: 0 for an app that is ready or becomes so by the added lines, 2 for one that cannot be audited or checked.
     """
     from simulations.external_app.check.checking import check_app as check
-    from simulations.external_app.check.printed import printed
+    from simulations.external_app.check.lines import printed
 
     try:
         report = check(path, nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from strategies.recording.files import BATCHES, EPOCHS, RATES, first_number
@@ -56,7 +56,7 @@ class ServerFacts:
     """The ServerApp, as it began its first round in the trial.
 
     ``asked`` nodes are to train in round 1, and the strategy ``waits_for`` so many. ``message`` are its plain values of the
-    message of training, ``arrays`` name, shape and type of each initial array. ``audited``: whether the file imports that function.
+    message of training, ``arrays`` name and shape of each initial array. ``audited``: whether the file imports that function.
     """
 
     strategy: Sequence[str] = ()
@@ -64,16 +64,14 @@ class ServerFacts:
     asked: int = 0
     waits_for: int = 0
     message: Mapping[str, Any] | None = None
-    arrays: Sequence[tuple[str, Sequence[int], str]] = ()
-    failed: str = ""
+    arrays: Sequence[tuple[str, Sequence[int]]] = ()
     audited: bool = False
 
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """Functions and mods of the ClientApp, and whether its file imports ``answer_audits``."""
+    """Mods of the ClientApp, and whether its file imports ``answer_audits``."""
 
-    functions: Sequence[str] = ()
     app_mods: Sequence[str] = ()
     train_mods: Sequence[str] = ()
     answers: bool = False
@@ -87,7 +85,6 @@ class ModelFacts:
     call: str = ""
     home: str = ""
     by: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,6 @@ class AppReport:
         missing: Packages to install.
         nodes: Of the federation.
         run_config: Of pyproject.toml.
-        source: What the source says of images, optimizer, loss and data, by name.
         settings: Numbers of training.
         cannot: Where probes differ from the training of this app.
         additions: Lines to add.
@@ -117,7 +113,6 @@ class AppReport:
     server: ServerFacts
     client: ClientFacts
     model: ModelFacts
-    source: Mapping[str, Any]
     settings: tuple[Setting, ...]
     cannot: tuple[str, ...] = ()
     additions: tuple[Addition, ...] = ()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import isqrt
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 LEAST_PIXELS = 64
 """Of an image; a model whose first layer takes fewer numbers is one of tables."""
 Arrays = Sequence[Sequence[Any]]
-"""Name, shape and type of each array."""
+"""Name and shape of each array."""
 
 
 class BuiltModel(NamedTuple):
@@ -104,7 +103,7 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
     Returns:
         ``factory``: ``module:name`` of what builds it without arguments, or "". ``call``: a call with arguments instead. ``home``:
-        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent). ``facts``: about the model.
+        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent).
     """
     part_of = ""
     for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
@@ -112,10 +111,9 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
         if by == "part":
             part_of = part_of or one.target
         elif by and (again := one.again()) is not None and _fit(again, arrays) == by:
-            facts = _facts(again)
-            refused += _unfit(facts)
+            refused += _unfit(again)
             place = {"call": one.call} if one.given else {"factory": one.target}
-            return {**place, "home": one.maker.__module__, "by": by, "facts": facts}
+            return {**place, "home": one.maker.__module__, "by": by}
     if part_of:
         refused.append(
             f"the server sends some of the arrays of {part_of}; an audit needs every parameter that the model trains, and all "
@@ -127,7 +125,7 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 def _fit(model: nn.Module, arrays: Arrays) -> str:
     """How arrays are those of a model: "names", "order", "trained", or "part" where some are missing; "" for another model."""
     state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    sent = {name: tuple(shape) for name, shape, _ in arrays}
+    sent = {name: tuple(shape) for name, shape in arrays}
     if state == sent:
         return "names"
     app = AppModel.of(model)
@@ -142,26 +140,16 @@ def _fit(model: nn.Module, arrays: Arrays) -> str:
     return "trained" if app.unsent(named) else "order"
 
 
-def _facts(model: nn.Module) -> dict[str, Any]:
+def _unfit(model: nn.Module) -> Iterator[str]:
+    """Reasons against an audit: an input that is no image, or one output."""
     layers = list(model.modules())
     first = next((one for one in layers if next(one.parameters(recurse=False), None) is not None), None)
-    linear = [one for one in layers if isinstance(one, nn.Linear)]
-    transformer = any(type(one).__name__.endswith("Attention") for one in layers)
-    on_patches = transformer or any(isinstance(one, nn.modules.conv._ConvNd | nn.LayerNorm) for one in layers)
-    return {
-        "frozen": len(AppModel.of(model).frozen),
-        "embeds": isinstance(first, nn.Embedding),
-        "transformer": transformer,
-        "row": first.in_features if isinstance(first, nn.Linear) and not on_patches else 0,
-        "outputs": linear[-1].out_features if linear else 0,
-    }
-
-
-def _unfit(facts: Mapping[str, Any]) -> Iterator[str]:
-    if facts["embeds"]:
+    on_patches = any(isinstance(one, nn.modules.conv._ConvNd | nn.LayerNorm | nn.MultiheadAttention) for one in layers)
+    if isinstance(first, nn.Embedding):
         yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
-    row = facts["row"]
-    if row and (row < LEAST_PIXELS or row not in (isqrt(row) ** 2, 3 * isqrt(row // 3) ** 2)):
+    elif isinstance(first, nn.Linear) and first.in_features < LEAST_PIXELS and not on_patches:
+        row = first.in_features
         yield f"the model takes rows of {row} numbers, which are no image: an audit probes images, (C, H, W) in [0, 1]"
-    if facts["outputs"] == 1:
+    last = next((one for one in reversed(layers) if isinstance(one, nn.Linear)), None)
+    if last is not None and last.out_features == 1:
         yield "the model ends in one output: an audit needs a classifier, with a logit for each class"

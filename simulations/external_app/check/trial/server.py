@@ -52,25 +52,26 @@ class StandInGrid(LocalGrid):
 def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: list[str]) -> dict[str, Any]:
     """Start the server; returns its strategy, rounds, initial arrays and the messages of its first round.
 
-    ``failed`` says why it ended before its first messages of training, which ``refused`` then names, too; "" when they came.
+    Where it ended before its first messages of training, ``refused`` names why.
     """
     if getattr(app, "_main", None) is None:
         refused.append("the ServerApp is of the older interface: it has no @app.main()")
         return {}
     grid = StandInGrid(nodes)
-    found: dict[str, Any] = {"failed": ""}
-    _watch_starts(found)
+    found: dict[str, Any] = {}
+    failed = list[str]()
+    _watch_starts(found, failed)
     try:
         app(grid, Context(1, 1, {}, RecordDict(), run_config))
-        found["failed"] = "its main ended without a message of training"
+        failed.append("its main ended without a message of training")
     except EnoughSeenError:
         pass
     except BaseException as error:
-        found["failed"] = f"its main raised {type(error).__name__}: {str(error)[:500]}"
+        failed.append(f"its main raised {type(error).__name__}: {str(error)[:500]}")
     if not grid.messages:
-        found["failed"] = found["failed"] or "its strategy gave no message of training"
+        why = failed[0] if failed else "its strategy gave no message of training"
         refused.append(
-            f"the first round of the ServerApp was not seen, as {found['failed']} (the check has no network and loads no data)"
+            f"the first round of the ServerApp was not seen, as {why} (the check has no network and loads no data)"
         )
         return found
     if "strategy" not in found:
@@ -87,18 +88,18 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
     return found | {
         "asked": len(grid.messages),
         "message": {key: value for key, value in values if isinstance(value, bool | int | float | str)},
-        "arrays": [[name, list(array.shape), array.dtype] for record in records for name, array in record.items()],
+        "arrays": [[name, list(array.shape)] for record in records for name, array in record.items()],
     }
 
 
-def _watch_starts(found: dict[str, Any]) -> None:
+def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
     """Put in the place of every strategy's ``start`` one that asks for the messages of round 1 and ends the server.
 
     The strategy's own would evaluate on the server's data first.
     """
     for kind in list(_below(Strategy)):
         if "start" in vars(kind):
-            kind.start = _watched(kind.start, found)
+            kind.start = _watched(kind.start, found, failed)
 
 
 def _below(kind: Any) -> Iterator[Any]:
@@ -107,7 +108,7 @@ def _below(kind: Any) -> Iterator[Any]:
         yield from _below(one)
 
 
-def _watched(original: Callable[..., Any], found: dict[str, Any]) -> Callable[..., NoReturn]:
+def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:
     def start(strategy: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
         bound = inspect.signature(original).bind(strategy, *args, **kwargs)
         bound.apply_defaults()
@@ -123,7 +124,7 @@ def _watched(original: Callable[..., Any], found: dict[str, Any]) -> Callable[..
             try:
                 grid.push_messages(inner.configure_train(1, arrays, given.get("train_config") or ConfigRecord(), grid))
             except Exception as error:
-                found["failed"] = f"configure_train raised {type(error).__name__}: {str(error)[:300]}"
+                failed.append(f"configure_train raised {type(error).__name__}: {str(error)[:300]}")
         raise EnoughSeenError
 
     return start

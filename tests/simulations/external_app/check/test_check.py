@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from simulations.cli import app as command_line
 from simulations.external_app.check import AppReport, check_app
 from simulations.external_app.check.checking import MOST_NODES
-from simulations.external_app.check.printed import printed
+from simulations.external_app.check.lines import printed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.settings.errors import ConfigError
 from tests.lines import read_lines
@@ -148,8 +148,6 @@ FROM_TRIAL: list[tuple[str, Change]] = [
     ("the first round of the ServerApp was not seen, as configure_train raised",
      ("server", "    strategy.start(", "    strategy.configure_train = None\n    strategy.start(")),
     ("the model ends in one output", ("task", "nn.Linear(2 * 36, 4)", "nn.Linear(2 * 36, 1)")),
-    ("the loss is nn.BCEWithLogitsLoss() (task.py:26): an audit needs a classifier",
-     ("task", "nn.CrossEntropyLoss()", "nn.BCEWithLogitsLoss()")),
     ("the ClientApp cannot be imported: SyntaxError", ("client", "app = ClientApp()", "app = = ClientApp()")),
 ]  # fmt: skip
 """What is refused after a trial, and the change of a small app."""
@@ -164,6 +162,13 @@ def test_an_app_whose_first_round_is_not_seen_or_that_no_audit_fits_is_never_rea
         assert report.exit_code == 2
         assert "Ready" not in printed(report)
         assert [one.where for one in report.additions][-2:-1] == ["at the top"], reason
+
+
+def test_a_loss_of_one_hot_classes_is_a_hint_and_no_reason_against_an_audit(tmp_path: Path) -> None:
+    report = check_app(small_app(tmp_path, ("task", "nn.CrossEntropyLoss()", "nn.MSELoss()")))
+    assert report.refused == ()
+    (hint,) = (one for one in report.to_decide if "the loss" in one)
+    assert hint.startswith("The source has the loss nn.MSELoss() (task.py:26). answer_audits assumes cross entropy")
 
 
 def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:

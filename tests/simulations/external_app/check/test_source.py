@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from simulations.external_app.check.report import settings_of
-from simulations.external_app.check.source.images import read_images
 from simulations.external_app.check.source.loading import read_loading
-from simulations.external_app.check.source.reading import read_source
+from simulations.external_app.check.source.reading import read_images, read_source
 from tests.simulations.external_app.check.apps import project_of
 
 CALL = 'load_data(own["partition-id"], own["num-partitions"], run["batch-size"])'
