@@ -51,7 +51,7 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
     (study,) = read_run(tmp_path / "run").studies
     (line,) = summarise(study, {})
     assert line.strongest is not None
-    assert (line.strongest.attack, line.attacks) == (HONEST, 1), "the headline is of the honest-but-curious server"
+    assert line.strongest.attack == HONEST, "the headline is of the honest-but-curious server"
 
 
 @pytest.mark.long
