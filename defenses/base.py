@@ -23,6 +23,8 @@ ImageShape = tuple[int, int, int]
 """(C, H, W) of one image."""
 Tensors = dict[str, Tensor]
 """Tensors by name, such as the weights of a model."""
+NamedTensors = Mapping[str, Tensor]
+"""The same, only read."""
 Update = Tensors
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.dp_audit.bounds import EpsilonBound, guesses_bound, one_run_bound, one_run_gaussian_bound, strongest
 
-SHARES = (0.01, 0.1, 0.5)
+USUAL_SHARES = (0.01, 0.1, 0.5)
 """Shares of the canaries that are guessed: the few with the clearest scores, and more. Fixed before any score is seen."""
 
 
@@ -57,7 +57,7 @@ def bound_from_scores(
     *,
     delta: float,
     confidence: float = 0.95,
-    shares: Sequence[float] = SHARES,
+    shares: Sequence[float] = USUAL_SHARES,
     method: Callable[..., EpsilonBound] = one_run_bound,
 ) -> EpsilonBound:
     """Bound epsilon by the guesses of ``right_guesses``: the strongest bound of those for several numbers of guesses.
