@@ -29,7 +29,7 @@ from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
 from clients.secrets.policy import allowed_pipelines
-from clients.task.client import Client
+from clients.task.local_data import Client
 from clients.task.scenarios import client_side, client_sides, read_task
 from clients.wire.records import metrics, values_of
 from defenses.pipeline import Pipeline

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from flwr.app import Message
 from scipy import stats
+from secagg_private import masked_parameters, secagg_plus_app, secagg_plus_round
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -33,7 +34,6 @@ from attacks import ClientUpdate, InvertingGradients, Reconstruction, Spear, Spe
 from attacks.image_measures import psnr
 from attacks.observations import Aggregate
 from clients.data.datasets import load_dataset, to_float
-from clients.flower_private import masked_parameters, secagg_plus_app, secagg_plus_round
 from clients.models.classifiers import build_model
 from simulations.runtime.local_grid import LocalGrid
 

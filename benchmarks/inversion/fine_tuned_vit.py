@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from torch import nn
 
-from clients.models.library import Shape
 from clients.models.vision_transformer import vit_lite
+from defenses.base import ImageShape
 
 
-def head_only(num_classes: int, input_shape: Shape) -> nn.Module:
+def head_only(num_classes: int, input_shape: ImageShape) -> nn.Module:
     """``vit_lite`` whose last layer alone is trained, as Flower's flowertune-vit does with a larger one."""
     return with_trained_part(_vit_lite(num_classes, input_shape), "head")
 
 
-def last_block(num_classes: int, input_shape: Shape) -> nn.Module:
+def last_block(num_classes: int, input_shape: ImageShape) -> nn.Module:
     """``vit_lite`` whose last block, last norm and head are trained."""
     return with_trained_part(_vit_lite(num_classes, input_shape), "last block")
 
 
-def lora(num_classes: int, input_shape: Shape) -> nn.Module:
+def lora(num_classes: int, input_shape: ImageShape) -> nn.Module:
     """``vit_lite`` with adapters in its attention; these and the head are trained. Needs the package peft."""
     return with_trained_part(_vit_lite(num_classes, input_shape), "lora")
 
@@ -52,5 +52,5 @@ def with_trained_part(model: nn.Module, part: str) -> nn.Module:
     return model
 
 
-def _vit_lite(num_classes: int, input_shape: Shape) -> nn.Module:
+def _vit_lite(num_classes: int, input_shape: ImageShape) -> nn.Module:
     return vit_lite(num_classes, input_shape, 0, nn.BatchNorm2d)

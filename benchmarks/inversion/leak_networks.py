@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from clients.models.library import Shape, group_norm
+from clients.models.library import group_norm
+from defenses.base import ImageShape
 
 HALVED = 2
 """Convolutions that halve the sides of the feature map: the first ones."""
@@ -60,7 +61,7 @@ class Network:
     averages: bool = False
     measured: bool = False
 
-    def build(self, input_shape: Shape, num_classes: int, seed: int) -> nn.Sequential:
+    def build(self, input_shape: ImageShape, num_classes: int, seed: int) -> nn.Sequential:
         """The network with weights as torch initialises them, (B, C, H, W) -> logits (B, num_classes), in train mode."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

@@ -36,6 +36,8 @@ from typing import Any
 
 import torch
 
+from defenses.base import ImageShape
+
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
 from paired_guesses import CANDIDATES, PairedGuesses
@@ -51,7 +53,6 @@ from attacks.observations import ClientUpdate
 from attacks.spec import parse_attacks
 from clients.data.datasets import load_dataset, to_float
 from clients.models.classifiers import build_model
-from clients.models.library import Shape
 
 WIDTHS = {"cnn": 0, "convnet": 16, "resnet20": 0}
 MODES = {"cnn": ("none",), "convnet": ("eval", "train", "group"), "resnet20": ("eval", "train", "group")}
@@ -97,7 +98,7 @@ class Cell:
         self.seen = [self._observed(*one) for one in self.batches]
         self.num_classes = data.num_classes
 
-    def _built(self, kind: str, num_classes: int, shape: Shape, seed: int) -> nn.Module:
+    def _built(self, kind: str, num_classes: int, shape: ImageShape, seed: int) -> nn.Module:
         norm = "group" if self.mode in ("group", "none") else "batch"
         return build_model(kind, num_classes=num_classes, input_shape=shape, width=WIDTHS[kind], norm=norm, seed=seed)
 

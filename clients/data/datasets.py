@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from clients.data import census, composed, packaged
+from clients.data import composed, packaged, public_tables
 from clients.data.files import file_sets, picture_files
 from clients.data.files.file_sets import Place
 from clients.data.hugging_face import hugging_face
@@ -266,7 +266,7 @@ _SOURCES: dict[str, DataSource] = {
         option="/",
     ),
     "census": DataSource(
-        lambda place: census.census(place.root if place.given else None),
+        lambda place: public_tables.census(place.root if place.given else None),
         "a table: 199,523 + 99,762 people, 40 columns, income over 50,000 or not (UCI, KDD); fedveil[tabular]",
         is_table=True,
     ),

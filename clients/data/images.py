@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from defenses.base import ImageShape
+
 P = TypeVar("P")
 
 Labels = NDArray[np.int64]
 """Classes (N,), from 0."""
+Rows = NDArray[np.intp]
+"""Which examples, (n,)."""
+Levels = NDArray[np.uint8]
+"""Levels from 0 to 255, of any shape."""
 
 IMAGE_MEMORY = 1.0
 """GiB of decoded images that a process may hold of a data set: several workers of a simulation share one machine."""
@@ -44,7 +50,7 @@ class StoredImages:
 
     dtype = torch.uint8
 
-    def __init__(self, read: Callable[[NDArray[np.intp]], Tensor], shape: tuple[int, int, int, int]) -> None:
+    def __init__(self, read: Callable[[Rows], Tensor], shape: tuple[int, int, int, int]) -> None:
         self.shape = torch.Size(shape)
         self._read = read
 
@@ -172,7 +178,7 @@ class ImageDataset(Described[ImageData]):
         return self.train.vectors is not None
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
+    def input_shape(self) -> ImageShape:
         """(C, H, W) of one image."""
         _, channels, height, width = self.train.images.shape
         return channels, height, width
@@ -191,12 +197,12 @@ class Part:
     """
 
     labels: Labels
-    read: Callable[[NDArray[np.intp], int], Tensor]
-    shape: Callable[[NDArray[np.intp], int], tuple[int, int, int]]
+    read: Callable[[Rows, int], Tensor]
+    shape: Callable[[Rows, int], ImageShape]
     sensitive: Labels | None = None
     vectors: Labels | None = None
 
-    def images(self, indices: NDArray[np.intp], size: int, memory: float) -> Images:
+    def images(self, indices: Rows, size: int, memory: float) -> Images:
         """The images at ``indices``: in memory if their bytes are at most ``memory`` GiB, otherwise read on access."""
         channels, height, width = self.shape(indices, size)
         if len(indices) * channels * height * width <= memory * 2**30:
@@ -208,17 +214,17 @@ class Source(Described[Part]):
     """A data set whose images have not been read yet; ``mean`` and ``std`` hold one value per channel, or one for all."""
 
 
-def array_part(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Part:
+def array_part(images: Levels, labels: NDArray[np.integer]) -> Part:
     """A part whose images (N, C, H, W) are in memory already."""
     tensor = torch.from_numpy(np.ascontiguousarray(images))
     if len(images) != len(labels):
         raise DataError(f"there are {len(images)} images but {len(labels)} labels")
 
-    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+    def read(indices: Rows, size: int) -> Tensor:
         everything = len(indices) == len(tensor) and bool((np.diff(indices) == 1).all())
         return resize(tensor if everything else tensor[torch.from_numpy(indices)], size)
 
-    def shape(_: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+    def shape(_: Rows, size: int) -> ImageShape:
         channels, height, width = images.shape[1:]
         return channels, size or height, size or width
 
@@ -244,7 +250,7 @@ def strata(labels: Labels, sensitive: Labels | None) -> Labels:
     return labels if sensitive is None else (int(labels.max()) + 1) * sensitive + labels
 
 
-def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:
+def stratified_prefix(labels: Labels, limit: int) -> Rows:
     """Indices, sorted, of ``limit`` examples with the class proportions of the whole; all of them when ``limit`` is 0.
 
     The r-th of the n examples of a class has the key (r + 1/2) / n, and the smallest keys are taken: no randomness, and a
@@ -256,7 +262,7 @@ def stratified_prefix(labels: Labels, limit: int) -> NDArray[np.intp]:
     return np.sort(np.lexsort((labels, (rank + 0.5) / count))[:limit])
 
 
-def ranks_in_class(labels: Labels) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def ranks_in_class(labels: Labels) -> tuple[Rows, Rows]:
     """For every example, how many of its class come before it, and how many there are in its class."""
     counts = np.bincount(labels)
     order = np.argsort(labels, kind="stable")

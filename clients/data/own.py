@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.files.decoding import levels_of
-from clients.data.images import DataError, Labels, Part, Source, resize
+from clients.data.images import DataError, Labels, Part, Rows, Source, resize
 from clients.process.own_code import OwnCodeError, accepted, own_code
+from defenses.base import ImageShape
 
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""
@@ -103,7 +103,7 @@ def _part(what: str, data: Any) -> Part:
     labels = _labels(what, data)
     shape = tuple(_require_same_twice(what, data, 0).shape)
 
-    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+    def read(indices: Rows, size: int) -> Tensor:
         images = []
         for at in indices.tolist():
             image = _image(what, data, at)
@@ -114,7 +114,7 @@ def _part(what: str, data: Any) -> Part:
             images.append(image)
         return resize(torch.stack(images), size)
 
-    def shape_of(_: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+    def shape_of(_: Rows, size: int) -> ImageShape:
         return shape[0], size or shape[1], size or shape[2]
 
     return Part(labels, read, shape_of)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.images import DataError, Source, array_part, ranks_in_class
+from clients.data.images import DataError, Levels, Source, array_part, ranks_in_class
 
 DIGITS_TRAIN_PER_CLASS = 400
 TILE = 32
@@ -75,7 +75,7 @@ def photos() -> Source:
     return Source(train, test, tuple(PHOTOS), mean, std)
 
 
-def photograph(name: str) -> NDArray[np.uint8]:
+def photograph(name: str) -> Levels:
     """A photograph (H, W, 3) of ``PHOTOS``, reduced."""
     from PIL import Image
 
@@ -97,31 +97,31 @@ def tile_boxes(height: int, width: int) -> list[Box]:
     return boxes
 
 
-def detail(tiles: NDArray[np.uint8]) -> NDArray[np.float64]:
+def detail(tiles: Levels) -> NDArray[np.float64]:
     """How far tiles (N, 3, 32, 32) deviate from their means over squares of 4x4: root mean square (N,), in levels."""
     squares = tiles.reshape(*tiles.shape[:2], TILE // 4, 4, TILE // 4, 4).astype(np.float64)
     found: NDArray[np.float64] = np.sqrt(squares.var(axis=(3, 5)).mean(axis=(1, 2, 3)))
     return found
 
 
-def _detailed(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _detailed(pixels: Levels) -> Levels:
     """Tiles (N, 3, 32, 32) of a photograph that show something, in an order of which every beginning is spread over it."""
     boxes = tile_boxes(*pixels.shape[:2])
     shown = [_reduced(pixels[top : top + side, left : left + side]) for top, left, side in boxes]
     tiles = np.stack(shown).transpose(0, 3, 1, 2)
-    kept: NDArray[np.uint8] = tiles[detail(tiles) >= MIN_DETAIL]
+    kept: Levels = tiles[detail(tiles) >= MIN_DETAIL]
     count = min(len(kept), MOST_TILES)
     # Multiples of the golden ratio, so that the first few tiles, which a limit takes, are spread as well.
     order = np.argsort(np.arange(count) * 0.6180339887498949 % 1)
     return kept[order * len(kept) // count]
 
 
-def _reduced(square: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _reduced(square: Levels) -> Levels:
     """Means over equal areas: (side, side, 3) -> (32, 32, 3)."""
     # Pillow's box filter takes the mean of one and of two pixels in turns where the scale is 1.5.
     factor = BLOCK // len(square)
     fine = square.repeat(factor, 0).repeat(factor, 1).reshape(TILE, BLOCK // TILE, TILE, BLOCK // TILE, 3)
-    means: NDArray[np.uint8] = fine.mean(axis=(1, 3)).round().astype(np.uint8)
+    means: Levels = fine.mean(axis=(1, 3)).round().astype(np.uint8)
     return means
 
 
@@ -135,7 +135,7 @@ def packaged_file(package: str, file: str) -> Path:
     return path
 
 
-def _read_table(path: Path, columns: int) -> NDArray[np.uint8]:
+def _read_table(path: Path, columns: int) -> Levels:
     """Read comma-separated whole numbers from 0 to 255, gzipped."""
     text = gzip.decompress(path.read_bytes()).rstrip().replace(b"\n", b",")
     try:

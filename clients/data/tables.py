@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.images import DataError, Labels, Part, Source
+from clients.data.images import DataError, Labels, Part, Rows, Source
+from defenses.base import ImageShape
 
 UNSEEN = 0
 """Category of what is missing or was never seen in training."""
@@ -244,12 +245,12 @@ def table_part(codes: NDArray[np.int32], labels: Labels) -> Part:
     if len(codes) != len(labels):
         raise DataError(f"there are {len(codes)} rows but {len(labels)} labels")
 
-    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+    def read(indices: Rows, size: int) -> Tensor:
         if size:
             raise DataError(f"image-size is {size}; allowed for rows of a table: 0, as there is nothing to scale")
         return tensor[torch.from_numpy(indices)]
 
-    def shape(*_: object) -> tuple[int, int, int]:
+    def shape(*_: object) -> ImageShape:
         return 1, codes.shape[1], 1
 
     return Part(labels.astype(np.int64), read, shape)

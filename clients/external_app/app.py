@@ -19,8 +19,9 @@ Flower's mods change the weights that a reply holds, so a probe is answered with
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from flwr.clientapp import ClientApp
 from torch.nn import functional as F
 
 from clients.data.card import DataCard
-from clients.external_app.app_checks import check_arguments, numbers
+from clients.external_app.app_checks import PerChannel, check_arguments, numbers
 from clients.external_app.canaries import last_coins
 from clients.external_app.client import (
     AppClient,
@@ -45,15 +46,66 @@ from clients.external_app.client import (
 from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
-from clients.external_app.reply_check import distance, remembering, require_last_reply
 from clients.external_app.streams import in_own_streams
 from clients.flower_private import functions_of
 from clients.messages.audit_answers import answer_audit
-from clients.messages.node import MODS, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
+from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
-from defenses.base import Batch
+from defenses.base import Batch, NamedTensors
+
+KEPT = "fedveil-last-reply"
+"""Record of a context's state that holds the digest."""
+
+
+class UnknownReplyError(ValueError):
+    """A reply that is not the node's last one, or that was checked before."""
+
+
+def remembering(answer: Call) -> Call:
+    """Wrap a function of an app to keep a digest of its last message and reply."""
+
+    def answered(message: Message, context: Context) -> Message:
+        received = list(message.content.array_records.values())
+        before = _digest(received) if len(received) == 1 else ""  # first: an app may change what it was sent
+        reply = answer(message, context)
+        sent = [] if reply.has_error() else list(reply.content.array_records.values())
+        if before and len(sent) == 1:
+            context.state[KEPT] = ConfigRecord({"digest": before + _digest(sent)})
+        return reply
+
+    return answered
+
+
+def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord, ArrayRecord]:
+    """The node's last message and reply, as returned by the server and forgotten afterwards; else ``UnknownReplyError``.
+
+    A server could name another reply to learn in which direction the client's gradient points.
+    """
+    sent: Any = message.content["sent"]
+    came: Any = message.content["reply"]
+    kept: Any = context.state.pop(KEPT, None) or {}
+    if kept.get("digest") != _digest([sent]) + _digest([came]):
+        raise UnknownReplyError("this is not the last reply of this node, or the reply was checked before")
+    return sent, came
+
+
+def distance(sent: NamedTensors, came: NamedTensors, assumed: NamedTensors) -> float:
+    """Length of (received - assumed) over that of (assumed - sent): 0 for a reply as assumed."""
+    away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
+    step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
+    return float((away / step) ** 0.5) if step else float("inf")
+
+
+def _digest(records: Iterable[ArrayRecord]) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    for record in records:
+        for name, array in record.items():
+            digest.update(repr((name, array.dtype, tuple(array.shape), len(array.data))).encode())
+            digest.update(array.data)
+    return digest.hexdigest()
+
 
 DataOf = Callable[[Context], Examples | tuple[Examples, Examples]]
 """Context of a node -> its training examples; or a tuple of these and of examples of its own that it does not train on."""
@@ -66,8 +118,8 @@ class _Answers:
     model: ModelFactory
     data: DataOf
     loss: Loss
-    mean: float | tuple[float, ...]
-    std: float | tuple[float, ...]
+    mean: PerChannel
+    std: PerChannel
     protection: str
     loss_name: str
     budgets: list[Budget]
@@ -156,8 +208,8 @@ def answer_audits(
     model: ModelFactory,
     data: DataOf,
     loss: Loss = F.cross_entropy,
-    mean: float | tuple[float, ...] = 0.0,
-    std: float | tuple[float, ...] = 1.0,
+    mean: PerChannel = 0.0,
+    std: PerChannel = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
     """Register handlers of probes and audits with a ClientApp; the app's own functions stay the same (a digest is kept).

@@ -12,6 +12,8 @@ from torch import nn
 from clients.flower_private import functions_of
 from clients.wire.texts import shortened
 
+PerChannel = float | tuple[float, ...]
+"""One number for all channels, or one for each."""
 LARGEST = 10.0
 """Of mean and std, as images lie in [0, 1]: a larger one is meant for [0, 255]."""
 
@@ -34,7 +36,7 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
         raise ValueError("answer_audits: this app answers audits already; call it once for each app")
 
 
-def numbers(name: str, value: Any, caller: str = "answer_audits") -> float | tuple[float, ...]:
+def numbers(name: str, value: Any, caller: str = "answer_audits") -> PerChannel:
     """``mean`` or ``std`` of the function ``caller``: a number, or one for each channel, on the scale of images in [0, 1].
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,14 @@ from torch.utils.data import Dataset
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
+from clients.external_app.app_checks import PerChannel
 from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.federated.client import LocalClient
 from clients.secrets.draws import Draws
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.task.truths import Probed, Truths
-from defenses.base import Batch
+from defenses.base import Batch, NamedTensors, Tensors
 from defenses.pipeline import Pipeline
 
 Examples = Dataset[tuple[Tensor, int]]
@@ -94,9 +95,7 @@ class AppClient(LocalClient):
         del question
         return self._as_it_is(self.probed_positions(target))
 
-    def one_step(
-        self, factory: ModelFactory, weights: Mapping[str, Tensor], batch: Batch, loss: Loss
-    ) -> dict[str, Tensor]:
+    def one_step(self, factory: ModelFactory, weights: NamedTensors, batch: Batch, loss: Loss) -> Tensors:
         """The ``state_dict`` after one step of SGD in train mode on a batch, at the rate and decay that the server names.
 
         With momentum a first step is the same, but for Nesterov's, which looks ahead.
@@ -158,9 +157,7 @@ def _class(label: Any) -> int:
     return int(label)
 
 
-def card_of(
-    images: Tensor, model: nn.Module, mean: float | tuple[float, ...], std: float | tuple[float, ...]
-) -> DataCard:
+def card_of(images: Tensor, model: nn.Module, mean: PerChannel, std: PerChannel) -> DataCard:
     """The card of images (N, C, H, W), with as many classes as the model has logits.
 
     Raises:

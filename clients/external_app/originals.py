@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clients.external_app.app_checks import numbers
+from clients.external_app.app_checks import PerChannel, numbers
 
 IMAGES = ("image", "img", "images", "pixel_values", "x")
 LABELS = ("label", "labels", "fine_label", "y")
@@ -84,8 +84,8 @@ def save_originals(
     node_id: int,
     *,
     server_round: int | None = None,
-    mean: float | tuple[float, ...] = 0.0,
-    std: float | tuple[float, ...] = 1.0,
+    mean: PerChannel = 0.0,
+    std: PerChannel = 1.0,
 ) -> SavedOriginals:
     """Wrap a client's training loader to save its images for ``fedveil attack -s originals=FOLDER``.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.observations import trained_parameters
+from defenses.base import NamedTensors, Tensors
 
 UNSENT, FROZEN_DIGEST = "unsent", "frozen"
 """In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""
@@ -29,7 +30,7 @@ class AppModel:
         frozen: Names of the other parameters, whose values every build of the app's model is assumed to share.
     """
 
-    state: Mapping[str, Tensor]
+    state: NamedTensors
     trained: tuple[str, ...]
     frozen: tuple[str, ...]
 
@@ -41,7 +42,7 @@ class AppModel:
         trained = tuple(name for name in named if name in counted)
         return cls(state, trained, tuple(name for name in named if name not in counted))
 
-    def named(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def named(self, arrays: NamedTensors) -> Tensors:
         """Arrays of a message, in their order, by the names of ``state``; by their own names where they do not fit.
 
         They fit if they have all trained parameters by their names in ``state``. They fit as the names of one module of the model,
@@ -78,7 +79,7 @@ class AppModel:
     def _shape(self, name: str) -> tuple[int, ...] | None:
         return tuple(self.state[name].shape) if name in self.state else None
 
-    def whole(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def whole(self, named: NamedTensors) -> Tensors:
         """``named`` arrays with the frozen parameters that are missing."""
         return {**{name: self.state[name] for name in self.unsent(named)}, **named}
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from attacks.metrics.training import EPSILON_BY
 from clients.task.task import Task
+from defenses.base import Numbers
 from defenses.pipeline import Pipeline
 
 
-def budget_spent(pipeline: Pipeline, task: Task, state: Mapping[str, Any]) -> dict[str, float]:
+def budget_spent(pipeline: Pipeline, task: Task, state: Mapping[str, Any]) -> Numbers:
     """Metrics "epsilon" and "delta" of all steps recorded in a training state; after the last round, epsilon by every accountant.
 
     Only then, because the closest accountants take a second or more.

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from attacks.dp_audit.canary_clients import NORM as CLIENT_NORM
 from attacks.dp_audit.canary_clients import PlacedClient, client_defense
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.placed_canaries import NORM, PlacedCanaries, audited_defense
+from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries, audited_defense
 from attacks.local_model import shared_tensors
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData
 from defenses.base import Batch, Update
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.random_draws import generator_for
+
+Labelled = tuple[Tensor, Tensor]
+"""Image or images, and target or targets."""
 
 
 @dataclass
@@ -31,7 +35,7 @@ class ClientCanaries:
         lone: Coin of the lone canary; None without one.
         hides_number: A coin decides whether an example exists, else what it is.
         size: Length of a canary's gradient.
-        in_batch: (B,) of the current batch, as ``clients.federated.examples.Example``.
+        in_batch: (B,) of the current batch, as ``clients.federated.canaries.Example``.
     """
 
     placed: PlacedCanaries
@@ -61,7 +65,7 @@ class ClientCanaries:
         lone = self.lone is not None and (self.lone or not self.hides_number)
         return torch.cat([weights, torch.full((int(lone),), EMPTY)])
 
-    def of_batches(self, found: Iterable[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, Tensor]]:
+    def of_batches(self, found: Iterable[tuple[Tensor, ...]]) -> Iterator[Labelled]:
         """Images and targets of batches of ``WithCanaries``; meanwhile ``in_batch`` is of the batch at hand."""
         for images, targets, numbers in found:
             self.in_batch = numbers
@@ -127,3 +131,51 @@ def shared_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 def trained_sizes(model: nn.Module) -> dict[str, int]:
     """Name of each parameter that is trained -> its number of weights."""
     return {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+Example = tuple[Tensor, Tensor, int]
+"""Image, target, and number of the weight of a canary, or ``NO_CANARY`` or ``EMPTY``."""
+
+
+class KeptExamples(Dataset[Labelled]):
+    """A client's training examples for a loader, read on access."""
+
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train
+
+    def __getitem__(self, index: int) -> Labelled:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Labelled]:
+        batch = self._data.kept(torch.tensor(indices, dtype=torch.long))
+        return list(zip(batch.images, batch.targets, strict=True))
+
+
+class WithCanaries(Dataset[Example]):
+    """A client's own examples, and behind them its canaries."""
+
+    def __init__(self, own: KeptExamples, canaries: ClientCanaries, data: LocalData) -> None:
+        self._own, self._numbers, self._lone = own, canaries.examples.tolist(), canaries.lone
+        self._shape, self._of_own, self._classes = data.card.input_shape, data.num_train, data.card.num_classes
+
+    def __len__(self) -> int:
+        return self._of_own + len(self._numbers)
+
+    def __getitem__(self, index: int) -> Example:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Example]:
+        own = iter(self._own.__getitems__([at for at in indices if at < self._of_own]))
+        return [
+            (*next(own), NO_CANARY) if at < self._of_own else self._canary(self._numbers[at - self._of_own])
+            for at in indices
+        ]
+
+    def _canary(self, number: int) -> Example:
+        pixel = 0.0 if number != EMPTY else BRIGHT if self._lone else DARK
+        target = torch.zeros(self._classes)
+        target[0] = 1.0
+        return torch.full(tuple(self._shape), pixel), target, number

@@ -20,16 +20,15 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
 from clients.federated.budget import budget_spent
-from clients.federated.canaries import CanaryClient, ClientCanaries
-from clients.federated.examples import KeptExamples, WithCanaries
+from clients.federated.canaries import CanaryClient, ClientCanaries, KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
-from clients.task.client import Client
+from clients.task.local_data import Client
 from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate_weights, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
-from defenses.base import Batch, Training, TrainingDefense, Update
+from defenses.base import Batch, NamedTensors, Numbers, Training, TrainingDefense, Update
 from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
@@ -59,14 +58,14 @@ class LocalResult:
     updates: list[Update]
     num_examples: int
     local_steps: int
-    metrics: dict[str, float]
+    metrics: Numbers
     ledger: Ledger
 
 
 class LocalClient(Client):
     """One client's work on one task of federated learning."""
 
-    def train(self, weights: Mapping[str, Tensor], ledger: Ledger) -> LocalResult:
+    def train(self, weights: NamedTensors, ledger: Ledger) -> LocalResult:
         """One local round; ``ledger`` is that of the round before. ``TrainingError`` for an update that is not finite."""
         start = time.perf_counter()
         self.data.renew("train")
@@ -169,7 +168,7 @@ class LocalClient(Client):
         found = (positions for positions, _ in batches(training, self.task.plan.local_steps))
         return (positions[positions < self.data.num_train] for positions in found)
 
-    def probe(self, weights: Mapping[str, Tensor], ledger: Ledger, question: int = 0) -> LocalResult:
+    def probe(self, weights: NamedTensors, ledger: Ledger, question: int = 0) -> LocalResult:
         """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
 
         Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's own
@@ -199,14 +198,14 @@ class LocalClient(Client):
             updates, self.task.plan.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked})
         )
 
-    def _calibrated(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    def _calibrated(self, weights: NamedTensors) -> dict[str, Any]:
         """What training defences work out from the real training (such as a noise multiplier), before its first round."""
         if not any(isinstance(defense, TrainingDefense) for defense in self.pipeline.defenses):
             return {}
         key = self.data.key("calibrate")
         return self._training(self._model(weights), self._examples, {}, key).state
 
-    def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> dict[str, float]:
+    def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> Numbers:
         spent = self.pipeline.privacy(trained, probed)
         return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
 
@@ -237,11 +236,11 @@ class LocalClient(Client):
         """
         return self.pipeline.window_sides(self.probed(target).original.images)
 
-    def evaluate(self, weights: Mapping[str, Tensor]) -> dict[str, float]:
+    def evaluate(self, weights: NamedTensors) -> Numbers:
         """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
         return evaluate_weights(self.data, weights)
 
-    def _model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+    def _model(self, weights: NamedTensors) -> nn.Module:
         return load_weights(self.task.plan.build_model(), weights).to(device())
 
     def _training(
@@ -273,9 +272,7 @@ class LocalClient(Client):
         found = canaries.of_batches(found) if canaries else found
         return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 
-    def _update(
-        self, model: nn.Module, weights: Mapping[str, Tensor], key: Key, canary: CanaryClient | None = None
-    ) -> Update:
+    def _update(self, model: nn.Module, weights: NamedTensors, key: Key, canary: CanaryClient | None = None) -> Update:
         update = {name: local.cpu() - weights[name] for name, local in shared_tensors(model).items()}
         # Whether a training diverged depends on all data: under a client-level bound an error would show what noise hides.
         hidden = any(defense.bounds_client for defense in self.pipeline.defenses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -15,10 +15,9 @@ from attacks.observations import AttackError
 from clients.federated.client import Ledger, LocalClient
 from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
-from clients.task.local_data import LocalData
-from clients.task.protected_once import BLOCK
+from clients.task.local_data import BLOCK, LocalData
 from clients.task.task import Plan, Task, load_weights
-from defenses.base import Batch, Update
+from defenses.base import Batch, NamedTensors, Update
 from defenses.random_draws import generator_for
 
 AT_ONCE = 16
@@ -73,7 +72,7 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
 
 
 def probes_alone(
-    task: Task, weights: Mapping[str, Tensor], batch: Batch, count: int, seed: int
+    task: Task, weights: NamedTensors, batch: Batch, count: int, seed: int
 ) -> Iterator[tuple[Tensor, Update]]:
     """Compute ``count`` one-step updates that a client with these examples would send in a round, each with own images and draws.
 

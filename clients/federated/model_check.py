@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from defenses.base import Numbers
+
 PARALLEL = 0.999
 """|cosine| of two rows of a layer from which they count as multiples of one another."""
 FEWEST = 8
@@ -46,7 +48,7 @@ class Remembered:
         """The record with the changes of ``others``, of the same architecture, where no own update is known."""
         if self.moved:
             return self
-        moved, turned = dict[str, float](), dict[str, float]()
+        moved, turned = Numbers(), Numbers()
         for other in others:
             for mine, theirs in ((moved, other.moved), (turned, other.turned)):
                 mine.update({name: max(value, mine.get(name, 0.0)) for name, value in theirs.items()})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from clients.models.cuts import CUTS, checked_cut, halves
 from clients.models.library import ModelError
 from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.wire.limits import Text
+from defenses.base import NamedTensors
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class InferencePlan(WholeModelPlan):
         """The cut that is served in a phase; "" in rounds of training."""
         return self.cut_of(server_round) if self.phase_of(server_round) > 0 else ""
 
-    def build_cut(self, cut: str, weights: Mapping[str, Tensor] | None = None) -> CutModel:
+    def build_cut(self, cut: str, weights: NamedTensors | None = None) -> CutModel:
         """The model in two halves, ready for use, with ``weights`` of the whole model, or the initial ones."""
         whole = self.build_model()
         if weights is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
@@ -13,14 +12,13 @@ from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.names import Scores, scores_to_texts
 from attacks.scoring.oracle import Oracle
-from clients.messages.node import answers_of, reply_to
-from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
+from clients.messages.node import Records, answers_of, reply_to
+from clients.scoring.audit import ALONE, NO_IMAGES, Train, audit_baselines, audit_guesses
 from clients.scoring.exposed import keep_exposed
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
-from clients.task.client import Client
+from clients.task.local_data import Client
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
-from defenses.base import Batch
 
 
 def without_order(scores: Scores) -> None:
@@ -35,7 +33,7 @@ def answer_audit(
     context: Context,
     client: Client,
     build_model: Callable[[], nn.Module] | None = None,
-    train: Callable[[Batch, int], nn.Module] | None = None,
+    train: Train | None = None,
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
@@ -67,7 +65,7 @@ def answer_audit(
                 attack = str(config.get("attack", ""))
                 keep_exposed(context.node_config, client, guess, scores, attack=attack, observation=observation)
                 without_order(scores)
-    records: dict[str, Any] = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
+    records: Records = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)
     return reply_to(message, records)

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 
 from clients.flower_private import SIMULATION_WORKER
 from clients.process.machine import memory_of_machine
-from clients.secrets.draws import Draws, Notebook
+from clients.secrets.draws import Draws, Notebook, SecretError, default_folder, kept_secret
 from clients.secrets.policy import (
     UNLIMITED,
     AnswerPolicy,
@@ -27,9 +27,7 @@ from clients.secrets.policy import (
     require_own_files,
     require_pipeline,
 )
-from clients.secrets.secret_file import SecretError, default_folder, kept_secret
-from clients.task.client import Client
-from clients.task.local_data import LocalData
+from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import client_side, read_task
 from clients.wire.records import REFUSED, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened
@@ -46,6 +44,8 @@ STDERR = 2
 """Its file descriptor, whatever became of ``sys.stderr``."""
 Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Call], Message]
+Records = dict[str, Any]
+"""Of a reply, by name."""
 C = TypeVar("C", bound=Client)
 
 
@@ -246,6 +246,6 @@ def check_bundle(app_dir: str) -> None:
         )
 
 
-def reply_to(message: Message, records: dict[str, Any]) -> Message:
+def reply_to(message: Message, records: Records) -> Message:
     """A reply of named records."""
     return Message(RecordDict(records), reply_to=message)

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
-from clients.models.library import ModelError, Shape
+from clients.models.library import ModelError
+from defenses.base import ImageShape, NamedTensors
 
 SMALLEST: Mapping[str, int] = {"vgg16": 32, "vgg_small": 8}
 """Side in pixels of the smallest images that a model takes; those that are not named take any."""
@@ -27,7 +28,7 @@ class Adversaries:
         weights: State dict of the attacked model; needed for "tuned" alone.
     """
 
-    weights: Mapping[str, Tensor] | None
+    weights: NamedTensors | None
 
     def __call__(self, architecture: str, num_values: int, seed: int) -> nn.Module:
         """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU; ``seed`` alone decides its new
@@ -86,12 +87,12 @@ class AdversaryBuilder(Adversaries):
 
     name: str
     cut: str
-    input_shape: Shape
+    input_shape: ImageShape
     width: int = 0
     norm: str = "group"
-    weights: Mapping[str, Tensor] | None = None
+    weights: NamedTensors | None = None
 
-    def _build(self, num_values: int, shape: Shape, seed: int) -> nn.Module:
+    def _build(self, num_values: int, shape: ImageShape, seed: int) -> nn.Module:
         return build_model(
             self.name, num_classes=num_values, input_shape=shape, width=self.width, norm=self.norm, seed=seed
         )

@@ -18,7 +18,6 @@ from clients.models.library import (
     LIBRARIES,
     ImageSizeError,
     ModelError,
-    Shape,
     build_library_model,
     group_norm,
     library_of,
@@ -27,12 +26,14 @@ from clients.models.library import (
 )
 from clients.models.own import build_own_model, offered_models, own_factory
 from clients.models.vision_transformer import vit_lite
+from defenses.base import ImageShape
 from defenses.registry import RegistryError
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 
 Norm = Callable[[int], nn.Module]
 """Channels -> a normalisation layer."""
+Layers = list[nn.Module]
 _NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
@@ -40,7 +41,7 @@ def build_model(
     name: str,
     *,
     num_classes: int,
-    input_shape: Shape,
+    input_shape: ImageShape,
     width: int = 0,
     norm: str = "group",
     seed: int = 0,
@@ -111,7 +112,7 @@ def model_names() -> dict[str, str]:
     } | offered_models()
 
 
-def mlp(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def mlp(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """Two hidden layers of ``width`` neurons, a ReLU behind each, and a linear layer of ``num_classes`` values.
 
     Its first layer sees the pixels, which the gradient of that layer gives away (``attacks.exact``). Weights as torch initialises
@@ -121,13 +122,13 @@ def mlp(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequ
     """
     del norm
     width = _checked_width("mlp", width or 200, 4096)
-    layers: list[nn.Module] = [nn.Flatten()]
+    layers: Layers = [nn.Flatten()]
     for into, out in itertools.pairwise((math.prod(input_shape), width, width)):
         layers += [nn.Linear(into, out), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, num_classes))
 
 
-def cnn(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def cnn(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """The network that most users of Flower meet first.
 
     5x5 convolutions of 6 and 16 channels, a ReLU and 2x2 max pooling after each, and linear layers of 120, 84 and ``num_classes``
@@ -144,7 +145,7 @@ def cnn(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequ
             f"cnn halves images twice, so images of {height}x{side} vanish; the smallest size that fits is 16x16"
         )
     rows, columns = (((length - 4) // 2 - 4) // 2 for length in (height, side))
-    layers: list[nn.Module] = []
+    layers: Layers = []
     for into, out in itertools.pairwise((channels, 6, 16)):
         layers += [nn.Conv2d(into, out, 5), nn.ReLU(), nn.MaxPool2d(2)]
     layers.append(nn.Flatten())
@@ -153,7 +154,7 @@ def cnn(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequ
     return nn.Sequential(*layers, nn.Linear(84, num_classes))
 
 
-def lenet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def lenet(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """The network that gradient inversion was first shown on: smooth activations, so that its gradient can be matched.
 
     Three 5x5 convolutions of 12 channels (strides 2, 2, 1), a sigmoid after each, and one linear layer. All weights and
@@ -163,7 +164,7 @@ def lenet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Se
     """
     del width, norm
     channels, height, side = input_shape
-    layers: list[nn.Module] = []
+    layers: Layers = []
     for into, stride in ((channels, 2), (12, 2), (12, 1)):
         layers += [nn.Conv2d(into, 12, 5, stride, padding=2), nn.Sigmoid()]
     # A 5x5 convolution with padding 2 and stride 2 maps H to ceil(H / 2).
@@ -174,7 +175,7 @@ def lenet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Se
     return model
 
 
-def convnet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def convnet(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """Eight 3x3 convolutions of w, 2w, 2w, 4w, 4w, 4w | 4w, 4w channels, each group followed by 3x3 max pooling.
 
     Each convolution is followed by a normalisation and a ReLU. The linear layer on top sees 36w features at 32x32, as
@@ -189,7 +190,7 @@ def convnet(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.
         raise ImageSizeError(
             f"convnet pools by 3 twice, so images of {height}x{side} vanish; the smallest size that fits is 9x9"
         )
-    layers: list[nn.Module] = []
+    layers: Layers = []
     for into, out in itertools.pairwise((channels, *(factor * width for factor in (1, 2, 2, 4, 4, 4)))):
         layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
     layers.append(nn.MaxPool2d(3))
@@ -223,7 +224,7 @@ class ResidualBlock(nn.Module):
         return result
 
 
-def resnet20(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def resnet20(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """The CIFAR ResNet with three stages of three blocks of 16w, 32w and 64w channels, and a 3x3 stem.
 
     Convolutions are drawn normal with variance 2 / fan-out.
@@ -232,7 +233,7 @@ def resnet20(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn
     changes; width 4 is the ResNet20-4 of Gao et al. 2021.
     """
     base = 16 * _checked_width("resnet20", width or 1, 16)
-    layers: list[nn.Module] = [nn.Conv2d(input_shape[0], base, 3, padding=1, bias=False), norm(base), nn.ReLU()]
+    layers: Layers = [nn.Conv2d(input_shape[0], base, 3, padding=1, bias=False), norm(base), nn.ReLU()]
     for into, out in itertools.pairwise((base, base, 2 * base, 4 * base)):
         stride = 1 if into == out else 2
         layers += [
@@ -247,7 +248,7 @@ def resnet20(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn
     return model
 
 
-def vgg_small(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> nn.Sequential:
+def vgg_small(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -> nn.Sequential:
     """VGG's pattern for small images: three stages of two 3x3 convolutions of w, 2w and 4w channels, each ending in 2x2 pooling.
 
     Each convolution is followed by a normalisation and a ReLU. Two linear layers on top, with 8w values and a ReLU between, see
@@ -262,7 +263,7 @@ def vgg_small(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> n
         raise ImageSizeError(
             f"vgg_small halves images three times, so images of {height}x{side} vanish; the smallest size that fits is 8x8"
         )
-    layers: list[nn.Module] = []
+    layers: Layers = []
     for into, out in itertools.pairwise((channels, width, 2 * width, 4 * width)):
         for first in (into, out):
             layers += [nn.Conv2d(first, out, 3, padding=1), norm(out), nn.ReLU()]
@@ -276,7 +277,7 @@ def vgg_small(num_classes: int, input_shape: Shape, width: int, norm: Norm) -> n
     return nn.Sequential(*layers)
 
 
-_OWN: dict[str, Callable[[int, Shape, int, Norm], nn.Module]] = {
+_OWN: dict[str, Callable[[int, ImageShape, int, Norm], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "lenet": lenet,

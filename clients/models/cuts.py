@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from torch import nn
 
-from clients.models.classifiers import ResidualBlock
+from clients.models.classifiers import Layers, ResidualBlock
 from clients.models.library import ModelError
 
 CUTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -94,13 +94,13 @@ _CHAINS: Mapping[str, Callable[[nn.Module], Iterator[nn.Module]]] = {
 }
 
 
-def _behind_relu_of_convolution(layers: list[nn.Module], number: int) -> int:
+def _behind_relu_of_convolution(layers: Layers, number: int) -> int:
     convolutions = [place for place, layer in enumerate(layers) if isinstance(layer, nn.Conv2d)]
     first = convolutions[number - 1]
     return next(place for place in range(first, len(layers)) if isinstance(layers[place], nn.ReLU)) + 1
 
 
-def _behind_block(layers: list[nn.Module], number: int) -> int:
+def _behind_block(layers: Layers, number: int) -> int:
     from torchvision.models.resnet import Bottleneck  # type: ignore[import-untyped]
 
     return [place for place, layer in enumerate(layers) if isinstance(layer, (Bottleneck, ResidualBlock))][
@@ -108,7 +108,7 @@ def _behind_block(layers: list[nn.Module], number: int) -> int:
     ] + 1
 
 
-_UNITS: Mapping[str, Callable[[list[nn.Module], int], int]] = {
+_UNITS: Mapping[str, Callable[[Layers, int], int]] = {
     "conv": _behind_relu_of_convolution,
     "bottleneck": _behind_block,
     "block": _behind_block,

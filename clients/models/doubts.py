@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.classifiers import build_model
-from clients.models.library import ModelError, Shape
-from clients.models.own_trial import disturb
+from clients.models.library import ModelError
+from clients.models.own import disturb
+from defenses.base import ImageShape
 
 RANDOM, MIXES, MIXES_IN_TRAINING = "random", "mixes", "mixes in training"
 COUNT = 8
@@ -42,7 +43,7 @@ def examine(
     return found
 
 
-def doubts(model: nn.Module, input_shape: Shape) -> list[str]:
+def doubts(model: nn.Module, input_shape: ImageShape) -> list[str]:
     """Whether a model is random in eval mode, and whether it mixes the images of a batch, in eval or in train mode.
 
     BatchNorm in train mode mixes them by its definition, and is left out. The caller's random states are changed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clients.process.machine import memory_of_machine
+from defenses.base import ImageShape
+
 LIBRARIES = ("torchvision", "timm")
 
-Shape = tuple[int, int, int]
 _MISFITS = (RuntimeError, AssertionError, ValueError, IndexError)
 """What networks raise when the image is too small or is not a multiple of their patch."""
 
@@ -106,7 +109,7 @@ def library_of(name: str, libraries: Sequence[str]) -> str:
     return ""
 
 
-def build_library_model(library: str, name: str, num_classes: int, input_shape: Shape) -> nn.Module:
+def build_library_model(library: str, name: str, num_classes: int, input_shape: ImageShape) -> nn.Module:
     """Build a classifier and prove by one forward pass that images of ``input_shape`` fit; else ``ImageSizeError``."""
     build = _torchvision if library == "torchvision" else _timm
     try:
@@ -120,7 +123,7 @@ def build_library_model(library: str, name: str, num_classes: int, input_shape: 
     return model
 
 
-def _forward(model: nn.Module, input_shape: Shape, num_classes: int) -> None:
+def _forward(model: nn.Module, input_shape: ImageShape, num_classes: int) -> None:
     training = model.training
     device = next((one.device for one in model.parameters()), torch.device("cpu"))
     with torch.no_grad():
@@ -149,7 +152,7 @@ def _next_size(build: Callable[..., nn.Module], name: str, num_classes: int, cha
     return 0
 
 
-def _torchvision(name: str, num_classes: int, input_shape: Shape, fixed: bool = True) -> nn.Module:
+def _torchvision(name: str, num_classes: int, input_shape: ImageShape, fixed: bool = True) -> nn.Module:
     import torchvision
 
     arguments: dict[str, Any] = {"weights": None, "num_classes": num_classes}
@@ -167,7 +170,7 @@ def _torchvision(name: str, num_classes: int, input_shape: Shape, fixed: bool = 
     return without_in_place(model)
 
 
-def _timm(name: str, num_classes: int, input_shape: Shape, fixed: bool = True) -> nn.Module:
+def _timm(name: str, num_classes: int, input_shape: ImageShape, fixed: bool = True) -> nn.Module:
     import timm
 
     arguments: dict[str, Any] = {"pretrained": False, "num_classes": num_classes, "in_chans": input_shape[0]}
@@ -209,3 +212,42 @@ def _adapt_first_convolution(model: nn.Module, channels: int) -> None:
     )
     parent, _, attribute = path.rpartition(".")
     setattr(model.get_submodule(parent), attribute, layer)
+
+
+FLOAT_BYTES = 4
+HELD = 3
+"""A client that trains holds the weights it was sent, those it trains, and their gradients."""
+USUAL_VALUES, USUAL_WIDTH, USUAL_DEPTH = 3 * 256 * 256, 1024, 24
+"""Of an image's values, a model's width and its blocks: up to these any model of ours is built and tried within a gibibyte."""
+
+
+class TooLargeError(ModelError):
+    """A model, or a batch of images, that this machine cannot hold."""
+
+
+def is_usual(shape: Sequence[int], width: int, depth: int = 0) -> bool:
+    """Whether a model of these sizes needs no such check; the check makes torch load modules for seconds."""
+    return math.prod(shape) <= USUAL_VALUES and width <= USUAL_WIDTH and depth <= USUAL_DEPTH
+
+
+def require_fits(
+    build: Callable[[], Sequence[nn.Module]], model: str, shape: ImageShape, image_size: int, batch_size: int, width: int,
+    depth: int = 0,
+) -> None:  # fmt: skip
+    """Raise ``TooLargeError`` for a model, whose trained modules ``build`` makes, or a batch too large for this machine."""
+    if is_usual(shape, width, depth):
+        return
+    try:
+        with torch.device("meta"):
+            parameters = sum(one.numel() for module in build() for one in module.parameters())
+    except Exception:
+        # Of models that read their own numbers while they are built, and of those that are refused elsewhere.
+        parameters = 0
+    batch = batch_size * math.prod(shape)
+    needed, there = FLOAT_BYTES * (HELD * parameters + batch), memory_of_machine()
+    if needed > there:
+        raise TooLargeError(
+            f"image-size is {image_size}, width is {width}, batch-size is {batch_size}: {model!r} has "
+            f"{parameters:,} parameters on images of {shape[1]}x{shape[2]}, and to hold them and a batch takes "
+            f"{needed / 2**30:.1f} GiB; this machine has {there / 2**30:.1f} GiB in all. Lower image-size, width or batch-size"
+        )

@@ -7,12 +7,12 @@ positions, so those that the file has learned are left out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
+from defenses.base import NamedTensors
 
 PATCHES = "patch_embed.proj.weight"
 DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")
@@ -56,7 +56,7 @@ def load_pretrained(whole: nn.Module, path: str) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
+def _read(file: Path, _modified: int) -> NamedTensors:
     """A file's weights but those that are dropped, cached by the modification time."""
     from timm.models import load_state_dict
 
@@ -75,11 +75,11 @@ def _read(file: Path, _modified: int) -> Mapping[str, Tensor]:
 _EXPECTED = "expected the state dict of a VisionTransformer of timm, saved by torch.save or as .safetensors"
 
 
-def _channels(weights: Mapping[str, Tensor]) -> int:
+def _channels(weights: NamedTensors) -> int:
     return weights[PATCHES].shape[1] if weights[PATCHES].ndim == 4 else 0
 
 
-def _misfit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+def _misfit(weights: NamedTensors, expected: NamedTensors) -> str:
     """What is wrong with the first weight that does not fit; "" when all do."""
     for key, tensor in expected.items():
         if key not in weights:
@@ -92,7 +92,7 @@ def _misfit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> st
     return ""
 
 
-def _advice(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+def _advice(weights: NamedTensors, expected: NamedTensors) -> str:
     ours, sizes = _sizes(expected), _sizes(weights)
     changes = [f"{key} = {value}" for key, value in sizes.items() if ours.get(key) != value]
     if changes:
@@ -103,7 +103,7 @@ def _advice(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> st
     )
 
 
-def _sizes(weights: Mapping[str, Tensor]) -> dict[str, int]:
+def _sizes(weights: NamedTensors) -> dict[str, int]:
     """Settings that follow from weights under timm's names."""
     patches = weights.get(PATCHES)
     sizes = {} if patches is None or patches.ndim != 4 else {"width": patches.shape[0], "patch-size": patches.shape[3]}

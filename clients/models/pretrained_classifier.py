@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
+from defenses.base import NamedTensors
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     return whole
 
 
-def _paired(file: Path, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> dict[str, tuple[str, Tensor]]:
+def _paired(file: Path, own: NamedTensors, found: NamedTensors) -> dict[str, tuple[str, Tensor]]:
     """Name of the model's tensor -> name and tensor of the file."""
     if len(found) != len(own):
         statistics = any(name.endswith(STATISTICS) for name in found) and not any(n.endswith(STATISTICS) for n in own)
@@ -90,7 +91,7 @@ def _paired(file: Path, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
     return dict(zip(own, found.items(), strict=True))
 
 
-def _read(file: Path) -> Mapping[str, Tensor]:
+def _read(file: Path) -> NamedTensors:
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -108,7 +109,7 @@ def _read(file: Path) -> Mapping[str, Tensor]:
     return found  # type: ignore[return-value]
 
 
-def _check_tensors(file: Path, found: Mapping[str, Tensor]) -> None:
+def _check_tensors(file: Path, found: NamedTensors) -> None:
     """Refuses what cannot be copied into a model, or would be by dropping a part of it."""
     for name, value in found.items():
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from torch import nn
 
-from clients.models.library import ImageSizeError, ModelError, Shape, without_in_place
+from clients.models.library import ImageSizeError, ModelError, without_in_place
+from defenses.base import ImageShape
 
 PATCH = 4
 HEADS = 4
 MOST = 1024
 
 
-def vit_lite(num_classes: int, input_shape: Shape, width: int, norm: Callable[[int], nn.Module]) -> nn.Module:
+def vit_lite(num_classes: int, input_shape: ImageShape, width: int, norm: Callable[[int], nn.Module]) -> nn.Module:
     """ViT-Lite-7/4: patches of 4 x 4 pixels, seven blocks of four heads, a class token and a trained position embedding.
 
     A block normalises before its attention and before its MLP, whose hidden layer is twice as wide. Weights are those that timm

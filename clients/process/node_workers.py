@@ -16,6 +16,9 @@ RETRIES = 40
 NEXT_TO_NOTHING = 0.001
 """Of a processor: Ray places an actor that needs nothing at all on a random node, whatever its strategy says."""
 
+Nodes = Sequence[dict[str, Any]]
+"""Nodes of a cluster, as ``ray.nodes()`` gives them."""
+
 
 class NodeWorkers:
     """Stands in the place of Flower's class of workers; ``options(...).remote()`` starts one, on the next place that is free.
@@ -25,7 +28,7 @@ class NodeWorkers:
         nodes: Nodes of the cluster, as ``ray.nodes()`` gives them; by default those that live when the first worker starts.
     """
 
-    def __init__(self, workers: Any, nodes: Sequence[dict[str, Any]] | None = None) -> None:
+    def __init__(self, workers: Any, nodes: Nodes | None = None) -> None:
         self._workers = workers
         self._nodes = nodes
         self._places: Iterator[str] | None = None
@@ -43,11 +46,11 @@ class NodeWorkers:
         )
 
 
-def living_nodes() -> list[dict[str, Any]]:
+def living_nodes() -> Nodes:
     """The living nodes of the cluster that this process has joined, as ``ray.nodes()`` gives them."""
     import ray
 
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    found: Nodes = ray.nodes()  # type: ignore[no-untyped-call]
     return [node for node in found if node["Alive"]]
 
 
@@ -58,7 +61,7 @@ def on_node(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
 
 
-def reserved(num_gpus: float, nodes: Sequence[dict[str, Any]]) -> float:
+def reserved(num_gpus: float, nodes: Nodes) -> float:
     """Share of a card that Ray reserves for a worker, so that one living node has room for the workers of all nodes.
 
     On nodes with several cards Ray would put all workers with small shares on one of them: there the whole share is reserved.
@@ -68,14 +71,14 @@ def reserved(num_gpus: float, nodes: Sequence[dict[str, Any]]) -> float:
     return math.floor(10_000 * num_gpus / len(nodes)) / 10_000  # Ray knows shares to four digits
 
 
-def in_turn(nodes: Sequence[dict[str, Any]], count: int, num_gpus: float) -> list[str]:
+def in_turn(nodes: Nodes, count: int, num_gpus: float) -> list[str]:
     """Ids of the nodes of ``count`` attack workers, in turn, of nodes that have what one needs."""
     what, least = ("GPU", num_gpus) if num_gpus else ("CPU", 1)
     able = [node["NodeID"] for node in nodes if node["Resources"].get(what, 0) >= least]
     return [able[at % len(able)] if able else "" for at in range(count)]
 
 
-def places(nodes: Sequence[dict[str, Any]], num_cpus: float, num_gpus: float = 0.0) -> list[str]:
+def places(nodes: Nodes, num_cpus: float, num_gpus: float = 0.0) -> list[str]:
     """Ids of the living nodes, each as often as workers fit on it, in turn: a few workers are on several nodes."""
     fitting = {}
     for node in nodes:

@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+Variables = dict[str, str]
+"""Of an environment."""
 NO_OTHER_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch between clusters of several machines and one that binds to loopback; in spite of its name, Linux obeys it."""
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
@@ -43,7 +45,7 @@ SHORT = "/tmp"
 """For temporary files where ``TMPDIR`` is too long for Ray's sockets, as on clusters that name it after the job."""
 
 
-def local_cluster(environment: Mapping[str, str]) -> dict[str, str]:
+def local_cluster(environment: Mapping[str, str]) -> Variables:
     """Variables that make Ray bind to loopback and obey only processes with a token of 256 bits.
 
     Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. Variables that ``environment`` sets
@@ -53,12 +55,12 @@ def local_cluster(environment: Mapping[str, str]) -> dict[str, str]:
     return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
 
 
-def _short_files(environment: Mapping[str, str]) -> dict[str, str]:
+def _short_files(environment: Mapping[str, str]) -> Variables:
     fits = FILES in environment or len(os.fsencode(environment.get("TMPDIR", SHORT))) <= LONGEST_FOLDER
     return {} if fits else {FILES: SHORT}
 
 
-def patient(environment: Mapping[str, str]) -> dict[str, str]:
+def patient(environment: Mapping[str, str]) -> Variables:
     """Variables of ``PATIENCE`` that the environment does not set: Ray starts slowly on a busy machine."""
     return {name: value for name, value in PATIENCE.items() if name not in environment}
 
@@ -90,7 +92,7 @@ def ray_reason(text: str) -> str:
     return " ".join(_LOGS.split(text)[0].split())
 
 
-def session_folder(folder: Path) -> dict[str, str]:
+def session_folder(folder: Path) -> Variables:
     """Variables under which Ray keeps sockets and logs in a folder; none where a socket's path would be too long.
 
     By default they are in ``/tmp/ray``, which Ray makes writable for every user and never empties.

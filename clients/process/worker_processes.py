@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from multiprocessing import get_context
+from threading import Thread
 from typing import Any, TypeVar
 
-from clients.process.with_parent import end_with_parent
+
+def end_with_parent() -> None:
+    """End this process when its parent ends; in a process that ``multiprocessing`` did not start, nothing happens.
+
+    A worker waits at a pipe that it holds both ends of: without this, it would never learn that no more work comes, and would
+    keep its memory, its locks and whatever it computes for good.
+    """
+
+    def wait_and_end() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait_and_end, daemon=True).start()
+
 
 T = TypeVar("T")
 AT_ONCE = 2

@@ -7,7 +7,7 @@ loses) and against the *transformed* ones that entered the model (what the gradi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -39,15 +39,17 @@ from clients.scoring.null_baselines import BlindGuesses, mean_image, null_psnr
 from clients.scoring.retrieval import CANDIDATES, other_images, retrieval, retrieval_from_round
 from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
 from clients.task.batches import CHUNK, chunks, join
-from clients.task.client import Client
+from clients.task.local_data import Client
 from clients.task.truths import Probed, Truths
-from defenses.base import Batch
+from defenses.base import Batch, Numbers, Tensors
 
 COUNTS = GuessName(Role.TRAINING)
 """Under it stand the totals of what the defences did."""
 MOST_COUNTED = 1000
 """Images of a client, evenly spaced, that are counted at most."""
 
+Train = Callable[[Batch, int], nn.Module]
+"""Trains a new model on a batch, by a seed, as a client trains."""
 ALONE = GuessName()
 """The guesses that a message asks about."""
 
@@ -64,7 +66,7 @@ class AuditScores:
     """Scores of each guess, one value per image (labels of an update: one per batch), and the pictures that the client shares."""
 
     scores: dict[GuessName, Scores]
-    pictures: dict[str, Tensor] = field(default_factory=dict)
+    pictures: Tensors = field(default_factory=dict)
 
 
 def audit_guesses(
@@ -72,7 +74,7 @@ def audit_guesses(
     observation: str,
     guesses: Sequence[tuple[Guess, Tensor | None]],
     oracle: Oracle | None = None,
-    train: Callable[[Batch, int], nn.Module] | None = None,
+    train: Train | None = None,
 ) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 
@@ -166,9 +168,7 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
 
 
-def membership_scores(
-    client: Client, test: Membership, train: Callable[[Batch, int], nn.Module] | None = None
-) -> Scores:
+def membership_scores(client: Client, test: Membership, train: Train | None = None) -> Scores:
     """Scores of a membership test for this client's training and test examples, shown to the model as in use.
 
     With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other. An online test
@@ -179,39 +179,32 @@ def membership_scores(
     """
     if test.online is not None:
         return _online_scores(client, test, test.online, train)
-    found: Scores = {}
-    members = client.trained_on()
+    scores: dict[ScoreName, list[Tensor]] = defaultdict(list)
+    for metric, batch, shown in _examined(client):
+        scores[metric].append(test.scores(shown, batch.targets.argmax(1)))
+    return {metric: torch.cat(pieces).tolist() for metric, pieces in scores.items()}
+
+
+def _examined(client: Client) -> Iterator[tuple[ScoreName, Batch, Tensor]]:
+    """Members and then others in pieces: the score, the examples, and their images as the model sees them."""
     for metric, positions, read in (
-        (MEMBER_SCORE, members, client.data.plain),
+        (MEMBER_SCORE, client.trained_on(), client.data.plain),
         (OTHER_SCORE, torch.arange(client.data.num_test), client.data.test_plain),
     ):
-        scores = []
         for piece in chunks(len(positions), CHUNK):
             batch = read(positions[piece])
             shown = client.data.protected_test("membership", batch, metric.name, int(piece[0]))
-            scores.append(test.scores(normalise(shown.images, client.data.card), batch.targets.argmax(1)))
-        found[metric.of()] = torch.cat(scores).tolist()
-    return found
+            yield metric.of(), batch, normalise(shown.images, client.data.card)
 
 
-def _online_scores(
-    client: Client, test: Membership, online: OnlineTest, train: Callable[[Batch, int], nn.Module] | None
-) -> Scores:
+def _online_scores(client: Client, test: Membership, online: OnlineTest, train: Train | None) -> Scores:
     if train is None:
         raise AttackError("an online test trains models as the client does; allowed: clients of the federated scenario")
-    members = client.trained_on()
-    batches, shown = list[Batch](), list[Tensor]()
-    for metric, positions, read in (
-        (MEMBER_SCORE, members, client.data.plain),
-        (OTHER_SCORE, torch.arange(client.data.num_test), client.data.test_plain),
-    ):
-        for piece in chunks(len(positions), CHUNK):
-            batches.append(read(positions[piece]))
-            seen = client.data.protected_test("membership", batches[-1], metric.name, int(piece[0]))
-            shown.append(normalise(seen.images, client.data.card))
-    scores = test.scores_among(join(batches), torch.cat(shown), train, len(members)).tolist()
-    found = {MEMBER_SCORE.of(): scores[: len(members)], OTHER_SCORE.of(): scores[len(members) :]}
-    return found | {SHADOW_MEMBERS.of(): [float(online.members_of_each(len(members)))]}
+    _, batches, shown = zip(*_examined(client), strict=True)
+    members = len(client.trained_on())
+    scores = test.scores_among(join(batches), torch.cat(shown), train, members).tolist()
+    found = {MEMBER_SCORE.of(): scores[:members], OTHER_SCORE.of(): scores[members:]}
+    return found | {SHADOW_MEMBERS.of(): [float(online.members_of_each(members))]}
 
 
 def audit_baselines(
@@ -229,7 +222,7 @@ def audit_baselines(
     if client.data.card.is_table:
         return AuditScores({FREQUENT: cell_baselines(client.data, known)})
     scores: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
-    shared: dict[str, Tensor] = {}
+    shared: Tensors = {}
     if images != NO_IMAGES:
         _score_null_images(client, known, images or max(client.task.plan.probe_images, BASELINE_IMAGES), scores)
     for target, truth in enumerate(known.views):
@@ -255,13 +248,13 @@ def _score_null_images(client: Client, known: Truths, few: int, scores: dict[Gue
             _add(scores[name], found)
 
 
-def defense_totals(client: Client) -> dict[str, float]:
+def defense_totals(client: Client) -> Numbers:
     """Effect of the input defences on ``COUNTED_IMAGES`` of this client's training images; see ``InputDefense.totals``.
 
     Each is a sum over many images. The draws are not those of training, so that they reveal nothing about these.
     """
     chosen = torch.linspace(0, client.data.num_train - 1, min(client.data.num_train, MOST_COUNTED)).long()
-    totals: dict[str, float] = defaultdict(float)
+    totals: Numbers = defaultdict(float)
     for at, piece in enumerate(chunks(len(chosen), CHUNK)):
         found = client.pipeline.totals(client.data.plain(chosen[piece]), (*client.data.key("counts"), at))
         for name, number in found.items():

@@ -6,10 +6,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.names import Scores
 from attacks.scoring.roc import binomial_interval
-from clients.task.client import Client
+from clients.secrets.policy import NodeConfig
+from clients.task.local_data import Client
 from clients.wire.texts import one_line, shortened
 
 log = logging.getLogger("flwr")
@@ -71,7 +71,7 @@ def most_exposed(indices: Sequence[int], members: Sequence[float], others: Seque
     return found
 
 
-def exposed_folder(node_config: Mapping[str, Any]) -> Path | None:
+def exposed_folder(node_config: NodeConfig) -> Path | None:
     """The node's folder for these files; None without the key.
 
     Raises:
@@ -85,7 +85,7 @@ def exposed_folder(node_config: Mapping[str, Any]) -> Path | None:
     return Path(value)
 
 
-def prepare_exposed(node_config: Mapping[str, Any]) -> None:
+def prepare_exposed(node_config: NodeConfig) -> None:
     """Make the folder, readable by its owner alone, before a run starts; nothing without the key.
 
     Raises:
@@ -103,7 +103,7 @@ def prepare_exposed(node_config: Mapping[str, Any]) -> None:
 
 
 def keep_exposed(
-    node_config: Mapping[str, Any], client: Client, test: Membership, scores: Scores, *, attack: str, observation: str
+    node_config: NodeConfig, client: Client, test: Membership, scores: Scores, *, attack: str, observation: str
 ) -> Path | None:
     """Write the most exposed examples to the node's own folder; nothing without the key, or where the test failed.
 

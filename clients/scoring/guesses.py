@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Represent
 from attacks.membership.federation.round_signals import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
+from defenses.base import NamedTensors, Tensors
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 
@@ -25,7 +25,7 @@ GUESSES: dict[str, type[Any]] = {
 """The kind that an audit message names -> the type of its guesses."""
 
 
-def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[str, Tensor]:
+def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> Tensors:
     """One guess under the number of its target (0 for a training update), with the classes (B,) that an oracle sees."""
     end = f"-{target}"
     if isinstance(guess, Membership):
@@ -42,7 +42,7 @@ def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> dict[
 
 
 def read_guesses(
-    kind: str, tensors: Mapping[str, Tensor], count: int, model: nn.Module | None
+    kind: str, tensors: NamedTensors, count: int, model: nn.Module | None
 ) -> list[tuple[Guess, Tensor | None]]:
     """Invert ``guess_tensors`` for targets 0 to count - 1; each with the oracle's classes, if any.
 

@@ -27,6 +27,8 @@ from clients.task.task import Task
 from clients.task.truths import Probed
 from defenses.base import Batch
 
+Pairs = tuple[Tensor, Tensor]
+"""Rows of the guessed, and of the true images."""
 SUCCESS = 0.35
 """What a reconstruction must exceed to count as a success in the delta protection paper (ADP, section 5.5)."""
 
@@ -123,7 +125,7 @@ def recognition(guess: Reconstruction, recognised: Tensor, truth: Batch, *, pair
     return (recognised[rows] == classes).float().tolist()
 
 
-def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> tuple[Tensor, Tensor]:
+def pairs_of(guess: Tensor, truth: Tensor, *, paired: bool) -> Pairs:
     """Rows of the guessed and the true images to compare: by place where ``paired``, else by the optimal assignment.
 
     Raises:
@@ -146,7 +148,7 @@ def both_references(guesses: tuple[Reconstruction, Reconstruction], truth: Probe
     return found
 
 
-def image_scores(guess: Tensor, truth: Tensor, pairs: tuple[Tensor, Tensor], reference: str) -> Scores:
+def image_scores(guess: Tensor, truth: Tensor, pairs: Pairs, reference: str) -> Scores:
     """Every metric of given pairs of images that has a ``measure``, at most ``Metric.most``."""
     found = score_pairs(guess, truth, pairs)
     return {

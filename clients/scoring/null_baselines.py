@@ -26,6 +26,10 @@ BLURRED = GuessName(Role.SCALE, "blurred")
 CLASS_MEAN = GuessName(Role.SCALE, "class-mean")
 
 
+Sums = dict[int, tuple[Tensor, int]]
+"""Class -> sum of its images, and how many they are."""
+
+
 @dataclass(frozen=True)
 class Means:
     """Means of a client's training images, in float32.
@@ -39,8 +43,8 @@ class Means:
 
     total: Tensor
     count: int
-    classes: dict[int, tuple[Tensor, int]]
-    attacked: list[dict[int, tuple[Tensor, int]]]
+    classes: Sums
+    attacked: list[Sums]
 
     def mean(self) -> Tensor:
         """Mean of all images."""
@@ -85,8 +89,8 @@ def means_of(
     chosen = data.averaged()
     labels = data.train_labels()
     total = torch.zeros(data.card.input_shape, dtype=torch.float64)
-    sums: dict[int, tuple[Tensor, int]] = {}
-    apart: list[dict[int, tuple[Tensor, int]]] = [{} for _ in attacked]
+    sums: Sums = {}
+    apart: list[Sums] = [{} for _ in attacked]
     for at, piece in enumerate(chunks(len(chosen), size)):
         positions = chosen[piece]
         images = read(positions, at).double().cpu()
@@ -98,7 +102,7 @@ def means_of(
     return Means(total, len(chosen), sums, apart)
 
 
-def _add_up(sums: dict[int, tuple[Tensor, int]], images: Tensor, labels: Tensor, classes: Collection[int]) -> None:
+def _add_up(sums: Sums, images: Tensor, labels: Tensor, classes: Collection[int]) -> None:
     """Adds images (n, C, H, W) of labels (n,) to the sums of their classes."""
     for number in classes:
         mine = labels == number

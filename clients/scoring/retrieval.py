@@ -4,18 +4,72 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
 from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
 from attacks.metrics.names import Scores
 from attacks.scoring.metrics import retrieved, squared_errors
-from clients.scoring.same_images import KnownImages
+from clients.scoring.image_scores import Pairs
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed
 from defenses.base import Batch
 from defenses.random_draws import generator_for
+
+HALF_A_GREY = 0.5 / 255
+"""No value of the same image read in two ways differs by so much: normalising and undoing it leaves float errors alone."""
+PARTS, ROUNDING = 8, 1e-6
+
+
+class KnownImages:
+    """Images (C, H, W) in [0, 1] of one shape, each kept once; the first ones are ``images`` (N, C, H, W)."""
+
+    def __init__(self, images: Tensor) -> None:
+        self._images: list[NDArray[np.float32]] = []
+        self._means = np.zeros((max(2 * len(images), 64), PARTS))
+        for image in images:
+            self.adds(image)
+
+    def __contains__(self, image: Tensor) -> bool:
+        """Whether it is one of them."""
+        return self._holds(pixels := _pixels(image), _means(pixels))
+
+    def adds(self, image: Tensor) -> bool:
+        """Keep an image, and return whether it is a new one."""
+        pixels = _pixels(image)
+        means, count = _means(pixels), len(self._images)
+        if self._holds(pixels, means):
+            return False
+        if count == len(self._means):
+            self._means = np.concatenate([self._means, np.zeros_like(self._means)])
+        self._means[count] = means
+        self._images.append(pixels)
+        return True
+
+    def _holds(self, pixels: NDArray[np.float32], means: NDArray[np.float64]) -> bool:
+        # Means of parts differ by no more than values do, and tell nearly all images apart without a look at every value.
+        apart = np.abs(self._means[: len(self._images)] - means).max(1)
+        near = np.flatnonzero(apart < HALF_A_GREY + ROUNDING)
+        return any(np.abs(self._images[at] - pixels).max() < HALF_A_GREY for at in near)
+
+
+def _pixels(image: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = image.detach().float().numpy().ravel()
+    return found
+
+
+def _means(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(PARTS,) means of equal runs of the values, 0 for each part that is none."""
+    parts = min(PARTS, len(pixels))
+    starts = np.arange(parts) * len(pixels) // parts
+    means = np.zeros(PARTS)
+    sums = np.add.reduceat(pixels, starts, dtype=np.float64)
+    means[:parts] = sums / np.diff(np.append(starts, len(pixels)))
+    return means
+
 
 CANDIDATES = 100
 """Candidates of retrieval: the attacked image and 99 others of the client, where it has so many."""
@@ -71,9 +125,7 @@ def shows_views(data: LocalData, truth: Probed) -> bool:
     return data.task.plan.augments and bool((truth.positions < data.num_train).all())
 
 
-def retrieval(
-    guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor, *, paired: bool
-) -> Scores:
+def retrieval(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor, *, paired: bool) -> Scores:
     """Whether each guess identifies its own image among candidates.
 
     If messages keep the rows of images (``paired``), the candidates of each guess are its own image and 99 others. Otherwise the
@@ -100,7 +152,7 @@ def retrieval(
     return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [1 / (1 + size)] * len(hits)}
 
 
-def retrieval_from_round(guess: Reconstruction, pairs: tuple[Tensor, Tensor], truth: Tensor, others: Tensor) -> Scores:
+def retrieval_from_round(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor) -> Scores:
     """Whether each guess of an image of a whole round is nearest to its own image among it and at most 99 others.
 
     No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more

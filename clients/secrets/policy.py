@@ -21,6 +21,8 @@ UNLIMITED = -1
 """Value of ``transmissions``: as many as the server asks for."""
 Times = Annotated[int, Limit(0, also=UNLIMITED, word="-1 (no limit)")]
 
+NodeConfig = Mapping[str, Any]
+"""What Flower's ``--node-config`` says."""
 NO_DEFENSE = "none"
 """How ``pipelines`` names the pipeline without a defence."""
 
@@ -66,7 +68,7 @@ class AnswerPolicy(Settings):
     )
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], *, simulated: bool) -> AnswerPolicy:
+    def of(cls, node_config: NodeConfig, *, simulated: bool) -> AnswerPolicy:
         """Read the policy of a node's configuration; ``ValueError`` for a value that is not allowed."""
         known = fields_of(cls)
         everything = {key: UNLIMITED if spec.annotation is int else True for key, spec in known.items()}
@@ -101,7 +103,7 @@ class AnswerPolicy(Settings):
             raise RefusedError(f"{refusal('repeats', f'{what} again')} (now {self.repeats}; sent {so_far} times)")
 
 
-def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | None:
+def allowed_pipelines(node_config: NodeConfig) -> frozenset[Pipeline] | None:
     """The pipelines under which a node takes part, by its key ``pipelines``, texts separated by ``;``; None: all.
 
     That without any defence is written ``none``, so that it is never allowed by a slip. ``ValueError`` for any other text.
@@ -118,14 +120,14 @@ def allowed_pipelines(node_config: Mapping[str, Any]) -> frozenset[Pipeline] | N
     return frozenset(allowed)
 
 
-def require_pipeline(node_config: Mapping[str, Any], pipeline: str) -> None:
+def require_pipeline(node_config: NodeConfig, pipeline: str) -> None:
     """Raises ``RefusedError`` when the node takes part under other pipelines only."""
     allowed = allowed_pipelines(node_config)
     if allowed is not None and parse(pipeline) not in allowed:
         raise RefusedError(refusal("pipelines", f"anything under the pipeline {pipeline or NO_DEFENSE!r}"))
 
 
-def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *, simulated: bool) -> None:
+def require_own_code(node_config: NodeConfig, model: str, dataset: str, *, simulated: bool) -> None:
     """Raise ``RefusedError`` when the server names code for the model or the data set, and the operator does not allow it.
 
     Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. In a simulation the user has named it.
@@ -138,7 +140,7 @@ def require_own_code(node_config: Mapping[str, Any], model: str, dataset: str, *
             raise RefusedError(refusal("own_code", f"anything of {name!r}, whose code the server names"))
 
 
-def require_own_files(node_config: Mapping[str, Any], data_dir: str, weights: str = "", *, simulated: bool) -> None:
+def require_own_files(node_config: NodeConfig, data_dir: str, weights: str = "", *, simulated: bool) -> None:
     """Raise ``RefusedError`` when the server names files of the node's machine, ``data_dir`` or ``weights``, and the operator
     has not.
 
@@ -155,7 +157,7 @@ def require_own_files(node_config: Mapping[str, Any], data_dir: str, weights: st
         raise RefusedError(refusal("weights", f"anything of the file {weights!r}, which the server names"))
 
 
-def may_download(node_config: Mapping[str, Any], *, simulated: bool) -> bool:
+def may_download(node_config: NodeConfig, *, simulated: bool) -> bool:
     """Whether the node fetches data sets that the server names, by ``download`` (true or false) in its configuration."""
     value = node_config.get("download", simulated)
     if not isinstance(value, bool):

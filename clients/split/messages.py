@@ -31,12 +31,13 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.messages.node import answers_of, book, client_as, reply_to
+from clients.messages.node import Records, answers_of, book, client_as, reply_to
 from clients.secrets.policy import refusal
 from clients.split.plan import SplitPlan
 from clients.split.training import EdgeState, SplitClient
 from clients.task.scenarios import ClientSide
 from clients.wire.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
+from defenses.base import Tensors
 
 
 def step(message: Message, context: Context) -> Message:
@@ -48,7 +49,7 @@ def step(message: Message, context: Context) -> Message:
     state = _advance(client, message, context)
     edge = client.load_edge(state.weights).requires_grad_(False)
     sent = client.batches.send(edge, first, count)
-    records: dict[str, Any] = {"features": to_record(_numbered([one.features for one in sent]))}
+    records: Records = {"features": to_record(_numbered([one.features for one in sent]))}
     if config["labels"] == "server":
         records["examples"] = to_record(_numbered([one.examples for one in sent]))
     else:
@@ -86,7 +87,7 @@ def smash(message: Message, context: Context) -> Message:
     context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + transmissions * len(targets)})
     edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
     sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
-    records: dict[str, Any] = {name: to_record({"features": features}) for name, features in sent.items()}
+    records: Records = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audits.targets(at) for at in targets})
     rounds = int(config["since"]), int(config["until"])
     counts = {f"target-{at}": client.audits.transmissions(at, *rounds) for at in targets}
@@ -169,11 +170,11 @@ def _read(context: Context) -> EdgeState:
     return EdgeState(to_tensors(kept["edge"]), to_tensors(kept["edge-optimizer"]), int(kept["edge-about"]["steps"]))
 
 
-def _numbered(tensors: list[Tensor]) -> dict[str, Tensor]:
+def _numbered(tensors: list[Tensor]) -> Tensors:
     return {str(at): tensor.detach() for at, tensor in enumerate(tensors)}
 
 
-def _answer(message: Message, records: dict[str, Any], examples: int, start: float, **more: int) -> Message:
+def _answer(message: Message, records: Records, examples: int, start: float, **more: int) -> Message:
     numbers = {"num-examples": examples, "train-seconds": time.perf_counter() - start, **more}
     return reply_to(message, {**records, "metrics": metrics(numbers)})
 

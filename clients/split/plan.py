@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from clients.models.fits import require_fits
-from clients.models.split.halves import EdgeHalf
-from clients.models.split.server_half import ServerHalf
+from clients.models.library import require_fits
+from clients.models.split.halves import Halves
 from clients.models.split.split_models import DEFAULT_WIDTHS, SplitShape, build_split_model
 from clients.task.task import Plan, Task
 from clients.wire.limits import Blocks, BlocksOrNone, Optimizer, Pixels, Text
-from defenses.base import DefenseError
+from defenses.base import DefenseError, ImageShape
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class SplitPlan(Plan):
             raw_patches=pipeline.raw_patches,
         )
 
-    def build_halves(self) -> tuple[EdgeHalf, ServerHalf]:
+    def build_halves(self) -> Halves:
         """Build both halves of the split model; the same seed and file give the same initial weights everywhere.
 
         Raises:
@@ -116,7 +115,7 @@ class SplitPasses:
         """How often training sends any one example in rounds ``since`` to ``until``, at most: once in each pass, without audits."""
         return len(self.within(since, until))
 
-    def within(self, since: int, until: int) -> list[tuple[int, int, int]]:
+    def within(self, since: int, until: int) -> list[ImageShape]:
         """Number, first batch and end of each pass of which rounds ``since`` to ``until`` send anything."""
         per_round, per_pass = self._batches_per_round(), len(self._pass())
         first, end = (since - 1) * per_round, until * per_round

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,18 +18,15 @@ from attacks.local_model import shared_tensors
 from attacks.scoring.roc import auc
 from clients.federated.client import TrainingError
 from clients.models.split.halves import EdgeHalf, RawPatches
-from clients.split.audits import AuditBatches
-from clients.split.batches import SplitBatches, smashed
+from clients.split.batches import AuditBatches, SplitBatches, smashed
 from clients.split.plan import SplitPlan, build_optimizer
 from clients.task.batches import chunks
-from clients.task.client import Client
-from clients.task.local_data import LocalData
+from clients.task.local_data import Client, LocalData
 from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
-from clients.training.optimizer_state import flat_state, load_flat_state
-from clients.training.sgd import protect_gradient
-from defenses.base import Update
+from clients.training.sgd import flat_state, load_flat_state, protect_gradient
+from defenses.base import NamedTensors, Tensors, Update
 from defenses.random_draws import generator_for
 
 NETWORK = "network/"
@@ -42,8 +39,8 @@ NETWORK_OPTIMIZER = "1/"
 class EdgeState:
     """A client's state of its half between messages: weights, optimizers (see ``flat_state``), steps of the round."""
 
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor] = field(default_factory=dict)
+    weights: Tensors
+    optimizer: Tensors = field(default_factory=dict)
     steps: int = 0
 
 
@@ -79,7 +76,7 @@ class SplitClient(Client):
 
     # Training of the client half ----------------------------------------------------------------------------------------
 
-    def begin_round(self, weights: Mapping[str, Tensor], before: EdgeState) -> EdgeState:
+    def begin_round(self, weights: NamedTensors, before: EdgeState) -> EdgeState:
         """The client half as sent by the server; a defence's own network resumes from its state in ``before``."""
         network = {name: tensor for name, tensor in before.weights.items() if name.startswith(NETWORK)}
         learned = {name: tensor for name, tensor in before.optimizer.items() if name.startswith(NETWORK_OPTIMIZER)}
@@ -140,7 +137,7 @@ class SplitClient(Client):
         own, penalty = self.pipeline.edge_training.losses(network, features, patches)
         return loss + own + penalty
 
-    def _network(self, edge: EdgeHalf, weights: Mapping[str, Tensor]) -> nn.Module | None:
+    def _network(self, edge: EdgeHalf, weights: NamedTensors) -> nn.Module | None:
         defense = self.pipeline.edge_training
         if defense is None:
             return None
@@ -152,7 +149,7 @@ class SplitClient(Client):
             network.load_state_dict(kept)
         return network
 
-    def load_edge(self, weights: Mapping[str, Tensor]) -> EdgeHalf:
+    def load_edge(self, weights: NamedTensors) -> EdgeHalf:
         """The client half with these weights; without any, as it was initialised."""
         plan = SplitPlan.narrow(self.task.plan)
         edge = copy.deepcopy(_initial_edge(plan))
@@ -160,7 +157,7 @@ class SplitClient(Client):
             load_weights(edge, weights)
         return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
 
-    def edge_update(self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Update:
+    def edge_update(self, before: NamedTensors, after: NamedTensors) -> Update:
         """This client's update of its half at the end of a round: after - before, through the update defences."""
         update = {name: after[name] - weight for name, weight in before.items()}
         self.data.renew("collect")

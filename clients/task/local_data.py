@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,12 +14,37 @@ from torch import Tensor
 from clients.data.augmentation import random_crop_and_flip
 from clients.data.datasets import ImageData
 from clients.secrets.draws import Draws, digest_of
-from clients.task.batches import local_batch
-from clients.task.protected_once import BLOCK, protected_each, protected_share, protected_together
-from clients.task.task import FLOAT_BYTES, Task
-from clients.task.truths import Probed
+from clients.task.batches import join, local_batch
+from clients.task.task import FLOAT_BYTES, Plan, Task
+from clients.task.truths import Probed, Truths
 from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
+
+BLOCK = 8
+"""Examples that share the draws of a defence that protects an image once. A client whose share does not fit into memory protects no
+more than the blocks that a batch touches; with one example in a block, defences would take five times as long."""
+
+
+@functools.lru_cache(maxsize=32)
+def protected_share(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
+    """All examples of a share, block by block. Cached, as every process computes the same."""
+    part, pipeline, num_classes = plan.load_data().train, plan.defenses(), plan.data_card().num_classes
+    blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
+    plain = (local_batch(part, block, num_classes) for block in blocks)
+    return join([protected_together(pipeline, block, (*key, at)) for at, block in enumerate(plain)])
+
+
+def protected_each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
+    """Every example protected as if it were the only one, under draws that its content names."""
+    alone = (Batch(batch.images[at : at + 1], batch.targets[at : at + 1]) for at in range(len(batch)))
+    return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
+
+
+def protected_together(pipeline: Pipeline, batch: Batch, key: Key) -> Batch:
+    """A batch after the once-only defences, under draws that its content names."""
+    return pipeline.protect_once(batch, (*key, digest_of(batch, pipeline.once))) if pipeline.once else batch
+
 
 MOST_AVERAGED = 4096
 """Images behind a mean image: no mean is known better by reading more of them."""
@@ -184,3 +210,36 @@ class LocalData:
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""
         return local_batch(self.dataset.test, self._test[positions], self.card.num_classes)
+
+
+class Client:
+    """Base of the clients of all scenarios: examples (``data``), and the truths that score guesses."""
+
+    def __init__(self, data: LocalData) -> None:
+        self.data = data
+
+    @property
+    def task(self) -> Task:
+        """The server's orders."""
+        return self.data.task
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The defences."""
+        return self.data.pipeline
+
+    def truths(self, observation: str) -> Truths:
+        """The client's truth behind the server's observations of a kind, as "probe"; ``ValueError`` for a kind never sent."""
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no observation {observation!r}")
+
+    def sensitive(self, observation: str) -> list[Tensor]:
+        """True values of the sensitive attribute of the images behind each observation of a kind, (B,) int64.
+
+        Raises:
+            ValueError: When clients of this scenario show nothing of that kind, or the data have no such attribute.
+        """
+        raise ValueError(f"clients of scenario {self.task.plan.scenario!r} know no attribute of {observation!r}")
+
+    def trained_on(self) -> Tensor:
+        """Positions (n,), int64 and ascending, of the training examples that this round's training depends on."""
+        return torch.arange(self.data.num_train)

@@ -11,7 +11,7 @@ from flwr.app import Context, Message
 from pydantic import ConfigDict
 from torch import nn
 
-from clients.task.client import Client
+from clients.task.local_data import Client
 from clients.task.task import Plan, Task, TaskError
 from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
 from clients.wire.schema import STRICT, parsed

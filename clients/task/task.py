@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import ConfigDict
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.local_model import shared_tensors
 from attacks.scoring.objective import Objective, objective_of
@@ -19,7 +19,7 @@ from clients.data.card import DataCard
 from clients.data.datasets import ImageDataset, load_dataset
 from clients.data.images import IMAGE_MEMORY
 from clients.models.classifiers import build_model
-from clients.models.fits import require_fits
+from clients.models.library import require_fits
 from clients.wire.limits import (
     MOST_TEXT,
     BelowOne,
@@ -39,6 +39,7 @@ from clients.wire.limits import (
     Width,
 )
 from clients.wire.schema import STRICT, parsed
+from defenses.base import NamedTensors
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 
@@ -241,7 +242,7 @@ class Task:
         return self.round > self.plan.rounds
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+def load_weights(model: nn.Module, weights: NamedTensors) -> nn.Module:
     """Copies exchanged tensors into a model, in place; returns the model.
 
     Raises:

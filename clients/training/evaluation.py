@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -17,7 +16,7 @@ from attacks.placement import Placement
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
-from defenses.base import Batch
+from defenses.base import Batch, NamedTensors, Numbers
 from defenses.updates.local_statistics import statistic_layers
 
 REPORTED = {
@@ -56,7 +55,7 @@ def _judged(plan: Plan) -> nn.Module:
     return plan.build_model().to(device())
 
 
-def evaluate_weights(data: LocalData, weights: Mapping[str, Tensor]) -> dict[str, float]:
+def evaluate_weights(data: LocalData, weights: NamedTensors) -> Numbers:
     """Evaluate the global weights on the local test share; where a defence keeps running averages local, with the client's own.
 
     Args:
@@ -75,7 +74,7 @@ def evaluate_weights(data: LocalData, weights: Mapping[str, Tensor]) -> dict[str
     return evaluate(data, model)
 
 
-def evaluate(data: LocalData, model: nn.Module) -> dict[str, float]:
+def evaluate(data: LocalData, model: nn.Module) -> Numbers:
     """Accuracy and mean loss of a model (normalised images -> logits) on the local test share; the model is put into eval mode.
 
     Returns:

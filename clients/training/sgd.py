@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch, Training, Update
+from defenses.base import Batch, NamedTensors, Tensors, Training, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 
@@ -110,3 +110,27 @@ def protect_update(pipeline: Pipeline, model: nn.Module, update: Update, key: Ke
         fixed = {name for name in frozen & update.keys() if not update[name].any()}
     protected = pipeline.protect_update({name: one for name, one in update.items() if name not in fixed}, key)
     return {name: torch.zeros_like(one) if name in fixed else protected[name] for name, one in update.items()}
+
+
+def flat_state(optimizers: Sequence[torch.optim.Optimizer]) -> Tensors:
+    """State of optimizers, as CPU tensors under "OPTIMIZER/PARAMETER/NAME"; empty before the first step."""
+    return {
+        f"{which}/{at}/{name}": value.detach().cpu().clone()
+        for which, optimizer in enumerate(optimizers)
+        for at, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_flat_state(optimizers: Sequence[torch.optim.Optimizer], flat: NamedTensors) -> None:
+    """Restore optimizers from the result of ``flat_state``."""
+    for which, optimizer in enumerate(optimizers):
+        state: dict[int, Tensors] = {}
+        for path, value in flat.items():
+            owner, at, name = path.split("/")
+            if int(owner) == which:
+                # An optimizer takes tensors as they are and steps them in place; what is given stays the caller's.
+                state.setdefault(int(at), {})[name] = value.clone()
+        if state:
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

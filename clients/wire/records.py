@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from torch import Tensor
 
 from clients.wire.texts import Received, RecordError, one_line, shortened
+from defenses.base import NamedTensors, Tensors
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""
@@ -32,13 +32,13 @@ MOST_AXES, LONGEST_SIDE = 32, 2**31
 """Of an array. A side may be long where another is zero, and nothing that follows should take its word for it."""
 
 
-def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+def to_record(tensors: NamedTensors) -> ArrayRecord:
     """Tensors, on any device, as an ArrayRecord."""
     # Made contiguous by torch: NumPy would give a tensor without axes one.
     return ArrayRecord({name: Array(tensor.cpu().contiguous().numpy()) for name, tensor in tensors.items()})
 
 
-def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
+def to_tensors(record: ArrayRecord) -> Tensors:
     """An ArrayRecord as CPU tensors of their own memory; ``RecordError`` names an array that is none."""
     return {name: torch.from_numpy(np.array(view_of(name, array))) for name, array in record.items()}
 
@@ -98,7 +98,7 @@ def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:
     return MetricRecord({**values})
 
 
-def tensors_of(message: Message, name: str) -> dict[str, Tensor]:
+def tensors_of(message: Message, name: str) -> Tensors:
     """The tensors of a message's record, empty when it has none of that name; ``RecordError`` names an array that is none."""
     record = message.content.get(name)
     return Received(to_tensors(record) if isinstance(record, ArrayRecord) else {})

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from clients.data.card import DataCard
 from clients.data.images import ImageDataset, StoredImages
-from clients.models.fits import TooLargeError, is_usual
+from clients.models.library import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from clients.secrets.secret_file import SecretError, default_folder, kept_secret
+from clients.secrets.draws import SecretError, default_folder, kept_secret
 from clients.wire.schema import fields_of
 from defenses.base import InputDefense
 from defenses.pipeline import Pipeline

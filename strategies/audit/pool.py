@@ -24,7 +24,7 @@ import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
 from clients.process.node_workers import NEXT_TO_NOTHING, in_turn, living_nodes, on_node, reserved
-from clients.process.with_parent import end_with_parent
+from clients.process.worker_processes import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
 

@@ -18,7 +18,7 @@ from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
-from clients.models.split.split_adversaries import SplitAdversaryBuilder
+from clients.models.split.split_models import SplitAdversaryBuilder
 from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights

@@ -36,7 +36,7 @@ from attacks.smashed.base import SmashedAttack
 from clients.split.plan import SplitPasses, SplitPlan, build_optimizer
 from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
-from clients.training.optimizer_state import flat_state, load_flat_state
+from clients.training.sgd import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Tensors
 from strategies.audit.auditor import Auditor

@@ -13,8 +13,7 @@ from attacks.local_model import shared_tensors
 from clients.task.batches import chunks, join
 from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
-from clients.training.optimizer_state import flat_state, load_flat_state
-from clients.training.sgd import batches, plain_training, train_on
+from clients.training.sgd import batches, flat_state, load_flat_state, plain_training, train_on
 from defenses.base import Batch, Tensors, TrainingDefense
 from defenses.random_draws import Key, generator_for
 from strategies.audit.kinds import part_of

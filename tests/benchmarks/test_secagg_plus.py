@@ -5,8 +5,7 @@ import pytest
 import secagg_plus
 import torch
 from secagg_plus import MODULUS, Round, Wire, scored, step_of, uniformity
-
-from clients.flower_private import secagg_plus_app, secagg_plus_round
+from secagg_private import secagg_plus_app, secagg_plus_round
 
 pytestmark = pytest.mark.long
 

@@ -15,6 +15,8 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 from clients import flower_private as private
@@ -50,6 +52,11 @@ def message() -> Any:
 
     private.act_as_task()
     return Message(RecordDict({"config": ConfigRecord({"rounds": 3})}), 1, "train.probe")
+
+
+def secagg() -> Any:
+    """The private parts of Flower that a script of benchmarks/ uses."""
+    return SimpleNamespace(**run_path(str(ROOT / "benchmarks" / "flower_apps" / "secagg_private.py")))
 
 
 @cache
@@ -146,9 +153,9 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "worker_options": worker_class,
     "local_superlink": superlink_constants,
     "flower_command": lambda: inspect.signature(private.flower_command()).bind(),
-    "secagg_plus_app": lambda: found(private.secagg_plus_app) and private.secagg_plus_app(lambda client: ([], 1)),
-    "secagg_plus_round": lambda: found(private.secagg_plus_round),
-    "masked_parameters": lambda: found(private.masked_parameters),
+    "secagg_plus_app": lambda: found(secagg().secagg_plus_app) and secagg().secagg_plus_app(lambda client: ([], 1)),
+    "secagg_plus_round": lambda: found(secagg().secagg_plus_round),
+    "masked_parameters": lambda: found(secagg().masked_parameters),
     "public_names": public_names,
 }
 

@@ -23,7 +23,7 @@ import defenses.random_draws
 from clients.app import app as client_app
 from clients.flower_private import from_wire, to_wire
 from clients.split import training as split_training
-from clients.task.protected_once import protected_share
+from clients.task.local_data import protected_share
 from clients.wire.records import values_of
 from defenses.base import Defense, DefenseError
 from defenses.fitting import FittedDefense

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.data.images import DataError
+from clients.data.images import DataError, Levels
 
 _GZIP = b"\x1f\x8b"
 _MOST_UNPACKED = 2**32
 """Values of a packed IDX file; EMNIST, the largest data set in it, has 0.6 billion."""
 
 
-def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
+def read_idx(path: Path, ndim: int) -> Levels:
     """Read an IDX file of unsigned bytes with ``ndim`` dimensions (3: images, 1: labels); its content shows gzip compression.
 
     Layout, big-endian: two zero bytes, the type (8 for unsigned bytes), the number of dimensions, each dimension as 32 bits,
@@ -108,7 +108,7 @@ class _ArrayUnpickler(pickle._Unpickler):
         return _STAND_INS[module, name]
 
 
-def _array(pickled: _PickledType) -> NDArray[np.uint8]:
+def _array(pickled: _PickledType) -> Levels:
     """Builds the array that numpy's pickle state (version, shape, dtype, Fortran order, values) describes."""
     _, shape, dtype, fortran, values = pickled.state
     if dtype.arguments[0] not in ("u1", "|u1") or fortran:
@@ -134,7 +134,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read as a pickle of arrays: {error}") from None
 
 
-def read_cifar(batches: Sequence[Path], label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_cifar(batches: Sequence[Path], label_key: str) -> tuple[Levels, NDArray[np.int64]]:
     """Read batches of CIFAR: images (N, 3, 32, 32) and labels (N,).
 
     A batch holds under "data" one row of 3072 bytes per image, channel by channel, and its labels under ``label_key``.

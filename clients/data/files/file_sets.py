@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clients.data import criteo as criteo_format
+from clients.data import public_tables
 from clients.data.files import picture_files
 from clients.data.files.array_files import read_cifar, read_idx, read_pickle
 from clients.data.images import DataError, MissingDataError, Part, Source, array_part
@@ -152,7 +152,7 @@ def lfw(place: Place) -> Source:
 def criteo(place: Place) -> Source:
     """Criteo's click log, by the columns that the option names."""
     candidates = [place.root / "criteo" / "train.txt", place.root / "train.txt"]
-    return criteo_format.criteo(place.find(candidates, "train.txt", None), place.option, place.limits)
+    return public_tables.criteo(place.find(candidates, "train.txt", None), place.option, place.limits)
 
 
 def folder(place: Place) -> Source:

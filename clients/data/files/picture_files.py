@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.data.attributes import balanced
+from clients.data.composed import balanced
 from clients.data.files.decoding import decode
-from clients.data.images import DataError, Labels, Part, Source, resize
+from clients.data.images import DataError, Labels, Part, Rows, Source, resize
+from defenses.base import ImageShape
 
 TEST_SHARE = 0.2
 ALL = "all"
@@ -209,10 +209,10 @@ def _pictures(root: Path, suffixes: set[str] | None) -> dict[str, list[Path]]:
 
 def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
     """A part whose pictures are decoded one by one on reading, so that only scaled pictures stay in memory."""
-    shapes: dict[int, tuple[int, int, int]] = {}
+    shapes: dict[int, ImageShape] = {}
     first: dict[int, Path] = {}
 
-    def shape(indices: NDArray[np.intp], size: int) -> tuple[int, int, int]:
+    def shape(indices: Rows, size: int) -> ImageShape:
         """Three channels unless all pictures are grey: looked for until the first that is not."""
         if size not in shapes:
             height, width = resize(decode(paths[indices[0]]), size).shape[-2:]
@@ -220,7 +220,7 @@ def picture_part(paths: Sequence[Path], labels: Labels) -> Part:
             shapes[size], first[size] = ((3 if coloured else 1), height, width), paths[indices[0]]
         return shapes[size]
 
-    def read(indices: NDArray[np.intp], size: int) -> Tensor:
+    def read(indices: Rows, size: int) -> Tensor:
         channels, height, width = shapes[size]
         images = torch.empty(len(indices), channels, height, width, dtype=torch.uint8)
         for row, index in enumerate(indices):

@@ -96,6 +96,9 @@ class EdgeHalf(nn.Module):
         return self.encode(self.embed(images))
 
 
+Halves = tuple[EdgeHalf, ServerHalf]
+
+
 class TransformerServer(ServerHalf):
     """Adapter where tokens have another length, class token, blocks, norm, head: (B, N, D) -> logits."""
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from clients.models.adversaries import Adversaries
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
 from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
-from clients.models.split.halves import EdgeHalf, Embedding, RawPatches, TransformerServer
-from clients.models.split.server_half import ServerHalf
+from clients.models.split.halves import EdgeHalf, Embedding, Halves, RawPatches, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
+from defenses.base import ImageShape, NamedTensors
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -56,12 +57,12 @@ def build_split_model(
     name: str,
     *,
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: ImageShape,
     shape: SplitShape,
     seed: int,
     pretrained: str = "",
     cardinalities: Sequence[int] = (),
-) -> tuple[EdgeHalf, ServerHalf]:
+) -> Halves:
     """Both halves, in train mode, on the CPU.
 
     Args:
@@ -110,13 +111,13 @@ def split_model_names() -> dict[str, str]:
     }
 
 
-def vit(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> VisionTransformer:
+def vit(num_classes: int, input_shape: ImageShape, shape: SplitShape) -> VisionTransformer:
     """A ViT whose patch embedding is a strided convolution; 768 wide, 12 deep, 12 heads, patches of 16 is ViT-B/16."""
     return _transformer(num_classes, input_shape, shape, mlp_ratio=4.0, qkv_bias=True)
 
 
 def t2t(
-    attention: type[SoftmaxAttention], num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape
+    attention: type[SoftmaxAttention], num_classes: int, input_shape: ImageShape, shape: SplitShape
 ) -> VisionTransformer:
     """A T2T-ViT; 512 wide, 24 deep, 8 heads, patches of 16 is T2T-ViT-24. Its tokens are no crops: see ``TokensToToken``."""
 
@@ -132,7 +133,7 @@ def t2t(
 
 def _transformer(
     num_classes: int,
-    input_shape: tuple[int, int, int],
+    input_shape: ImageShape,
     shape: SplitShape,
     *,
     mlp_ratio: float,
@@ -159,7 +160,7 @@ def _transformer(
     )
 
 
-def _cut(whole: VisionTransformer, input_shape: tuple[int, int, int], shape: SplitShape) -> tuple[EdgeHalf, ServerHalf]:
+def _cut(whole: VisionTransformer, input_shape: ImageShape, shape: SplitShape) -> Halves:
     grid = (input_shape[1] // shape.patch_size, input_shape[2] // shape.patch_size)
     assert whole.cls_token is not None
     blocks, class_token = list(whole.blocks), whole.cls_token.detach()
@@ -183,7 +184,7 @@ def _cut(whole: VisionTransformer, input_shape: tuple[int, int, int], shape: Spl
     return edge, server
 
 
-def _check(num_classes: int, input_shape: tuple[int, int, int], shape: SplitShape) -> None:
+def _check(num_classes: int, input_shape: ImageShape, shape: SplitShape) -> None:
     _, height, width = input_shape
     size = shape.patch_size
     if num_classes < 2:
@@ -212,7 +213,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-_BUILDERS: dict[str, Callable[[int, tuple[int, int, int], SplitShape], VisionTransformer]] = {
+_BUILDERS: dict[str, Callable[[int, ImageShape, SplitShape], VisionTransformer]] = {
     "vit": vit,
     "t2t": functools.partial(t2t, SoftmaxAttention),
     "t2t-performer": functools.partial(t2t, PerformerAttention),
@@ -221,9 +222,7 @@ DEFAULT_WIDTHS = {"vit": 64, "t2t": 64, "t2t-performer": 64, "difm": 4, "difm-fa
 """Of split models where the user names none."""
 
 
-def _difm(
-    factors_at_edge: bool, num_classes: int, cardinalities: Sequence[int], shape: SplitShape
-) -> tuple[EdgeHalf, ServerHalf]:
+def _difm(factors_at_edge: bool, num_classes: int, cardinalities: Sequence[int], shape: SplitShape) -> Halves:
     if num_classes != 2:
         raise ModelError(f"model is difm, and the data have {num_classes} classes; allowed: 2")
     if not 1 <= shape.width <= WIDEST_EMBEDDING:
@@ -236,7 +235,39 @@ def _difm(
     return edge, DIFMPrediction(fields, dim) if factors_at_edge else DIFMServer(fields, dim, shape.heads)
 
 
-_OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], tuple[EdgeHalf, ServerHalf]]] = {
+_OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], Halves]] = {
     "difm": functools.partial(_difm, False),
     "difm-factors": functools.partial(_difm, True),
 }
+
+
+@dataclass(frozen=True)
+class SplitAdversaryBuilder(Adversaries):
+    """Builds adversaries of a split transformer, tokens (B, N, D) -> logits.
+
+    "full" has as many blocks as both halves together; the tokens that travel take the place of embedded patches.
+
+    Attributes:
+        name: See ``clients.models.split.split_models.split_model_names``.
+        input_shape: (C, H, W) of the attacked model's images.
+        shape: Of the attacked model, which is one of images.
+        weights: State dict of the attacked server half; needed for "tuned" alone.
+
+    Source: the adversaries of ADP, "split" and "full", which are of convolutional networks (``clients.models.adversaries``).
+    """
+
+    name: str
+    input_shape: ImageShape
+    shape: SplitShape
+    weights: NamedTensors | None = None
+
+    def _build(self, num_values: int, shape: SplitShape, seed: int) -> nn.Module:
+        return build_split_model(
+            self.name, num_classes=num_values, input_shape=self.input_shape, shape=shape, seed=seed
+        )[1]
+
+    def _attacked(self, num_values: int, seed: int) -> nn.Module:
+        return self._build(num_values, self.shape, seed)
+
+    def _full(self, num_values: int, seed: int) -> nn.Module:
+        return self._build(num_values, replace(self.shape, edge_blocks=0), seed)

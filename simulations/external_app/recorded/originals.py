@@ -17,8 +17,7 @@ from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment
 from clients.scoring.audit import UNIFORM
 from clients.scoring.image_scores import image_scores, uniform_label_accuracy
 from clients.scoring.null_baselines import BLURRED, null_psnr
-from clients.scoring.retrieval import CANDIDATES, retrieval
-from clients.scoring.same_images import KnownImages
+from clients.scoring.retrieval import CANDIDATES, KnownImages, retrieval
 from defenses.base import Batch
 from simulations.external_app.recorded.arguments.originals_files import originals_file
 from simulations.external_app.recorded.replies import Attackable

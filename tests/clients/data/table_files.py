@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.data.census import COLUMNS, TEST, TRAIN
+from clients.data.public_tables import COLUMNS, TEST, TRAIN
 
 
 def census_line(age: int, job: str, *, rich: bool) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor  # type: ignore[import-untyped]
 
-from clients.data.attributes import balanced, binary_attribute, paired
+from clients.data.composed import balanced, binary_attribute, paired
 from clients.data.datasets import DataError, load_dataset
 from clients.data.images import ImageData, with_channels
 from clients.task.auxiliary import Auxiliary

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from clients.data import tables
-from clients.data.census import COLUMNS, TEST, TRAIN
-from clients.data.criteo import LEAST, criteo
 from clients.data.datasets import load_dataset
 from clients.data.images import DataError
 from clients.data.partitions import Dirichlet, Iid, Shards, parse_partition, partition_indices
+from clients.data.public_tables import COLUMNS, LEAST, TEST, TRAIN, criteo
 from clients.data.tables import UNSEEN, bucket
 from defenses.spec import SpecError
 from tests.clients.data.table_files import criteo_line, write_census

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks import ClassFishing, ImprintLayer, Knowledge, TrapWeights
 from attacks.active.base import AgreedModel
 from attacks.local_model import shared_tensors
-from clients.federated.agreed_model import tried_on_own
 from clients.federated.client import LocalClient
+from clients.federated.messages import tried_on_own
 from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
 from clients.task.local_data import LocalData
 from clients.task.task import load_weights

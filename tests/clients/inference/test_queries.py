@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
+from clients.inference.messages import InferenceClient
 from clients.inference.plan import InferencePlan
-from clients.inference.queries import InferenceClient
 from clients.messages.node import draws_of
 from clients.task.local_data import LocalData
 from clients.task.task import Task

@@ -10,8 +10,7 @@ from torch import nn
 from clients.models.adversaries import AdversaryBuilder
 from clients.models.classifiers import ModelError, build_model
 from clients.models.cuts import CUTS, halves
-from clients.models.split.split_adversaries import SplitAdversaryBuilder
-from clients.models.split.split_models import SplitShape, build_split_model
+from clients.models.split.split_models import SplitAdversaryBuilder, SplitShape, build_split_model
 
 
 def build(name: str, norm: str = "batch") -> nn.Module:

@@ -30,8 +30,7 @@ from clients.scoring.exposed import LISTED, most_exposed
 from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
-from clients.scoring.retrieval import other_images, retrieval, retrieval_from_round
-from clients.scoring.same_images import KnownImages
+from clients.scoring.retrieval import KnownImages, other_images, retrieval, retrieval_from_round
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task

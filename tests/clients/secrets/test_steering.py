@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from clients.secrets.draws import SecretError, kept_secret
 from clients.secrets.policy import AnswerPolicy, allowed_pipelines
-from clients.secrets.secret_file import SecretError, kept_secret
 from clients.wire.records import to_record
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
@@ -147,7 +147,7 @@ def test_processes_that_start_together_share_one(tmp_path: Path) -> None:
     path = tmp_path / "partition-0.secret"
     go = tmp_path / "go"
     code = (
-        "import sys, time; from pathlib import Path; from clients.secrets.secret_file import kept_secret\n"
+        "import sys, time; from pathlib import Path; from clients.secrets.draws import kept_secret\n"
         f"while not Path({str(go)!r}).exists(): time.sleep(0.001)\n"
         f"print(kept_secret(Path({str(path)!r})).hex())"
     )

@@ -87,7 +87,7 @@ def test_the_mean_image_is_the_mean_of_all_and_pieces_leave_no_example_alone() -
 
 GROUP = "fedveil.clients"
 SIDE = (
-    "from clients.task.client import Client\nfrom clients.task.scenarios import ClientSide\n"
+    "from clients.task.local_data import Client\nfrom clients.task.scenarios import ClientSide\n"
     "from clients.task.task import Plan\n"
     "MINE = ClientSide({}, Client, Plan, {})"
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
-from clients.secrets.secret_file import BYTES, SecretError, kept_secret
+from clients.secrets.draws import BYTES, SecretError, kept_secret
 from defenses.base import DefenseError
 from defenses.images.ats import ATS
 from defenses.pipeline import Pipeline

@@ -83,7 +83,7 @@ POOL = """
 import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from clients.process.with_parent import end_with_parent
+from clients.process.worker_processes import end_with_parent
 
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, get_context("spawn"), end_with_parent)
