@@ -43,7 +43,7 @@ HOLDERS = (
     "attacks.scoring.",
     "benchmarks.",
     "clients.",
-    "simulations.external_app.recorded.results",
+    "simulations.external_app.recorded.attack_file",
     "simulations.external_app.recorded.originals",
 )
 """Who may: scores themselves, clients (the truth is theirs), and `fedveil attack`, as its user has it.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from logging import INFO
+from itertools import count
+from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flwr.common import log
 from flwr.serverapp.strategy import Strategy
@@ -18,20 +20,76 @@ from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
-from simulations.external_app.results_folder import take_folder
 from simulations.report import validate, write_report
 from simulations.report.analysis.outcome import verdict_lines
 from simulations.report.analysis.shown import audit_text
+from simulations.run_folder.folder_lock import require_free, take_lock
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.main_guard import require_guard
+from simulations.settings.errors import ConfigError
 from strategies.audit.kinds import Kind
 from strategies.external_app.claim import CLAIMED, Claim
 from strategies.external_app.settings import AuditSettings
 from strategies.external_app.strategy import AuditingStrategy
-from strategies.federated.observations import PROBE, UPDATE
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from strategies.recording.wrapper import require_strategy
+
+RESULTS = ("rows.jsonl", "config.json", "report.html")
+"""Files by which a folder holds the results of a run."""
+
+
+class TakenFolder:
+    """A folder that no other run may write to, until it is released.
+
+    Args:
+        path: The folder.
+        lock: Its lock.
+    """
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path, self._lock = path, lock
+
+    def release(self) -> None:
+        """Let a writer of results lock the folder, even if a forked process still has the file open."""
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
+
+    __del__ = release
+
+
+def take_folder(wanted: Path) -> TakenFolder:
+    """Take a folder, or FOLDER-2, FOLDER-3 and so on where it holds results or another run writes to it.
+
+    Raises:
+        ConfigError: When the path is relative or a file, or the folder cannot be made or written.
+    """
+    if not wanted.is_absolute():
+        raise ConfigError(f"folder is {str(wanted)!r}; it must be absolute: a simulation runs elsewhere")
+    for number in count(1):
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"folder {path} is a file; name a folder")
+        if not _is_free(path):
+            continue
+        taken = TakenFolder(path, take_lock(path, f"folder {path}: another run is still writing to it"))
+        if path != wanted:
+            log(WARNING, "Audit: %s holds the results of another run; the results of this run go to %s", wanted, path)
+        return taken
+    raise AssertionError("numbers do not end")
+
+
+def _is_free(path: Path) -> bool:
+    """Whether a folder holds no results, and no other run writes to it."""
+    if any((path / name).exists() for name in RESULTS):
+        return False
+    try:
+        require_free(path, "")
+    except ConfigError:
+        return False
+    return True
+
 
 NOT_REPORTED = "not reported"
 
@@ -218,10 +276,6 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     def open_results(plan: AppPlan) -> AppResults:
         taken.release()
-        attacks: dict[Kind, Sequence[Attack[Any, Any]]] = {
-            PROBE: audit.attacks_on_probes(),
-            UPDATE: audit.attacks_on_updates(),
-        }
-        return AppResults.open(taken.path, AppStudy(plan, attacks, _settings_of(plan, audit)))
+        return AppResults.open(taken.path, AppStudy(plan, audit.attacks(), _settings_of(plan, audit)))
 
     return AuditingStrategy(strategy, open_results, audit)

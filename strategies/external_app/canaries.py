@@ -7,7 +7,6 @@ rounds, as several runs of one mechanism with a canary in each (``one_run_bound`
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +29,7 @@ from strategies.audit.jobs import Recorder
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of
-from strategies.external_app.claimed_privacy import DELTA, EPSILON, NAMES
+from strategies.external_app.claimed_privacy import DELTA, EPSILON, said_in
 from strategies.external_app.replies import UnusableReplyError
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
 
@@ -277,13 +276,8 @@ class ReportedClaim:
 
 def reported_claim(reply: Message) -> ReportedClaim:
     """The epsilon and delta in the metrics of a reply to training; ``UnclaimedError`` where one is missing."""
-    found: dict[str, float | None] = {}
-    for record in reply.content.metric_records.values():
-        for key, value in record.items():
-            name = NAMES.get(key.lower().replace("-", "_"), "")
-            if name in (EPSILON, DELTA):
-                found.setdefault(name, number_of(value, 1.0 if name == DELTA else math.inf))
-    epsilon, delta = found.get(EPSILON), found.get(DELTA)
+    found = said_in(reply.content.metric_records.values())
+    epsilon, delta = number_of(found.get(EPSILON)), number_of(found.get(DELTA), 1.0)
     if epsilon is None:
         raise UnclaimedError(NO_EPSILON)
     if not delta:

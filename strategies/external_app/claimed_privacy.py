@@ -73,6 +73,16 @@ class ReportedRange:
         return brief(self.high) if self.low == self.high else f"{brief(self.low)} to {brief(self.high)}"
 
 
+def said_in(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What metrics say about differential privacy, by the values of ``NAMES``; each from the first record that holds it."""
+    found: dict[str, Any] = {}
+    for record in records:
+        for key, value in record.items():
+            if (name := NAMES.get(key.lower().replace("-", "_"))) is not None:
+                found.setdefault(name, value)
+    return found
+
+
 @dataclass
 class PrivacyClaims:
     """Collect the claims of one app over its rounds.
@@ -97,13 +107,9 @@ class PrivacyClaims:
                 self.read(server_round, reply.metadata.src_node_id, reply.content.metric_records.values())
 
     def read(self, server_round: int, node: int, records: Iterable[Mapping[str, Any]]) -> None:
-        """Read the metrics of one reply; a number comes from the first record that holds it."""
+        """Read the metrics of one reply."""
         self._rounds.add(server_round)
-        found: dict[str, Any] = {}
-        for record in records:
-            for key, value in record.items():
-                if (name := NAMES.get(key.lower().replace("-", "_"))) is not None:
-                    found.setdefault(name, value)
+        found = said_in(records)
         if EPSILON not in found and NOISE not in found:
             return
         self._reported.add(server_round)

@@ -10,7 +10,6 @@ from flwr.app import ConfigRecord, Message
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.external_app.mods import Budget
@@ -18,12 +17,22 @@ from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
 from defenses.base import Tensors
-from strategies.audit.kinds import Kind
 from strategies.audit.pool import AttackPool
 from strategies.external_app.canaries import AppCanaries
 from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question
 from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in, other_rates
-from strategies.external_app.record import NO_RATE, NO_STEPS, AuditError, AuditRecord, missing, say_how_many
+from strategies.external_app.record import (
+    NO_RATE,
+    NO_STEPS,
+    AppAuditor,
+    AppFacts,
+    AuditError,
+    AuditRecord,
+    OpenResults,
+    Results,
+    missing,
+    say_how_many,
+)
 from strategies.external_app.replies import (
     UnusableReplyError,
     examples_behind,
@@ -33,7 +42,6 @@ from strategies.external_app.replies import (
     update_of,
     weights_sent,
 )
-from strategies.external_app.results import AppAuditor, AppFacts, OpenResults, Results
 from strategies.external_app.settings import AuditSettings
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
@@ -91,9 +99,7 @@ class AppAudit:
         if self._running is not None:
             self._running.auditor.collect()
         self._round = None
-        if not messages:
-            return
-        if server_round not in self.settings.rounds:
+        if not messages or server_round not in self.settings.rounds:
             return
         self._own.clear()
         self._own.update(common_config(messages))
@@ -254,16 +260,14 @@ class AppAudit:
             local_epochs=orders.local_epochs, batch_size=orders.batch_size, learning_rate=orders.learning_rate,
             probe_targets=self.settings.targets(examples),
         )  # fmt: skip
-        if self.settings.attacks_on_probes():
+        attacks = self.settings.attacks()
+        if attacks[PROBE]:
             say_how_many(len(examples), self._plan.probe_targets, self.settings.probe_images)
         results = self.record.begin(self._plan)
         exchange = AppExchange(grid, self._nodes.ids, self.settings.timeout, self._own)
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
         )
-        attacks: dict[Kind, Sequence[AnyAttack]] = {
-            PROBE: self.settings.attacks_on_probes(), UPDATE: self.settings.attacks_on_updates(),
-        }  # fmt: skip
         updates = UpdateAudit(auditor, attacks, self.settings.rounds, max(self.settings.rounds), "p00")
         return _Running(results, auditor, updates)
 
@@ -297,7 +301,7 @@ class AppAudit:
     def _facts(self, orders: Orders) -> AppFacts:
         """The facts of a round for threat cards."""
         steps = {orders.steps(self._nodes.examples[partition]) for partition in self._nodes.ids}
-        probes = self._plan.probe_targets if self.settings.attacks_on_probes() else 0
+        probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         loss = self._nodes.reported["loss"]
         return AppFacts(loss, self._budgets(), probes, orders.rate_source, one_step=steps == {1})
 

@@ -1,25 +1,151 @@
-"""What an audit checks before it begins, and what it records besides scores: failures, and what the app says of itself."""
+"""What an audit checks before it begins, its results and threat cards, failures, and what the app says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from logging import INFO, WARNING
+from typing import Any, Protocol
 
 from flwr.app import Message
 from flwr.common import log
 from flwr.serverapp.strategy import Result
 
 from attacks.metrics.training import CLIENT
+from clients.external_app.client import CROSS_ENTROPY
 from clients.external_app.mods import Budget
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED
 from clients.wire.texts import one_line
-from strategies.external_app.claim import REPORTED, ReportedAccuracy
+from strategies.audit.auditor import Auditor
+from strategies.audit.jobs import Recorder
+from strategies.audit.kinds import Kind, Seen
+from strategies.audit.threat_card import Strength, ThreatCard
+from strategies.external_app.claim import REPORTED, Claim, ReportedAccuracy
 from strategies.external_app.claimed_privacy import PrivacyClaims
-from strategies.external_app.orders import STEPS_FROM, Orders
-from strategies.external_app.results import OpenResults, Results
+from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, STEPS_FROM, UNCHECKED, Orders, recipe
 from strategies.external_app.settings import ENOUGH, AuditSettings
+from strategies.federated.observations import PROBE
+
+CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
+
+UNIT = (
+    "; neighbours: a client's whole data set replaced by any other; it covers weights alone, not num-examples and metrics, which "
+    "the mod leaves as they are"
+)
+
+
+class Results(Recorder, Protocol):
+    """Keep rows and pictures, and make a report of them."""
+
+    def flush(self) -> None:
+        """Write all rows and pictures so far."""
+
+    def attacked(self) -> bool:
+        """Whether an attack has a score."""
+
+    def claim(self, task: Task, claims: Sequence[Claim]) -> None:
+        """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
+
+        A later call replaces an earlier one.
+        """
+
+    def finish(self) -> None:
+        """Judges the rows and writes the report."""
+
+
+OpenResults = Callable[[AppPlan], Results]
+"""Called once a node has reported what it has."""
+
+
+@dataclass(frozen=True)
+class AppFacts:
+    """Facts about an app for threat cards, besides its plan.
+
+    Attributes:
+        loss: The app's name of its loss.
+        budgets: Privacy budget per message of each of the app's mods for local differential privacy.
+        probes: Number of one-step probes of each client in an attacked round.
+        learning_rate: Source of the round's learning rate.
+        one_step: Each client takes a single step per round, as in a probe.
+        difference: Largest reported difference between a client's reply and such a step; None without a report.
+    """
+
+    loss: str = CROSS_ENTROPY
+    budgets: Sequence[Budget] = ()
+    probes: int = 0
+    learning_rate: str = "known"
+    one_step: bool = False
+    difference: float | None = None
+
+    @property
+    def messages(self) -> str:
+        """Messages with a client's weights in an attacked round."""
+        return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
+
+    @property
+    def checked(self) -> str:
+        """Agreement of the clients' replies with the assumed step."""
+        if self.difference is None:
+            return "unchecked"
+        if self.difference <= AS_ASSUMED:
+            return "as the clients report, their replies are such a step on the images of data"
+        return f"as the clients report, their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
+
+    @property
+    def spent(self) -> str:
+        """The budget of an attacked round by basic composition (Dwork and Roth 2014, theorem 3.16); "" where no mod has one."""
+        if not self.budgets:
+            return ""
+        if broken := [one for one in self.budgets if not one.holds]:
+            return "; ".join(map(_unkept, broken))
+        epsilon, delta = sum(one.epsilon for one in self.budgets), sum(one.delta for one in self.budgets)
+        count = self.probes + 1
+        return (
+            f"LocalDpMod is set to ({epsilon:g}, {delta:g}) a message: by basic composition {count} x that, ({count * epsilon:g}, "
+            f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
+            f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}{UNIT}"
+        )
+
+
+def _unkept(budget: Budget) -> str:
+    return (
+        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a "
+        f"sensitivity of {budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} "
+        "apart; there is no budget"
+    )
+
+
+class AppAuditor(Auditor):
+    """The auditor of an external app; threat cards list the mods behind a reply, and ``facts`` of the app and the round."""
+
+    facts = AppFacts()
+
+    def card(self, task: Task, kind: Kind, seen: Sequence[Seen], accuracy: float | None, **facts: Any) -> ThreatCard:
+        """The threat card."""
+        app, pipeline = self.facts, task.plan.pipeline
+        about: dict[str, Any] = {
+            "mods": pipeline or "none known",
+            "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
+            "data": "the app's own, as its data gives them",
+            "training": f"{recipe(task.plan)}; loss as reported or by default",
+            "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
+            "learning_rate": app.learning_rate,
+            "messages": app.messages,
+            "budget": app.spent or None,
+        }
+        if pipeline:
+            # Mods act once on a message, whatever they are called.
+            alike = kind is not PROBE or app.one_step
+            about["defense_strength"] = Strength.UPDATE if alike else Strength.ONE_STEP
+            about["in_training"] = None if alike else "once on all local steps of a round"
+        if kind is PROBE:
+            about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
+        else:
+            about["caveats"] = [f"{recipe(task.plan)}; {app.checked}", *([UNCHECKED] if app.difference is None else [])]
+        return super().card(task, kind, seen, accuracy, **facts).but(**about)
+
 
 NO_RATE = "learning rate: unknown; give audited(..., learning_rate=...), or send it as lr or learning-rate"
 NO_STEPS = f"{STEPS_FROM} are unknown; give audited(..., local_epochs=..., batch_size=...), or send them"
@@ -51,7 +177,7 @@ def missing(
     if not all(one.learning_rate > 0 for one in ordered):
         named = sorted({key for message in messages for of in message.content.config_records.values() for key in of})
         found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
-    if not (settings.canaries or settings.attacks_on_probes()) and not any(one.knows_steps for one in ordered):
+    if not (settings.canaries or settings.attacks()[PROBE]) and not any(one.knows_steps for one in ordered):
         found.append(f"{NO_STEPS}. probe_attacks names no attack either")
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
 from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Count, Decay, Images, Limit
 from clients.wire.schema import fields_in, limit_of
+from strategies.audit.kinds import Kind
 from strategies.federated.observations import PROBE, UPDATE
 from strategies.recording.wrapper import whole_rounds
 
@@ -82,18 +83,15 @@ class AuditSettings:
             raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
         if self.nesterov and not self.momentum > 0:
             raise ValueError(f"nesterov is True with a momentum of {self.momentum:g}; allowed: with a momentum above 0")
-        if not (self.canaries or (*self.attacks_on_probes(), *self.attacks_on_updates())):
+        if not (self.canaries or any(self.attacks().values())):
             raise ValueError(
                 "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
             )
 
-    def attacks_on_probes(self) -> tuple[AnyAttack, ...]:
-        """Attacks on probes, parsed."""
-        return tuple(PROBE.parse(self.probe_attacks, (PROBE, UPDATE)))
-
-    def attacks_on_updates(self) -> tuple[AnyAttack, ...]:
-        """Attacks on updates, parsed; none of updates with canaries."""
-        return () if self.canaries else tuple(UPDATE.parse(self.update_attacks, (PROBE, UPDATE)))
+    def attacks(self) -> dict[Kind, Sequence[AnyAttack]]:
+        """Attacks on probes and on updates, parsed; none on updates with canaries."""
+        texts = {PROBE: self.probe_attacks, UPDATE: "" if self.canaries else self.update_attacks}
+        return {kind: tuple(kind.parse(text, (PROBE, UPDATE))) for kind, text in texts.items()}
 
     def targets(self, examples: Collection[int]) -> int:
         """Number of probes of each client, as far as its examples suffice: no image is probed twice."""

@@ -14,8 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from strategies.external_app.claim import CLIENTS
 from strategies.external_app.claimed_privacy import wrappers_in
 from strategies.external_app.observer import AppAudit
-from strategies.external_app.record import AuditError
-from strategies.external_app.results import OpenResults
+from strategies.external_app.record import AuditError, OpenResults
 from strategies.external_app.settings import AuditSettings
 from strategies.recording.wrapper import WrappingStrategy
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from math import prod
 from pathlib import Path
 from textwrap import indent
 
@@ -20,8 +19,6 @@ WIDEST = 110
 RANDOM = "Leave out the random transforms"
 OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
 """What stands in lines that a person must complete."""
-SHOWN = 3
-"""Arrays that are shown by name."""
 UNSEEN = "could not be seen"
 AGREES = {
     "names": "all names and shapes agree", "order": "shapes agree in order", "trained": "its trained parameters agree",
@@ -167,7 +164,7 @@ def _call(before: str, given: Sequence[str], comments: dict[str, str] | None = N
 def printed(report: AppReport) -> str:
     """The whole text, without the line break at its end."""
     parts = [_block(f"App {report.folder}", _apps(report))]
-    if report.server.strategy or report.server.arrays:
+    if report.server.strategy:
         parts.append(_block("Server, in a trial up to its first round", _server(report)))
     if report.cannot:
         parts.append(_listed("Where probes differ from the training of this app", report.cannot))
@@ -199,9 +196,6 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
     for one in report.settings:
         if one.value is not None:
             yield one.name, f"{one.value} (`audited` takes {one.source})"
-    shown = ", ".join(f"{name} {tuple(shape)}" for name, shape in server.arrays[:SHOWN])
-    numbers = sum(prod(shape) for _, shape in server.arrays)
-    yield "arrays", f"{len(server.arrays)} with {numbers:,} numbers, the first: {shown}" if shown else UNSEEN
     name = model.factory or model.call
     yield "model", f"{name} ({AGREES[model.by]})" if name else UNSEEN
 

@@ -55,8 +55,8 @@ class Addition(NamedTuple):
 class ServerFacts:
     """The ServerApp, as it began its first round in the trial.
 
-    ``asked`` nodes are to train in round 1, and the strategy ``waits_for`` so many. ``message`` are its plain values of the
-    message of training, ``arrays`` name and shape of each initial array. ``audited``: whether the file imports that function.
+    ``asked`` nodes are to train in round 1, and the strategy ``waits_for`` so many. ``message`` are the plain values
+    of the message of training. ``audited``: whether the file imports that function.
     """
 
     strategy: Sequence[str] = ()
@@ -64,7 +64,6 @@ class ServerFacts:
     asked: int = 0
     waits_for: int = 0
     message: Mapping[str, Any] | None = None
-    arrays: Sequence[tuple[str, Sequence[int]]] = ()
     audited: bool = False
 
 

@@ -1,4 +1,7 @@
-"""The audit of a recording: the auditor of a live app, with replies from disk and originals in place of clients."""
+"""Attacks on a whole recording: the auditor of a live app, with replies from disk and originals in place of clients.
+
+All is checked before any work, and written down round by round.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Message
 from safetensors.torch import save_file
 from torch import Tensor
@@ -27,11 +32,14 @@ from clients.wire.records import metrics, tensors_of, to_record, values_of
 from simulations.external_app.recorded.arguments.originals_files import steps_to_scores
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
-from simulations.external_app.recorded.originals import Truth
-from simulations.external_app.recorded.replies import Attackable, Replay
+from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
+from simulations.external_app.recorded.originals import Truth, read_originals
+from simulations.external_app.recorded.replies import Attackable, Replay, replay
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
+from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+from simulations.settings.errors import naming
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card
@@ -224,3 +232,52 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "scored": bool(prepared.truth),
         "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request)],
     }
+
+
+BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
+
+
+def prepare_recording(request: Request) -> PreparedRecording:
+    """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
+
+    Raises:
+        ConfigError: Naming the setting or the file, what came and what is allowed.
+    """
+    settings, replayed = request.settings, replay(request)
+    first = replayed.attackable[0]
+    knowledge = knowledge_of(first.settings, first.parsed)
+    truth = {}
+    if settings.originals:
+        truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary.images)
+        images = torch.cat([one.images for one in truth.values()])
+        knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
+        replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
+    attacks = list(first.parsed.attacks)
+    if replayed.lacks_rate:
+        attacks, left_out = without_rate(attacks)
+        replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
+    with naming("update-attacks"):
+        fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
+    kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
+    return PreparedRecording(request, replayed, fitted, truth, settings.auxiliary_data + kept)
+
+
+def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
+    """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into a folder.
+
+    Rows are written after every round: a killed process leaves those of the rounds before. An interrupted one keeps the results
+    of every attack that ended, with a report. ``begin`` takes what begins, such as "round 3: DLG()".
+
+    Returns:
+        The validated rows.
+    """
+    results = AppResults.open(out, prepared.study())
+    prepared.claim(results)  # at once, so that what a killed process leaves has it
+    try:
+        attack_rounds(prepared, results, begin)
+    except KeyboardInterrupt:
+        prepared.claim(results)
+        results.conclude(finished=False)
+        raise
+    prepared.claim(results)
+    return results.conclude()

@@ -1,9 +1,9 @@
-"""The server's knowledge beside a recorded update: the model, and data that attacks learn from, without true images."""
+"""Settings of ``fedveil attack`` as values, and the server's knowledge beside an update: the model, and auxiliary data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +11,89 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import Attack, AttackError, ClientUpdate, Knowledge
+from attacks import Attack, AttackError, ClientUpdate, Knowledge, Membership
 from attacks.gradient.labels import exact_learning_rate
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
-from clients.scoring.same_images import KnownImages
+from clients.scoring.retrieval import KnownImages
 from clients.training.evaluation import place
 from defenses.base import Batch, Update
+from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from simulations.external_app.recorded.arguments.settings import AttackSettings
-from simulations.external_app.recorded.request import Parsed
+from defenses.spec import parse
+from simulations.external_app.recorded.arguments.settings import (
+    AttackSettings,
+    contradictions,
+    mean_and_std,
+    shape_of,
+    whole_numbers,
+)
+from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError, naming
+from strategies.federated.observations import UPDATE
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """Values of the texts of settings.
+
+    Attributes:
+        input_shape: (C, H, W).
+        mean: Per channel, C numbers.
+        std: Per channel, C positive numbers.
+        labels: (num_examples,) int64, or None where unknown.
+        attacks: In order, before they have learned anything.
+        pipeline: The client's defences.
+    """
+
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    labels: Tensor | None
+    attacks: Sequence[Attack[Any, Any]]
+    pipeline: Pipeline
+
+
+def parse_request(settings: AttackSettings) -> Parsed:
+    """Reads the texts of settings of a single reply, and checks that they fit each other; opens no file.
+
+    Raises:
+        ConfigError: Naming every wrong setting, what came and what is allowed.
+    """
+    wrong, shape = contradictions(settings), shape_of(settings.input_shape)
+    if wrong or shape is None or not settings.num_classes:  # the command checks earlier that nothing is missing
+        raise ConfigError("; ".join(wrong) or "input-shape or num-classes is missing; set both")
+    mean, std = (
+        values * shape[0] if len(values) == 1 else values
+        for values in mean_and_std(settings.normalisation) or [(0.0,), (1.0,)]
+    )
+    labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
+    attacks = _attacks(settings)
+    with naming("defenses"):
+        pipeline = parse(settings.defenses)
+    return Parsed(shape, mean, std, labels, attacks, pipeline)
+
+
+def _attacks(settings: AttackSettings) -> list[Attack[Any, Any]]:
+    with naming("update-attacks"):
+        attacks = UPDATE.parse(settings.update_attacks)
+        for attack in attacks:
+            require_usable(attack, has_auxiliary=bool(settings.auxiliary_data))
+    if not attacks:
+        raise ConfigError(
+            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, such as {DEFAULT_ATTACKS}"
+        )
+    if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
+        raise ConfigError(
+            f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
+        )
+    return attacks
 
 
 def doubts_of(settings: AttackSettings, parsed: Parsed) -> Sequence[str]:

@@ -19,8 +19,14 @@ from clients.task.task import load_weights
 from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
-from simulations.external_app.recorded.known import build, check_memory, observation_of, with_inferred_rate
-from simulations.external_app.recorded.request import Parsed, parse_request
+from simulations.external_app.recorded.known import (
+    Parsed,
+    build,
+    check_memory,
+    observation_of,
+    parse_request,
+    with_inferred_rate,
+)
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim

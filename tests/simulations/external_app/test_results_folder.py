@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
-from simulations.external_app.results_folder import RESULTS, take_folder
+from simulations.external_app.study import RESULTS, take_folder
 from tests.strategies.external_app.app import AppGrid, Net, an_app
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from clients.external_app.mods import Budget, budgets
 from clients.flower_private import set_message_id
+from strategies.external_app.record import AppFacts
 from strategies.external_app.replies import reported_budgets
-from strategies.external_app.results import AppFacts
 from tests.strategies.external_app.audits import node_of
 
 

@@ -48,8 +48,7 @@ def look(
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
-    from simulations.external_app.check.trial.models import find_model, watched_models
-    from simulations.external_app.check.trial.server import run_server
+    from simulations.external_app.check.trial.models import find_model, run_server, watched_models
 
     place, refused = Path(folder), list[str]()
     found: dict[str, Any] = {"refused": refused, "client": {}, "server": {}, "model": {}}
@@ -66,8 +65,8 @@ def look(
     if server is not None and not refused:
         with watched_models() as models:
             found["server"] = run_server(server, run_config, nodes, refused)
-        if "arrays" in found["server"]:
-            found["model"] = find_model(found["server"]["arrays"], models, refused)
+        if arrays := found["server"].pop("arrays", None):
+            found["model"] = find_model(arrays, models, refused)
     return found
 
 

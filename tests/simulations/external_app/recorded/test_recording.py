@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from attacks.metrics.names import GuessName, Role
 from clients.data.datasets import load_dataset
-from simulations.external_app.recorded import attack_recording
+from simulations.external_app.recorded import audit
 from simulations.external_app.recorded.originals import Truth
 from tests.lines import read_lines
 from tests.simulations.external_app.recorded.recordings import EXACT, MEAN, STD, invoke, page_of, record
@@ -131,8 +131,8 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
         assert not torch.equal(again, images)
         save_file({"images": again, "labels": labels}, file)
     learned = list[Any]()
-    real = attack_recording.fit
-    monkeypatch.setattr(attack_recording, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
+    real = audit.fit
+    monkeypatch.setattr(audit, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
     options = {
         "originals": tmp_path / "originals",
         "auxiliary_data": "mnist-5k",
