@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -43,14 +42,10 @@ def common_config(messages: Sequence[Message]) -> dict[str, ConfigRecord]:
     first, *others = [{name: dict(one) for name, one in m.content.config_records.items()} for m in messages]
     return {
         name: ConfigRecord(
-            {key: value for key, value in record.items() if all(_holds(one, name, key, value) for one in others)}
+            {key: value for key, value in record.items() if all(one.get(name, {}).get(key) == value for one in others)}
         )
         for name, record in first.items()
     }
-
-
-def _holds(records: Mapping[str, Mapping[str, Any]], name: str, key: str, value: Any) -> bool:
-    return key in records.get(name, {}) and records[name][key] == value
 
 
 def beside_own(own: Mapping[str, ConfigRecord], content: RecordDict) -> RecordDict:
