@@ -19,7 +19,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE
 
 
 @dataclass(frozen=True)
-class Read:
+class AttackRead:
     """One attack on one defence in one round.
 
     Attributes:
@@ -39,42 +39,44 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Adversary:
+class AdversarySection:
     """A section: an entry for each attack, the threat cards of all, and what was said of groups whose sum stayed hidden."""
 
-    reads: tuple[Read, ...]
+    reads: tuple[AttackRead, ...]
     cards: Cards
     withheld: tuple[str, ...] = ()
 
 
-def active_server(study: Study, _: Sequence[Line]) -> Adversary | None:
+def active_server(study: Study, _: Sequence[Line]) -> AdversarySection | None:
     """The section; None where the server only observed."""
     groups = grouped(study.active_cells, lambda cell: (cell.defense, cell.attack, cell.round)).values()
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
     shown = [max(cells, key=lambda one: (one.has_result, len(one.scores))) for cells in groups]
     return (
-        Adversary(tuple(_active(cell, _rows_of(study.active, cell)) for cell in shown), cards(shown)) if shown else None
+        AdversarySection(tuple(_active(cell, _rows_of(study.active, cell)) for cell in shown), cards(shown))
+        if shown
+        else None
     )
 
 
-def _active(cell: Cell, rows: Sequence[Row]) -> Read:
+def _active(cell: Cell, rows: Sequence[Row]) -> AttackRead:
     refused = [row for row in rows if row.metric == MODEL_REFUSED.name and row.value is not None]
     counted = sum(round((row.value or 0.0) * row.n) for row in refused), sum(row.n for row in refused)
     why = dict.fromkeys(row.message for row in rows if row.metric == ATTACK.name and row.message)
-    return Read(cell, "; ".join(why), counted if exact(refused) else None)
+    return AttackRead(cell, "; ".join(why), counted if exact(refused) else None)
 
 
-def aggregates(study: Study, _: Sequence[Line]) -> Adversary | None:
+def aggregates(study: Study, _: Sequence[Line]) -> AdversarySection | None:
     """The section, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
     cells = study.aggregate_cells
     hidden = tuple(dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD))
     if not cells and not hidden:
         return None
     attacks = tuple(dict.fromkeys(cell.attack for cell in cells))
-    reads = [Read(cell, _failures(cell, _rows_of(study.aggregates, cell))) for cell in cells]
+    reads = [AttackRead(cell, _failures(cell, _rows_of(study.aggregates, cell))) for cell in cells]
     order = study.pipelines.index
     reads.sort(key=lambda r: (order(r.cell.defense), r.cell.round, attacks.index(r.cell.attack), r.clients))
-    return Adversary(tuple(reads), cards([one.cell for one in reads]), hidden)
+    return AdversarySection(tuple(reads), cards([one.cell for one in reads]), hidden)
 
 
 def _failures(cell: Cell, rows: Sequence[Row]) -> str:

@@ -190,7 +190,10 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
         assert fields_of(SETTINGS[name]).keys() == fields_of(one.settings).keys()
-        assert (SETTINGS[name].usual, SETTINGS[name].usual_on_tables) == (one.settings.usual, one.settings.usual_on_tables)
+        assert (SETTINGS[name].usual, SETTINGS[name].usual_on_tables) == (
+            one.settings.usual,
+            one.settings.usual_on_tables,
+        )
     assert set(get_args(Normalisation)) == {"", "data", *NORMALISATIONS}
     assert get_args(Architecture) == ARCHITECTURES
 
