@@ -8,16 +8,20 @@ import click
 import pytest
 import typer
 
+from clients.wire.schema import fields_of
 from simulations.cli import _pair, app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
+from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.protect.settings import ProtectSettings
 from simulations.report.page.page import GLOSSARY
-from simulations.search.settings import keys as search_settings
+from simulations.search.settings import Search
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
 
 OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
 """What a reader brings, or installs."""
+OWN_SETTINGS = {"attack": AttackSettings, "search": Search, "protect": ProtectSettings}
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -41,7 +45,7 @@ def test_commands_on_the_pages_are_ones_that_there_are() -> None:
         context = COMMANDS[name].make_context(name, arguments)
         for config in re.findall(r"simulations/configs/\w+\.toml", " ".join(arguments)):
             assert (ROOT / config).is_file(), words
-        known = search_settings() if name == "search" else all_settings()
+        known = fields_of(OWN_SETTINGS[name]) if name in OWN_SETTINGS else all_settings()
         for text in context.params.get("setting") or ():
             key, equals, _ = text.partition("=")
             assert (equals, key in known) == ("=", True), words
