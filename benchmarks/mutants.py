@@ -1,6 +1,6 @@
 """How many small faults in the arithmetic of the five packages the tests notice.
 
-    uv run python benchmarks/mutants.py                                               # the kept hundred of mutants.jsonl
+    uv run python benchmarks/mutants.py                                               # the kept ones of mutants.jsonl
     uv run --with cosmic-ray python benchmarks/mutants.py --sample 100 --keep FILE    # others
     uv run --with cosmic-ray python benchmarks/mutants.py --sample 12 --changed BASE  # of lines changed since a commit
 
