@@ -26,7 +26,7 @@ from simulations.protect.pictures import left_out, output_names
 from simulations.protect.settings import ProtectSettings
 from simulations.protect.sources import pictures_of
 from simulations.report.text import count
-from simulations.settings.errors import ConfigError, naming
+from simulations.settings.errors import ConfigError, naming, read_known
 
 console = Terminal(highlight=False)
 EXIT_SOME_FAILED = 3
@@ -54,7 +54,9 @@ def work(
     shown = terminal_for(console, quiet=quiet or as_json)
     try:
         pipeline = _pipeline(defense)
-        settings = ProtectSettings(**dict(setting_of(text, fields_of(ProtectSettings)) for text in given))
+        settings = read_known(
+            ProtectSettings, dict(setting_of(text, fields_of(ProtectSettings)) for text in given), "protect"
+        )
         pictures = pictures_of(source, out, settings.data_dir)
         names = output_names(pictures.names)
         target = out.resolve()

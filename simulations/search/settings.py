@@ -17,7 +17,7 @@ from clients.wire.schema import Settings, fields_of, setting
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError, require_known
+from simulations.settings.errors import ConfigError, read_known
 from simulations.settings.whole_models import milestones_of
 
 RELEASED, PAPER = "released", "paper"
@@ -78,10 +78,7 @@ class Search(Settings):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Read hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
-        known = keys()
-        for key in values:
-            require_known("setting", key, known, listed="search")
-        return cls(**values)
+        return read_known(cls, values, "search")
 
     def threshold(self) -> float | None:
         """The least S_acc; None where it is calibrated.

@@ -125,6 +125,7 @@ def _command(search: Search, result: Mapping[str, Any]) -> str:
     """The run that attacks the result."""
     known = search.to_mapping()
     settings = {key: known[key] for key in SHARED if known[key]}
+    settings |= {"seed": search.seed, "probe-mode": "eval", "update-attacks": ""}  # as the paper attacks
     settings["defenses"] = repr(ATS(policies=result["policies"], channels=result["channels"]))
     return shlex.join(["fedveil", "run", *(word for key in settings for word in ("-s", f"{key}={settings[key]}"))])
 

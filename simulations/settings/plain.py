@@ -53,7 +53,8 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
     mine = fields_of(own)
     for key, value in values.items():
         require_known("setting", key, known, listed="settings")
-        if key not in mine and value != known[key].default:
+        usual_value = known[key].default
+        if key not in mine and (type(value), value) != (type(usual_value), usual_value):
             owners = [other for other, kind in settings.items() if key in fields_of(kind)]
             raise ConfigError(
                 f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"

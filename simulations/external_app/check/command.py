@@ -28,7 +28,7 @@ def check_app(
     ] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
 ) -> None:
-    """Check a Flower app before an audit: what an audit can and cannot do with it, and the lines to add. Nothing trains.
+    """Try a Flower app up to its first round, as an audit would, and print the lines to add. Nothing trains.
 
     The app's source is read. A child process without network imports the app and runs its ServerApp up to the first message of
     training; no data are loaded.

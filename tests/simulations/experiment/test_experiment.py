@@ -65,6 +65,8 @@ def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"bath-size": 3}, "unknown setting 'bath-size', did you mean 'batch-size'?"),
+    ({"depth": 4.0}, "depth is 4.0; it is a setting of split, and scenario is 'federated'"),
+    ({"upload-passes": True}, "upload-passes is True; it is a setting of outsourced"),
     ({"batch-size": "32"}, "batch-size is '32' (str); expected int"),
     ({"learning-rate": 0.0}, "learning-rate is 0.0; allowed: at least 1e-12"),
     ({"momentum": 1.0}, "momentum is 1.0; allowed: at least 0, below 1"),

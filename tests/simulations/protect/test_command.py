@@ -116,6 +116,8 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((source, out, "--defense", "VisualMixer() | GaussianNoise(std=0.1)"), "does not protect images"),
         ((source, out, "--defense", "InstaHide()"), "makes one image and one label of several"),
         ((source, out, "--defense", "VisualMixer(); Blur()"), "--defense:"),
+        ((source, out, *known, "-s", "image-siz=3"), "unknown setting 'image-siz', did you mean 'image-size'"),
+        ((source, out, *known, "-s", "image_size=8"), "unknown setting 'image_size'"),
         ((source, out, *known, "-s", "image-size=1"), "image-size is 1; allowed: 0, or at least 2, at most 4096"),
         ((tmp_path / "twins", out, *known), "would both be a.jpg.png"),
         ((source, full / "mine.txt" / "out", *known), "OUT: cannot write into"),

@@ -171,6 +171,20 @@ def test_a_loss_of_one_hot_classes_is_a_hint_and_no_reason_against_an_audit(tmp_
     assert hint.startswith("The source has the loss nn.MSELoss() (task.py:26). answer_audits assumes cross entropy")
 
 
+def test_mods_of_an_app_that_answers_audits_are_those_before_it_was_wrapped() -> None:
+    report = check_app(Path(__file__).parents[4] / "examples" / "local_dp_pytorch")
+    assert list(report.client.train_mods) == [
+        "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
+    ]
+
+
+def test_a_rate_in_the_source_other_than_that_of_the_message_is_to_decide(tmp_path: Path) -> None:
+    report = check_app(small_app(tmp_path, ("task", "lr=lr", "lr=0.3")))
+    (taken,) = (one.value for one in report.settings if one.name == "learning_rate")
+    (sentence,) = (one for one in report.to_decide if "make them agree" in one)
+    assert sentence.startswith(f"An audit takes learning_rate {taken:g}, and the source has torch.optim.SGD(")
+
+
 def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
     imports = (
         "task",
