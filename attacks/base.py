@@ -192,11 +192,6 @@ class Attack(Generic[Observation, Guess]):
         """The version of the attack that knows the clients' defences; the attack itself if there is no other version."""
         return self
 
-    @property
-    def reveals_windows(self) -> bool:
-        """Whether the attack needs the sides of VisualMixer's windows (``ClientUpdate.window_sides``), as an upper bound."""
-        return False
-
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Return the attack after learning from the server's knowledge; most attacks learn nothing.
 

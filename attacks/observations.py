@@ -60,7 +60,6 @@ class ClientUpdate:
         train_mode: The client computed its gradients with the model in train mode.
         momentum: Momentum of the client's SGD; without effect on one step, except for Nesterov momentum.
         nesterov: The client's SGD uses Nesterov momentum.
-        window_sides: Side of VisualMixer's window at each pixel of the images, (B, H, W) int64; for upper bounds only.
     """
 
     model: nn.Module
@@ -77,7 +76,6 @@ class ClientUpdate:
     train_mode: bool = True
     momentum: float = 0.0
     nesterov: bool = False
-    window_sides: Tensor | None = None
 
     @property
     def step_length(self) -> float:

@@ -177,13 +177,6 @@ class InputDefense(Defense):
         """
         return {}
 
-    def window_sides(self, images: Tensor) -> Tensor | None:
-        """Side in pixels of the window in which each pixel of images (B, C, H, W) is shuffled: (B, H, W) int64.
-
-        None for a defence whose windows do not depend on the images, or that has no windows.
-        """
-        return None
-
     def unfit(self, channels: int, height: int, width: int) -> str:
         """Reason why the defence is unsuitable for images of this shape, and what to change; "" if it is suitable."""
         return ""

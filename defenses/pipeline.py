@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from defenses.base import (
     Batch,
@@ -109,11 +109,6 @@ class Pipeline(FeatureChain):
     def copies(self) -> int:
         """Largest number of batch copies that a stage of images holds in memory; see ``InputDefense.copies``."""
         return max((defense.copies for defense in self.defenses if isinstance(defense, InputDefense)), default=0)
-
-    def window_sides(self, images: Tensor) -> Tensor | None:
-        """Window sides of the first input stage, as the input of later stages is random; see ``InputDefense.window_sides``."""
-        first: InputDefense | None = next((defense for _, defense in self._stages(InputDefense)), None)
-        return first.window_sides(images) if first else None
 
     def unfit(self, channels: int, height: int, width: int) -> str:
         """Reason why a defence of images is unsuitable for images of this shape; "" if all are suitable."""

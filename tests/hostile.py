@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import strategies as st
 
-NAMES = ("arrays", "metrics", "ledger", "withheld", "labels", "windows", "pictures", "target-0", "target-1", "config")
+NAMES = ("arrays", "metrics", "ledger", "withheld", "labels", "pictures", "target-0", "target-1", "config")
 NUMBERS = (
     "num-examples",
     "local-steps",

@@ -12,20 +12,19 @@ from torch import Tensor
 
 from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError
 from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch, Numbers
-from defenses.checks import MOST_SIDE, choice_field, whole_field
+from defenses.checks import MOST_SIDE, whole_field
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
-from defenses.images.visual_mixer_windows import Level, levels_of
+from defenses.images.visual_mixer_windows import Level
 from defenses.pipeline import Pipeline
 
 Shuffle = VisualMixer | BlockShuffle
-PARTITIONS = ("inferred", "known")
 
 
 class Windows(NamedTuple):
@@ -73,7 +72,6 @@ class Unshuffle(Refinement):
 
     Attributes:
         window: Side of the windows in pixels; 0: from the pipeline.
-        partition: "inferred", or "known": an upper bound that gets the true windows.
     """
 
     threat = (
@@ -81,28 +79,12 @@ class Unshuffle(Refinement):
         "the windows of VisualMixer are"
     )
     window: int = whole_field(0, 0, MOST_SIDE, "; 0: from the pipeline")
-    partition: str = choice_field("inferred", PARTITIONS)
     learned: Learned | None = learned_field()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.window and self.reveals_windows:
-            raise ValueError(f"{self}: window is given and the windows are known; allowed: one of the two")
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Whether the attack must learn to infer windows, which is so unless they are known."""
-        return not (self.window or self.reveals_windows)
-
-    @property
-    def reveals_windows(self) -> bool:
-        """Whether the attack gets the true windows."""
-        return self.partition == "known"
-
-    @property
-    def upper_bound(self) -> str:
-        """Description of input that no server of the run has; see ``Attack``."""
-        return "knows the true windows" if self.reveals_windows else ""
+        """Whether the attack must learn to infer windows, which is so unless their size is given."""
+        return not self.window
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
@@ -112,7 +94,7 @@ class Unshuffle(Refinement):
             return replace(self, learned=Learned(None))
         shuffle = defenses[at]
         assert isinstance(shuffle, VisualMixer | BlockShuffle)
-        if isinstance(shuffle, BlockShuffle) or self.window or self.reveals_windows:
+        if isinstance(shuffle, BlockShuffle) or self.window:
             return replace(self, learned=Learned(shuffle))
         auxiliary = knowledge.auxiliary
         if not len(auxiliary):
@@ -141,13 +123,13 @@ class Unshuffle(Refinement):
         """Undo the shuffle in every image.
 
         Without a shuffle in the pipeline images stay unchanged, with ``nothing_to_undo`` = 1. A guess fails if its windows must be
-        inferred and its images differ in size from the auxiliary images, or if the true windows are missing.
+        inferred and its images differ in size from the auxiliary images.
         """
         results, groups = [one.guess for one in begun], defaultdict(list)
-        for at, (observation, guess, generator) in enumerate(begun):
+        for at, (_, guess, generator) in enumerate(begun):
             pixels = guess.images.detach().float().cpu()
             try:
-                windows, expected = self._windows(pixels, observation)
+                windows, expected = self._windows(pixels)
             except AttackError as error:
                 results[at] = guess.failed(error)
                 continue
@@ -162,7 +144,7 @@ class Unshuffle(Refinement):
                 results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
         return results
 
-    def _windows(self, images: Tensor, observation: ClientUpdate) -> tuple[Windows | None, Numbers]:
+    def _windows(self, images: Tensor) -> tuple[Windows | None, Numbers]:
         known = self.learned.shuffle if self.learned else None
         if isinstance(known, BlockShuffle):
             window = self.window or known.window
@@ -173,8 +155,6 @@ class Unshuffle(Refinement):
             return Windows(grid(images, self.window), 1, spatial), {}
         if known is None:
             return None, {}
-        if self.reveals_windows:
-            return Windows(self._true_levels(images, observation), 1, spatial), {}
         levels, share = self._inferred(images)
         return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}
 
@@ -187,15 +167,6 @@ class Unshuffle(Refinement):
                 f"images have sides {tuple(images.shape[-2:])}; allowed: {inference.shape}, as in training"
             )
         return inference(images)
-
-    def _true_levels(self, images: Tensor, observation: ClientUpdate) -> list[Level]:
-        sides = getattr(observation, "window_sides", None)
-        if sides is None:
-            raise AttackError(f"{self} is an upper bound and was not given the true windows")
-        # A guess of several images may have them in any order, and windows belong to one image.
-        if len(images) != 1 or sides.shape != (1, *images.shape[-2:]):
-            raise AttackError(f"{self} needs windows of one image, not {tuple(sides.shape)} for {tuple(images.shape)}")
-        return levels_of(sides.cpu())
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         """Guesses of the shape of each piece's images, and diagnostics; a piece never affects another piece's result."""

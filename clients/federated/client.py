@@ -229,13 +229,6 @@ class LocalClient(Client):
         order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("probed")))
         return order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
 
-    def probed_windows(self, target: int) -> Tensor | None:
-        """Side of the window in which each pixel of a probe was shuffled, (B, H, W) int64; for upper bounds only.
-
-        None where the first input defence has none: what it draws for these images is not drawn again here.
-        """
-        return self.pipeline.window_sides(self.probed(target).original.images)
-
     def evaluate(self, weights: NamedTensors) -> Numbers:
         """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
         return evaluate_weights(self.data, weights)

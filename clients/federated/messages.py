@@ -166,11 +166,6 @@ def probe(message: Message, context: Context) -> Message:
     elif values_of(message, "config").get("publish-labels"):
         labels = {f"target-{at}": client.probed(at).original.targets.argmax(1) for at in range(len(result.updates))}
         records["labels"] = to_record(labels)
-    if values_of(message, "config").get("reveal-windows") and not answers.reveal_windows:
-        left_out["reveal-windows"] = refusal("reveal_windows", "the true windows of probed images")
-    elif values_of(message, "config").get("reveal-windows"):
-        sides = {f"target-{at}": client.probed_windows(at) for at in range(len(result.updates))}
-        records["windows"] = to_record({name: found for name, found in sides.items() if found is not None})
     return reply_to(message, {**records, **_account(context, client, result), **withheld(left_out)})
 
 

@@ -37,7 +37,8 @@ class AnswerPolicy(Settings):
     place: ClassVar[str] = " in the node's configuration"
 
     probes: bool = setting(
-        False, "``train.probe``: updates of a single step on a few images, which training never sends"
+        False,
+        "``train.probe``, ``train.audit_step``: updates of a single step on a few images, which training never sends",
     )
     canaries: bool = setting(
         False, "training with an auditor's canaries among the examples, and their coins: the model is worse for it"
@@ -54,10 +55,6 @@ class AnswerPolicy(Settings):
         "``train.smash``: how often in a run an audit batch may be sent, all targets and rounds counted",
     )
     reveal_orders: bool = setting(False, "the true order of shuffled tokens")
-    reveal_windows: bool = setting(False, "the sizes of the windows in which VisualMixer shuffled probed images")
-    audit_steps: bool = setting(
-        False, "``train.audit_step``: the client half's update after one step on an audit batch"
-    )
     repeats: Times = setting(
         0,
         "how often more than once the training of a round, a batch of it or the test images behind it are sent, for each pipeline "

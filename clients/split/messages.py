@@ -103,7 +103,7 @@ def smash(message: Message, context: Context) -> Message:
 def audit_step(message: Message, context: Context) -> Message:
     """Sends the client half's update after one plain step on each audit batch."""
     start = time.perf_counter()
-    answers_of(context).require("audit_steps", "updates after one step on an audit batch")
+    answers_of(context).require("probes", "updates after one step on an audit batch")
     client = client_as(SplitClient, message, context)
     edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
     updates = {name: client.audits.step(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}

@@ -35,7 +35,6 @@ from defenses.images.visual_mixer_windows import (
     shuffled_vfe,
     total_vfe,
     window_lower_bound,
-    window_sides,
     window_sizes,
     window_upper_bound,
     windows_in_words,
@@ -183,10 +182,6 @@ class VisualMixer(InputDefense):
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
         return partition(images, self.sizes(*images.shape[-2:]), self.density)
-
-    def window_sides(self, images: Tensor) -> Tensor:
-        """Sides of the windows that each pixel of the images is shuffled in; see ``visual_mixer_windows.window_sides``."""
-        return window_sides(self.partition(images), *images.shape[-2:])
 
     def totals(self, images: Tensor, protected: Tensor) -> Numbers:
         """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after.

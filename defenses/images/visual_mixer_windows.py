@@ -241,19 +241,6 @@ def partition(images: Tensor, sizes: list[int], density: str = "normalised") -> 
     return [*levels, (sizes[-1], shuffled | pending)]
 
 
-def window_sides(levels: list[Level], height: int, width: int) -> Tensor:
-    """Side of the window that each pixel is shuffled in: (B, H, W) int64, in pixels."""
-    sides = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
-    for size, active in levels:
-        sides += size * window_fill(active.cpu().long(), size, height, width)
-    return sides
-
-
-def levels_of(sides: Tensor) -> list[Level]:
-    """The windows that ``window_sides`` (B, H, W) was taken of, without levels that no image uses."""
-    return [(size, sides[:, ::size, ::size] == size) for size in sorted(set(sides.flatten().tolist()), reverse=True)]
-
-
 def mixing_windows(images: Tensor, levels: list[Level]) -> dict[int, int]:
     """Size -> how many windows of it change anything: those that hold two different values in some channel.
 

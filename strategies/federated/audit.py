@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
-from torch import Tensor
 
 from attacks.base import AnyAttack
 from attacks.spec import stages_of
@@ -20,7 +19,7 @@ from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KEPT_STATISTICS, KnownLabels, ThreatCard, strength
-from strategies.federated.observations import ACTIVE, KINDS, PROBE, UPDATE, SeenUpdate
+from strategies.federated.observations import ACTIVE, KINDS, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -44,11 +43,6 @@ class UpdateAudit:
     def wants(self, kind: Kind, server_round: int) -> bool:
         """Whether any attack is on this kind of observation of this round."""
         return bool(self.attacks[kind]) and server_round in self.rounds[kind]
-
-    def needs_windows(self) -> bool:
-        """Whether an attack on probes, or a stage of a chain, is an upper bound that needs the windows of VisualMixer."""
-        stages = (stage for attack in self.attacks[PROBE] for stage in stages_of(attack))
-        return any(stage.reveals_windows for stage in stages)
 
     def attack(
         self, task: Task, kind: Kind, weights: Tensors, accuracy: float | None, seen: Sequence[SeenUpdate]
@@ -132,8 +126,7 @@ def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: I
             update=tensors_of(reply, record),
             num_examples=int(values_of(reply, "metrics")["num-examples"]),
             local_steps=int(values_of(reply, "metrics")["local-steps"]),
-            labels=_published(reply, "labels", at),
-            windows=_published(reply, "windows", at),
+            labels=tensors_of(reply, "labels").get(f"target-{at}"),
             train_mode=kind is UPDATE or FederatedPlan.narrow(task.plan).probe_mode == "train",
         )
         for partition, reply in good.items()
@@ -169,7 +162,3 @@ def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
         return {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
     some = f"{published} of {len(seen)} updates"
     return {"labels": KnownLabels.SOME, "labels_known": some, "upper_bound": "knows the labels"}
-
-
-def _published(reply: Message, record: str, target: int) -> Tensor | None:
-    return tensors_of(reply, record).get(f"target-{target}")

@@ -229,9 +229,8 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
-        config = {"publish-labels": self.known_labels, "reveal-windows": self.audit.needs_windows()}
         records = targets_of(task)
-        good = self._ask_step(task, arrays, config)
+        good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
         record_probe(self.recorder, task, good)
         for kind in PROBED:
             if self.audit.wants(kind, server_round):

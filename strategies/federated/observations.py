@@ -29,14 +29,12 @@ class SeenUpdate(Seen):
     Attributes:
         local_steps: Optimizer steps, as the client reports them.
         labels: Classes of the examples where clients publish them, else None.
-        windows: Sides of the windows that VisualMixer shuffled the images in, (B, H, W), for upper bounds only.
         train_mode: The client's model was in train mode.
     """
 
     update: Update = field(default_factory=dict)
     local_steps: int = 1
     labels: Tensor | None = None
-    windows: Tensor | None = None
     train_mode: bool = True
 
 
@@ -90,7 +88,6 @@ class _Updates(Kind):
                 local_steps=seen.local_steps,
                 labels=seen.labels,
                 train_mode=seen.train_mode,
-                window_sides=seen.windows,
                 **training,
             )
             for seen in observed.seen
@@ -180,12 +177,11 @@ class Aggregates(_Updates):
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack guesses images of any single update; one that learns from one client's probes does not know sums."""
         first = stages_of(attack)[0]
-        excluded = first.observes_history or first.learns_from_model or first.reveals_windows
-        return super().suits(attack) and first.begins_chains and not excluded
+        return super().suits(attack) and first.begins_chains and not (first.observes_history or first.learns_from_model)
 
     def meant(self, attack: AnyAttack) -> bool:
         """Whether the attack is made for one-step probes, or refines images that such an attack found."""
-        if attack.observes is not Probe or attack.infers_attributes or attack.reveals_windows:
+        if attack.observes is not Probe or attack.infers_attributes:
             return False
         return isinstance(attack, Refinement) or self.suits(attack)
 

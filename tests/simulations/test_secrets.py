@@ -47,7 +47,6 @@ SCENARIOS = ("federated", "outsourced", "split", "frozen")
 """Where defences are tried; "frozen" is split learning with a client half that stays as it is."""
 ANSWERS_ALL = {
     "probes": True, "publish-labels": True, "audits": True, "share-images": True, "transmissions": -1, "reveal-orders": True,
-    "audit-steps": True,
 }  # fmt: skip
 
 

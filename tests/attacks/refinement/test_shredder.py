@@ -26,8 +26,8 @@ from attacks.refinement.window_inference import (
 from clients.data.datasets import load_dataset, to_float
 from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
 from defenses.images.visual_mixer import shuffle_windows
-from defenses.images.visual_mixer_windows import window_sides
-from tests.attacks.wire import MEAN, STD, generators, linear_net, observe, pictures
+from tests.attacks.wire import MEAN, STD, generators, pictures
+from tests.defenses.images.visual_mixer_reference import window_sides
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
 MIXED = VisualMixer(window_lower=2, window_upper=16)
@@ -72,20 +72,6 @@ def test_window_means_are_those_of_each_window_and_do_not_see_the_shuffle() -> N
         shuffled, attack = protect(defense, images), replace(fit(WindowMean(), defense), window=4)
         assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6), defense
         assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
-
-
-def test_told_windows_are_an_upper_bound_for_single_images() -> None:
-    clean = pictures(1, side=32, channels=3)
-    shuffled, sides = protect(MIXED, clean), window_sides(MIXED.partition(clean), 32, 32)
-    attack = fit(WindowMean(partition="known"), MIXED)
-    assert (attack.upper_bound, WindowMean().upper_bound) == ("knows the true windows", "")
-    seen = replace(observe(linear_net(), pictures(1), torch.zeros(1, dtype=torch.int64)), window_sides=sides)
-    told, same = (refine(attack, images, seen) for images in (shuffled, clean))
-    assert not told.failure
-    assert torch.allclose(told.images, same.images, atol=1e-6)
-    for wrong in (replace(seen, window_sides=None), None):
-        assert "upper bound" in refine(attack, shuffled, wrong).failure
-    assert "one image" in refine(attack, shuffled.repeat(2, 1, 1, 1), seen).failure
 
 
 @pytest.mark.numeric
@@ -173,8 +159,6 @@ def test_every_refinement_learns_keeps_what_failed_and_takes_images_that_its_win
         assert not other.failure
         for shape in ((1, 1, 2, 2), (1, 3, 7, 5), (2, 1, 1, 1)):
             assert refine(replace(attack, window=3), torch.rand(shape)).images.shape == shape
-    with pytest.raises(ValueError, match="partition"):
-        WindowMean(partition="known", window=4)
 
 
 def _variation(planes):

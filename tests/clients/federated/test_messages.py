@@ -46,28 +46,24 @@ def test_under_a_client_level_bound_a_training_that_diverged_answers_like_any_ot
         assert asker(message_type, task.but(pipeline=""), weights).has_error()
 
 
-@pytest.mark.parametrize("key", ["publish-labels", "reveal-windows"])
-def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, key: str) -> None:
+def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path) -> None:
     task = TASK.but(pipeline="VisualMixer(window_lower=4, window_upper=16)")
     weights = weights_of(task)
     last = list(weights)[-2:]
     blank = weights | {name: torch.zeros_like(weights[name]) for name in last}  # which predicts every class alike
-    asked = {"publish-labels": True, "reveal-windows": True}
-    reply = Asker(tmp_path, **OPEN, **{key: True})("train.probe", task, blank, **asked)
+    asked = {"publish-labels": True}
+    closed = Asker(tmp_path / "closed", **OPEN)("train.probe", task, blank, **asked)
+    why = values_of(closed, "withheld")
+    assert set(why) == {"publish-labels"}
+    assert "may allow it by publish-labels in the node's configuration" in why["publish-labels"]
+    assert not tensors_of(closed, "labels")
+    reply = Asker(tmp_path / "open", **OPEN, **asked)("train.probe", task, blank, **asked)
     assert not reply.has_error()
-    other = "reveal-windows" if key == "publish-labels" else "publish-labels"
-    assert set(values_of(reply, "withheld")) == {other}
-    assert f"may allow it by {other} in the node's configuration" in values_of(reply, "withheld")[other]
+    assert "withheld" not in reply.content
     updates = [tensors_of(reply, f"target-{at}") for at in range(task.plan.probe_targets)]
     assert all(updates)
     assert "target-2" not in reply.content
-    labels, windows = tensors_of(reply, "labels"), tensors_of(reply, "windows")
-    if key == "reveal-windows":
-        assert not labels
-        assert {side for sides in windows.values() for side in sides.unique().tolist()} <= {4, 8, 16}
-        assert [tuple(windows[f"target-{at}"].shape) for at in range(2)] == [(3, 28, 28)] * 2
-        return
-    assert not windows
+    labels = tensors_of(reply, "labels")
     for at, update in enumerate(updates):
         # The gradient of the last bias is the mean over the images of softmax - one-hot: 1/10 - count / 3.
         counts = 3 * (0.1 + update[last[1]] / task.learning_rate)
@@ -75,12 +71,11 @@ def test_of_a_probe_a_node_tells_only_what_its_operator_allows(tmp_path: Path, k
         torch.testing.assert_close(counts, told.float(), atol=1e-4, rtol=0)
 
 
-def test_a_node_computes_no_probe_unasked_for_and_tells_no_windows_that_there_are_not(tmp_path: Path) -> None:
+def test_a_node_computes_no_probe_and_tells_no_label_unasked_for(tmp_path: Path) -> None:
     reply = Asker(tmp_path)("train.probe", TASK)
     assert refused(reply, "updates of single steps")
-    reply = Asker(tmp_path, **OPEN, **{"reveal-windows": True})("train.probe", TASK, **{"reveal-windows": True})
+    reply = Asker(tmp_path / "open", **OPEN, **{"publish-labels": True})("train.probe", TASK)
     assert not {"withheld", "labels"} & set(reply.content)
-    assert tensors_of(reply, "windows") == {}
 
 
 def test_an_evaluation_is_of_the_sent_model_on_the_nodes_own_test_images(tmp_path: Path) -> None:

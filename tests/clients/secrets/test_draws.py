@@ -74,7 +74,7 @@ def test_two_replies_of_one_round_do_not_cancel_the_noise() -> None:
 
 
 def split_exchange(tmp_path: Path, randomness: str, pipeline: str) -> tuple[Any, Task]:
-    node = Asked(tmp_path, randomness, transmissions=-1, audit_steps=True, reveal_orders=True, repeats=-1)
+    node = Asked(tmp_path, randomness, transmissions=-1, probes=True, reveal_orders=True, repeats=-1)
     task = SPLIT_TASK.but(pipeline=pipeline, probe_targets=1)
 
     def ask(message_type: str, tensors: dict[str, dict[str, Tensor]], **config: Any) -> Message:
@@ -224,7 +224,7 @@ def test_a_refusal_names_the_key_and_is_not_taken_for_a_crash(tmp_path: Path) ->
         ("train.probe", "probes", TASK, {}),
         ("query.audit", "audits", TASK, {"observation": "probe", "kind": "baselines", "share-images": False}),
         ("train.smash", "transmissions", SPLIT_TASK, {"transmissions": 2, "reveal-order": False}),
-        ("train.audit_step", "audit-steps", SPLIT_TASK, {}),
+        ("train.audit_step", "probes", SPLIT_TASK, {}),
     ):
         node = Asked(tmp_path / message_type, transmissions=1)
         reply = node(message_type, task, **config)

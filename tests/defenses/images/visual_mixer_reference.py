@@ -24,6 +24,14 @@ class Region(NamedTuple):
     size: int
 
 
+def window_sides(levels: list[Level], height: int, width: int) -> Tensor:
+    """Side of the window that each pixel is shuffled in: (B, H, W) int64, in pixels."""
+    sides = torch.zeros(len(levels[0][1]), height, width, dtype=torch.int64)
+    for size, active in levels:
+        sides += size * window_fill(active.cpu().long(), size, height, width)
+    return sides
+
+
 def divide(region: Region, size: int) -> list[Region]:
     """Cuts a region into squares of ``size``, smaller at its right and bottom edge."""
     return [

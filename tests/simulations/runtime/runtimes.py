@@ -156,7 +156,7 @@ def deployment(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
                  "--port", str(link)]]  # fmt: skip
     commands += [
         ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", str(port),
-         "--node-config", f"partition-id={at} num-partitions=2 probes=true audits=true transmissions=-1 audit-steps=true "
+         "--node-config", f"partition-id={at} num-partitions=2 probes=true audits=true transmissions=-1 "
          f"secret-dir='{tmp_path / 'secrets'}'"]
         for at, port in enumerate(nodes)
     ]  # fmt: skip

@@ -60,7 +60,7 @@ def test_where_all_may_fail_nothing_is_raised(clock: Clock) -> None:
 
 def test_an_answer_that_leaves_something_out_is_used_and_says_so(clock: Clock) -> None:
     exchange, rows = guarded(clock, [FINE], 1.0)
-    left_out = ConfigRecord({"publish-labels": "not told", "reveal-windows": "nor these"})
+    left_out = ConfigRecord({"publish-labels": "not told", "reveal-orders": "nor these"})
     answers = exchange.ask(TASK, "train.probe", {0: RecordDict({WITHHELD: left_out})})
     assert list(answers) == [0]
     assert rows.failures == [
