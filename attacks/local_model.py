@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
-from defenses.base import Tensors
+from defenses.base import NamedTensors, Tensors
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -48,7 +47,7 @@ def shared_tensors(model: nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
 
 
-def overwrite(module: Module, values: Mapping[str, Tensor]) -> Module:
+def overwrite(module: Module, values: NamedTensors) -> Module:
     """Sets what ``values`` names among ``shared_tensors``, in place; the module ends in eval mode and asks for no gradients.
 
     Raises:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from defenses.base import Defense, DefenseError, Shape, SmashedDefense, Tensors
+from defenses.base import Defense, DefenseError, NamedTensors, Shape, SmashedDefense, Tensors
 from defenses.fitting import FitContext, FittedDefense, version_of
 from defenses.random_draws import Key, generator_for
 
@@ -184,7 +184,7 @@ class FeatureChain:
         learned = [(i, d.state()) for i, d in self._stages(FittedDefense)]
         return {f"{index}.{name}": tensor for index, tensors in learned for name, tensor in tensors.items()}
 
-    def with_state(self, state: Mapping[str, Tensor]) -> Self:
+    def with_state(self, state: NamedTensors) -> Self:
         """A copy of the chain with the tensors of ``state``; stages without any stay unchanged.
 
         Raises:

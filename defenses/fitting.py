@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, Shape, SmashedDefense, TensorMap, Tensors
+from defenses.base import DefenseError, NamedTensors, Shape, SmashedDefense, TensorMap, Tensors
 
 MOST_KEPT = 2**30
 """Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""
@@ -116,7 +116,7 @@ class FittedDefense(SmashedDefense):
         """Least number of images that ``fit`` needs; particular images may require more."""
         return 1
 
-    _learned: Mapping[str, Tensor] | None = None
+    _learned: NamedTensors | None = None
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Learn the tensors; weights, statistics and modes of the context's modules stay unchanged.
@@ -176,7 +176,7 @@ class FittedDefense(SmashedDefense):
         """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
         return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
 
-    def with_state(self, state: Mapping[str, Tensor]) -> Self:
+    def with_state(self, state: NamedTensors) -> Self:
         """A copy of the defence with the tensors of ``state``.
 
         Raises:
@@ -189,7 +189,7 @@ class FittedDefense(SmashedDefense):
         object.__setattr__(fitted, "_learned", learned)
         return fitted
 
-    def _check(self, learned: Mapping[str, Tensor]) -> None:
+    def _check(self, learned: NamedTensors) -> None:
         shape = learned.get(SHAPE)
         if shape is None or shape.shape != (3,) or shape.dtype != torch.int64 or bool((shape < 1).any()):
             raise DefenseError(
@@ -206,7 +206,7 @@ class FittedDefense(SmashedDefense):
                     f"{self}: tensor {name!r} holds numbers that are not finite; lower the learning rate"
                 )
 
-    def _kept(self) -> Mapping[str, Tensor]:
+    def _kept(self) -> NamedTensors:
         """The learned tensors."""
         if self._learned is None:
             raise DefenseError(f"{self} is not fitted: call Pipeline.fit(context, key), or with_state with its tensors")
@@ -259,7 +259,7 @@ def features_by_row(client: nn.Module, images: Tensor) -> TensorMap:
     return lambda rows: kept[rows].to(one.device)
 
 
-def version_of(tensors: Mapping[str, Tensor]) -> str:
+def version_of(tensors: NamedTensors) -> str:
     """16 hexadecimal digits of SHA-256 over names, shapes, types and values; the order of names decides nothing."""
     digest = hashlib.sha256()
     for name in sorted(tensors):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attacks.dp_audit.placed_canaries import TURNING
 from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
-from defenses.base import Shape, Tensors, Update
+from defenses.base import NamedTensors, Shape, Tensors, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.updates.client_dp import ClientDP
@@ -55,7 +55,7 @@ class PlacedClient:
         turns: The sign of its update changes in every second round.
     """
 
-    along: Mapping[str, Tensor]
+    along: NamedTensors
     turns: bool
 
     @classmethod
@@ -139,7 +139,7 @@ def client_parts(
     return parts_of(scores, coins, turns)
 
 
-def parts_of(scores: Mapping[str, Tensor], coins: Tensor, turns: Tensor) -> dict[str, CanaryPart]:
+def parts_of(scores: NamedTensors, coins: Tensor, turns: Tensor) -> dict[str, CanaryPart]:
     """Views of canary clients, from the scores (M,) of each tensor over all rounds, the coins (M,) and who turns (M,)."""
     total = torch.stack(list(scores.values())).sum(0)
     # Most faults are in all tensors: half of the error is for all of them together.

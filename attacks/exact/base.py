@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Numbers, Update
+from defenses.base import NamedTensors, Numbers, Update
 from defenses.module_calls import calls_of
 
 MOST_CLASSES = 1000
@@ -58,7 +57,7 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
     """
     if (labels < 0).any():
         return float("nan")
-    parameters: Mapping[str, Tensor] = {
+    parameters: NamedTensors = {
         name: value.detach().requires_grad_() for name, value in model.named_parameters() if name in observed
     }
     with torch.enable_grad():

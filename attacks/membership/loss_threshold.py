@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -15,7 +15,7 @@ from attacks.local_model import Module, local_model, overwrite, shared_tensors
 from attacks.membership.online_rules import OnlineTest
 from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch, Numbers, Tensors
+from defenses.base import Batch, NamedTensors, Numbers, Tensors
 from defenses.checks import MOST_SIDE
 
 SCORED_AT_ONCE = 256
@@ -168,7 +168,7 @@ class Membership:
         return tensors
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
+    def from_tensors(cls, tensors: NamedTensors, model: nn.Module) -> Self:
         """Inverse of ``to_tensors``, for a model of the same architecture, which is copied.
 
         Raises:
@@ -271,14 +271,14 @@ def membership_features(logits: Tensor, classes: Tensor) -> Tensor:
     return torch.cat([said, nn.functional.one_hot(classes, logits.shape[1])], 1).float()
 
 
-def _rebuild(module: Module, values: Mapping[str, Tensor]) -> Module:
+def _rebuild(module: Module, values: NamedTensors) -> Module:
     """``overwrite`` with values that must name everything."""
     if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)
 
 
-def _quantile(values: Mapping[str, Tensor]) -> QuantileRule | None:
+def _quantile(values: NamedTensors) -> QuantileRule | None:
     """The rule that the part "quantile" holds, or None without that part."""
     if not values:
         return None
@@ -291,7 +291,7 @@ def _quantile(values: Mapping[str, Tensor]) -> QuantileRule | None:
     return rule
 
 
-def _rebuild_all(model: Module, values: Mapping[str, Tensor]) -> tuple[Module, ...]:
+def _rebuild_all(model: Module, values: NamedTensors) -> tuple[Module, ...]:
     """Copies of ``model`` with values that hold one entry of each tensor per copy."""
     counts = {len(value) if value.ndim else 0 for value in values.values()}
     if not values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from attacks.networks.generator import random_shift
 from attacks.networks.standardise import Standardise
 from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
-from defenses.base import Batch, ImageShape, Tensors
+from defenses.base import Batch, ImageShape, NamedTensors, Tensors
 
 MIN_EXAMPLES = 16
 CHUNK = 512
@@ -90,7 +89,7 @@ class Oracle:
         return {name: tensor.detach().cpu() for name, tensor in self.network.state_dict().items()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], image_shape: ImageShape) -> Oracle:
+    def from_tensors(cls, tensors: NamedTensors, image_shape: ImageShape) -> Oracle:
         """The oracle that ``to_tensors`` described, without its accuracy."""
         last = max(int(name.partition(".")[0]) for name in tensors)
         network = _network(torch.zeros(2, *image_shape), len(tensors[f"{last}.bias"]), 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from defenses.base import Numbers
+from defenses.base import NamedTensors, Numbers
 
 PARALLEL = 0.999
 """|cosine| of two rows of a layer from which they count as multiples of one another."""
@@ -24,7 +24,7 @@ MOST_TURN = 0.5
 ROUNDING = 1e-4
 """Relative difference of two models that are the same, but for another processor's rounding."""
 
-Weights = Mapping[str, Tensor]
+Weights = NamedTensors
 """Name -> tensor: parameters and floating-point buffers, as clients and server exchange them."""
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import DefenseError, Shape, Tensors
+from defenses.base import DefenseError, NamedTensors, Shape, Tensors
 from defenses.checks import choice_field, examples_field, scale_field, steps_field, whole_field
 from defenses.fitting import (
     SHAPE,
@@ -178,13 +178,13 @@ class DeltaAutoencoder(FittedDefense):
         self._require(latent, latent=True)
         return self._decoded(latent, self._tensors(latent))
 
-    def _encoded(self, maps: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _encoded(self, maps: Tensor, tensors: NamedTensors) -> Tensor:
         for at in range(VARIANTS[self.variant]):
             weight, bias = tensors[f"encoder.{at}.weight"], tensors[f"encoder.{at}.bias"]
             maps = F.conv2d(maps, weight, bias, stride=self.stride, padding=1).relu()
         return maps
 
-    def _decoded(self, maps: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _decoded(self, maps: Tensor, tensors: NamedTensors) -> Tensor:
         height, width = (int(side) for side in tensors[SHAPE][1:])
         for at, sides in reversed(list(enumerate(self._sides(height, width)[:-1]))):
             weight, bias = tensors[f"decoder.{at}.weight"], tensors[f"decoder.{at}.bias"]

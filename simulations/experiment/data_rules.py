@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.spec import ATTACKS, stages_of
 from clients.data.datasets import is_multi_label, is_table
 from clients.task.auxiliary import OWN_AUXILIARY
@@ -22,7 +21,7 @@ ON_IMAGES = ("image_size", "crop_padding", "horizontal_flip")
 """Settings of images alone."""
 DEALS_BY_NO_CLASS = ("iid", "node")
 """Partitions that read no class."""
-Attacks = Mapping[Kind, Sequence[Attack[Any, Any]]]
+Attacks = Mapping[Kind, Sequence[AnyAttack]]
 """Kind of observation -> attacks on it."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.spec import ATTACKS
 from clients.data.card import DataCard
 from clients.data.datasets import is_table
@@ -130,11 +130,11 @@ class Experiment(CommonSettings):
         return found
 
     @cached_property
-    def attacks(self) -> dict[Kind, list[Attack[Any, Any]]]:
+    def attacks(self) -> dict[Kind, list[AnyAttack]]:
         """Kind of observation -> attacks of its setting; for attributes, "auto" means the default attacks of that kind."""
         return {kind: self._read_attacks(kind) for kind in self.kinds}
 
-    def _read_attacks(self, kind: Kind) -> list[Attack[Any, Any]]:
+    def _read_attacks(self, kind: Kind) -> list[AnyAttack]:
         text = str(getattr(self, kind.setting.replace("-", "_")))
         with naming(kind.setting):
             return kind.usual(self.dataset) if kind.of_attributes and text == AUTO else kind.parse(text, self.kinds)
@@ -144,7 +144,7 @@ class Experiment(CommonSettings):
         if why := next(filter(None, (pipeline.unfit(*shape) for pipeline in self.pipelines)), ""):
             raise ConfigError(f"defenses: {why}")
 
-    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[Attack[Any, Any]]:
+    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> list[AnyAttack]:
         """Attacks on one kind of observation of a pipeline, adaptive attacks last; [] if the scenario lacks the kind."""
         if kind not in self.kinds:
             return []

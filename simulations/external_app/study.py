@@ -15,7 +15,7 @@ from flwr.common import log
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
-from attacks.base import Attack
+from attacks.base import AnyAttack
 from attacks.metrics.training import EPSILON_SHOWN
 from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
@@ -116,7 +116,7 @@ class AppStudy:
     """
 
     plan: AppPlan
-    attacks: Mapping[Kind, Sequence[Attack[Any, Any]]]
+    attacks: Mapping[Kind, Sequence[AnyAttack]]
     settings: Mapping[str, Any]
     experiment: str = "audit"
     auxiliary_data: str = ""
@@ -154,7 +154,7 @@ class AppStudy:
         known = self.plan.defenses()
         return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
 
-    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[Attack[Any, Any]]:
+    def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:
         """Attacks of the audit."""
         del pipeline
         return self.attacks[kind]

@@ -19,7 +19,7 @@ from attacks.gradient.trial_gradients.matching import (
     unrolled_training,
 )
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
-from defenses.base import Update
+from defenses.base import NamedTensors, Update
 from defenses.module_calls import calls_of
 
 Statistics = dict[str, tuple[Tensor, Tensor]]
@@ -79,7 +79,7 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def call_with_statistics(
-    model: nn.Module, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor
+    model: nn.Module, parameters: NamedTensors, buffers: NamedTensors, images: Tensor
 ) -> tuple[Tensor, Statistics]:
     """Logits (B, K) of normalised images (B, C, H, W), and the batch statistics of every BatchNorm layer.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from attacks.observations import ClientUpdate
-from defenses.base import Tensors, Update
+from defenses.base import NamedTensors, Tensors, Update
 
 Call = Callable[[Update, Tensor], tuple[Tensor, Any]]
 """(weights, normalised images (b, C, H, W)) -> logits (b, K), and any dictionary or tuple of tensors beside them."""
@@ -57,7 +57,7 @@ class LocalSGD:
         return weight - self.learning_rate * direction, velocity
 
 
-def logits_of(model: nn.Module, buffers: Mapping[str, Tensor]) -> Call:
+def logits_of(model: nn.Module, buffers: NamedTensors) -> Call:
     """The network of a model from ``attackable`` with these buffers, which returns nothing beside the logits."""
 
     def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
@@ -68,7 +68,7 @@ def logits_of(model: nn.Module, buffers: Mapping[str, Tensor]) -> Call:
 
 def simulated_training(
     call: Call,
-    parameters: Mapping[str, Tensor],
+    parameters: NamedTensors,
     images: Tensor,
     soft_labels: Tensor,
     order: Sequence[Sequence[int]],

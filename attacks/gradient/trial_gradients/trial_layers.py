@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attacks.observations import AttackError
-from defenses.base import Shape, Update
+from defenses.base import NamedTensors, Shape, Update
 
 FEW_COLUMNS = 2**14
 """Up to so many values a convolution is faster as a product of matrices: its kernels cost more to call than to run."""
@@ -62,7 +62,7 @@ class TrialNetwork:
             if isinstance(layer, _TrialBatchNorm2d):
                 layer.known = known.get(name)
 
-    def __call__(self, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    def __call__(self, weights: NamedTensors, images: Tensor) -> Tensor:
         """Logits (T * b, K)."""
         for name, layer in self._layers.items():
             layer.weight, layer.bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from attacks.local_model import overwrite, shared_tensors
 from attacks.membership.loss_threshold import Membership, loss_of, predict
 from attacks.observations import AttackError
-from defenses.base import Tensors
+from defenses.base import NamedTensors, Tensors
 
 LOSSES = ("loss", "drop")
 """Signals from the losses of a record."""
@@ -114,7 +114,7 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
     like = next(iter(parameters.values()))
     at_once = max(1, MOST_VALUES // sum(value.numel() for value in parameters.values()))
 
-    def confidence(values: Mapping[str, Tensor], image: Tensor, own: Tensor) -> Tensor:
+    def confidence(values: NamedTensors, image: Tensor, own: Tensor) -> Tensor:
         logits = functional_call(model, dict(values), (image[None],))[0]
         found: Tensor = (logits * own).sum() - logits.masked_fill(own, -torch.inf).logsumexp(0)
         return found
@@ -199,7 +199,7 @@ class RoundsTest(Membership):
         return tensors
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], model: nn.Module) -> Self:
+    def from_tensors(cls, tensors: NamedTensors, model: nn.Module) -> Self:
         """Inverse of ``to_tensors``, for a model of the same architecture, which is copied.
 
         Raises:
@@ -249,7 +249,7 @@ def typical(others: Tensor) -> Tensor:
     return below | ~below.any(0) if len(others) >= FEWEST_WITH_OUTLIERS else torch.ones_like(below)
 
 
-def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
+def _settings(tensors: NamedTensors) -> tuple[str, bool]:
     values = tensors.get(f"{PART}/settings")
     if values is None or tuple(values.shape) != (2,) or values.is_floating_point():
         raise AttackError(f"{PART}/settings is missing or is not two whole numbers")
@@ -260,7 +260,7 @@ def _settings(tensors: Mapping[str, Tensor]) -> tuple[str, bool]:
     return SIGNALS[at], bool(compared)
 
 
-def _round(tensors: Mapping[str, Tensor], prefix: str, held: nn.Module) -> ObservedRound:
+def _round(tensors: NamedTensors, prefix: str, held: nn.Module) -> ObservedRound:
     parts: dict[str, Tensors] = {"weights": {}, "updates": {}}
     for key, value in tensors.items():
         if key.startswith(prefix):

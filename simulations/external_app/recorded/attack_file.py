@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks import Attack, ClientUpdate, Knowledge, Labels, Reconstruction
+from attacks import ClientUpdate, Knowledge, Labels, Reconstruction
+from attacks.base import AnyAttack
 from attacks.scoring.metrics import blurred, null_baselines, score
+from defenses.base import NamedTensors, Tensors
 from simulations.console.results import finite
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.guesses import (
@@ -44,7 +46,7 @@ from simulations.settings.errors import naming
 from strategies.federated.observations import UPDATE
 
 
-def scores_of(guess: Reconstruction | Labels, truth: Mapping[str, Tensor]) -> dict[str, Any]:
+def scores_of(guess: Reconstruction | Labels, truth: NamedTensors) -> dict[str, Any]:
     """Scores of a finished guess; a failed reconstruction is scored as the grey image that it is."""
     scores: dict[str, Any] = {}
     if isinstance(guess, Reconstruction) and "images" in truth:
@@ -54,7 +56,7 @@ def scores_of(guess: Reconstruction | Labels, truth: Mapping[str, Tensor]) -> di
     return scores
 
 
-def compared(truth: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+def compared(truth: NamedTensors) -> dict[str, dict[str, Any]]:
     """Scores to read others by: "null" of the grey image, which needs no attack, and "scale" of a blurred copy of the truth."""
     if "images" not in truth:
         return {"null": {}, "scale": {}}
@@ -74,7 +76,7 @@ def write_pictures(images: Tensor, name: str, out: Path) -> list[str]:
     return written
 
 
-def write_results(out: Path, result: Mapping[str, Any], guesses: Mapping[str, Tensor]) -> None:
+def write_results(out: Path, result: Mapping[str, Any], guesses: NamedTensors) -> None:
     """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
     save_file(dict(guesses), out / "guesses.safetensors")
     (out / "result.json").write_text(
@@ -96,8 +98,8 @@ class PreparedRequest:
 
     request: Request
     observation: ClientUpdate
-    attacks: Sequence[Attack[Any, Any]]
-    truth: dict[str, Tensor]
+    attacks: Sequence[AnyAttack]
+    truth: Tensors
     notices: Sequence[str]
 
 
@@ -174,7 +176,7 @@ def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = s
         One entry per attack, as in ``result.json``. An attack that crashes has an entry whose "failure" says so.
     """
     entries: list[dict[str, Any]] = []
-    guesses: dict[str, Tensor] = {}
+    guesses: Tensors = {}
     attack = prepared.attacks[0]
     try:
         for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
@@ -189,9 +191,7 @@ def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = s
     return entries
 
 
-def _attacked(
-    prepared: PreparedRequest, attack: Attack[Any, Any], name: str, out: Path
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _attacked(prepared: PreparedRequest, attack: AnyAttack, name: str, out: Path) -> tuple[dict[str, Any], Tensors]:
     """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
     start = time.perf_counter()
     guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
@@ -210,7 +210,7 @@ def _write(
     prepared: PreparedRequest,
     out: Path,
     entries: Sequence[Mapping[str, Any]],
-    guesses: Mapping[str, Tensor],
+    guesses: NamedTensors,
     **more: str,
 ) -> None:
     settings = {"update": str(prepared.request.update), **prepared.request.settings.to_mapping()}

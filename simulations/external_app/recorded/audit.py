@@ -18,7 +18,8 @@ from flwr.app import Message
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attacks import Attack, ClientUpdate, Labels, Reconstruction
+from attacks import ClientUpdate, Labels, Reconstruction
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.names import scores_to_texts
@@ -29,6 +30,7 @@ from clients.scoring.audit import ALONE
 from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
+from defenses.base import Tensors
 from simulations.external_app.recorded.arguments.originals_files import steps_to_scores
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
@@ -69,7 +71,7 @@ class PreparedRecording:
 
     request: Request
     replayed: Replay
-    attacks: Sequence[Attack[Any, Any]]
+    attacks: Sequence[AnyAttack]
     truth: Mapping[tuple[int, int], Truth]
     auxiliary: str
 
@@ -136,7 +138,7 @@ class RecordedAuditor(Auditor):
         self.names = dict(zip(map(repr, prepared.attacks), file_names(prepared.attacks), strict=True))
         self.replies: Mapping[int, Attackable] = {}
         self.observed: Mapping[int, ClientUpdate] = {}
-        self._guesses: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        self._guesses: dict[int, Tensors] = defaultdict(dict)
 
     def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
         """Take up a round: its truths, its observations and its updates."""

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from attacks import Attack, AttackError, ClientUpdate, Labels, Reconstruction
+from attacks import AttackError, ClientUpdate, Labels, Reconstruction
+from attacks.base import AnyAttack
 from attacks.spec import stages_of
 from clients.training.evaluation import place
+from defenses.base import Tensors
 from defenses.random_draws import generator_for
 
 
-def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
+def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
     """Refuse an attack that needs more than one update and the available auxiliary data.
 
     Raises:
@@ -27,20 +28,18 @@ def require_usable(attack: Attack[Any, Any], *, has_auxiliary: bool) -> None:
         raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")
 
 
-def guess_type(attack: Attack[Any, Any]) -> Any:
+def guess_type(attack: AnyAttack) -> Any:
     """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
     bases = getattr(type(attack), "__orig_bases__", ())
     return next(types[1] for base in bases if len(types := typing.get_args(base)) == 2)
 
 
-def guess_of(attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int) -> Any:
+def guess_of(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Any:
     """The guess of an attack; ``which`` distinguishes observations of one seed."""
     return place().attack_many(attack, [observation], [generator_for("attack", seed, repr(attack), *which)])[0]
 
 
-def guess_safely(
-    attack: Attack[Any, Any], observation: ClientUpdate, seed: int, *which: int
-) -> Reconstruction | Labels:
+def guess_safely(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Reconstruction | Labels:
     """The guess; of an attack that raises, classes -1, and grey images unless it guesses labels alone."""
     try:
         guess: Reconstruction | Labels = guess_of(attack, observation, seed, *which)
@@ -54,7 +53,7 @@ def guess_safely(
     return Reconstruction(torch.full((count, *observation.input_shape), 0.5), unknown[:count], failure=why)
 
 
-def file_names(attacks: Sequence[Attack[Any, Any]]) -> list[str]:
+def file_names(attacks: Sequence[AnyAttack]) -> list[str]:
     """A file name per attack: its class, or those of its chain; repeats are numbered."""
     names: list[str] = []
     seen: dict[str, int] = {}
@@ -65,7 +64,7 @@ def file_names(attacks: Sequence[Attack[Any, Any]]) -> list[str]:
     return names
 
 
-def guess_tensors(guess: Reconstruction | Labels) -> dict[str, Tensor]:
+def guess_tensors(guess: Reconstruction | Labels) -> Tensors:
     """The guessed "labels", and of a reconstruction the "images", on the CPU."""
     if isinstance(guess, Labels):
         return {"labels": guess.classes.detach().cpu().contiguous()}

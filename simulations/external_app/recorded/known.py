@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import Attack, AttackError, ClientUpdate, Knowledge, Membership
+from attacks import AttackError, ClientUpdate, Knowledge, Membership
+from attacks.base import AnyAttack
 from attacks.gradient.labels import exact_learning_rate
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
@@ -56,7 +56,7 @@ class Parsed:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     labels: Tensor | None
-    attacks: Sequence[Attack[Any, Any]]
+    attacks: Sequence[AnyAttack]
     pipeline: Pipeline
 
 
@@ -80,7 +80,7 @@ def parse_request(settings: AttackSettings) -> Parsed:
     return Parsed(shape, mean, std, labels, attacks, pipeline)
 
 
-def _attacks(settings: AttackSettings) -> list[Attack[Any, Any]]:
+def _attacks(settings: AttackSettings) -> list[AnyAttack]:
     with naming("update-attacks"):
         attacks = UPDATE.parse(settings.update_attacks)
         for attack in attacks:
@@ -150,7 +150,7 @@ def with_inferred_rate(observation: ClientUpdate) -> ClientUpdate:
         return observation
 
 
-def without_rate(attacks: Sequence[Attack[Any, Any]]) -> tuple[list[Attack[Any, Any]], list[str]]:
+def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[str]]:
     """The attacks that need no learning rate, and a sentence that names the others.
 
     Raises:
@@ -229,6 +229,6 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
     return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
 
 
-def fit(attack: Attack[Any, Any], seed: int, knowledge: Knowledge) -> Attack[Any, Any]:
+def fit(attack: AnyAttack, seed: int, knowledge: Knowledge) -> AnyAttack:
     """The attack once it has learned from the server's knowledge."""
     return place().fit(attack, knowledge, generator_for("attack", seed, repr(attack), "fit"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from clients.scoring.audit import UNIFORM
 from clients.scoring.image_scores import image_scores, uniform_label_accuracy
 from clients.scoring.null_baselines import BLURRED, null_psnr
 from clients.scoring.retrieval import CANDIDATES, KnownImages, retrieval
-from defenses.base import Batch
+from defenses.base import Batch, NamedTensors
 from simulations.external_app.recorded.arguments.originals_files import originals_file
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
@@ -90,7 +90,7 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
     Raises:
         ConfigError: When a file is missing or does not fit its reply.
     """
-    found: dict[tuple[int, int], Mapping[str, Tensor]] = {}
+    found: dict[tuple[int, int], NamedTensors] = {}
     for one in replies:
         path = originals_file(folder, one.reply)
         if path is None:

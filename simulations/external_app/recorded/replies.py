@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
 from attacks.observations import trained_parameters
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
+from defenses.base import Tensors
 from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
@@ -149,7 +150,7 @@ def replay(request: Request) -> Replay:
     return Replay(found, unusable, nodes, assumed, _claims(request.update, replies), hidden_rates(request, found))
 
 
-def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[str, Tensor]:
+def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
     """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
 
     Raises:
@@ -163,7 +164,7 @@ def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> dict[
     return model_tensors(where, app.whole(named), model)
 
 
-def _tensors(arrays: dict[str, np.ndarray]) -> dict[str, Tensor]:
+def _tensors(arrays: dict[str, np.ndarray]) -> Tensors:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 

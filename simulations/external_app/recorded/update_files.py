@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from defenses.base import Update
+from defenses.base import NamedTensors, Tensors, Update
 from simulations.settings.errors import ConfigError
 
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -69,7 +69,7 @@ def resembles_differences(came: Update, sent: Update) -> bool:
     return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
 
 
-def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int) -> dict[str, Tensor]:
+def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int) -> Tensors:
     """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
 
     Raises:
@@ -108,7 +108,7 @@ def _checked_labels(labels: Tensor, num_examples: int, num_classes: int) -> Tens
     return labels.long()
 
 
-def _read(key: str, path: Path) -> dict[str, Tensor]:
+def _read(key: str, path: Path) -> Tensors:
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file {path}")
     try:
@@ -117,7 +117,7 @@ def _read(key: str, path: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{key}: {path} cannot be read as safetensors: {error}") from error
 
 
-def model_tensors(where: str, found: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
     """Tensors as float32: every parameter of the model, and any of its floating-point buffers.
 
     Raises:
