@@ -59,7 +59,6 @@ from attacks.queries.inverse_network import InverseNetwork as InverseNetwork
 from attacks.queries.query_inversion import QueryInversion as QueryInversion
 from attacks.refinement.base import Refinement as Refinement
 from attacks.refinement.denoising import LearnedDenoiser as LearnedDenoiser
-from attacks.refinement.encodings import EncodingInversion as EncodingInversion
 from attacks.refinement.policy_inversion import PolicyInversion as PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer as LearnedRestorer
 from attacks.refinement.shredder import Jigsaw as Jigsaw

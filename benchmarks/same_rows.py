@@ -159,7 +159,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "defenses": "VisualMixer(window_lower=4, window_upper=16) | STAdam(); InstaHide(num_mixed=2); "
         "ATS(policies='3-1-7+43-18-18')",
         "upload-attacks": "AsUploaded(); " + chains(
-            "AsUploaded()", "WindowMean", "Shredder", "Jigsaw", "LearnedRestorer", "PolicyInversion", "EncodingInversion"
+            "AsUploaded()", "WindowMean", "Shredder", "Jigsaw", "LearnedRestorer", "PolicyInversion"
         ),
         "collection-attacks": quick("PassAveraging", "JointEncodingInversion"), "model-attacks": quick("LossThreshold", "ClassGAN"),
     },

@@ -78,7 +78,7 @@ class InstaHide(InputDefense):
     always_shown = ("num_mixed",)
     source = "Huang et al., InstaHide, ICML 2020, arXiv 2010.02772, Alg. 1 and 2"
     mixes_examples = True
-    adaptive_attacks = ("EncodingInversion", "LearnedRestorer", "JointEncodingInversion")
+    adaptive_attacks = ("LearnedRestorer", "JointEncodingInversion")
     caveat = (
         "known to be broken by who joins many encodings (Carlini et al., IEEE S&P 2021): JointEncodingInversion does where clients "
         "upload several encodings of an image (upload-passes); scores of other attacks are of one encoding at a time"

@@ -1,4 +1,4 @@
-"""Defences of images undone: transformations of ATS, and single encodings of InstaHide."""
+"""ATS's transformations of images, undone."""
 
 import math
 
@@ -10,8 +10,6 @@ from scipy.stats import multivariate_normal
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
-from attacks.observations import AttackError
-from attacks.refinement.encodings import EncodingInversion
 from attacks.refinement.policy_inversion import (
     PolicyInversion,
     changes_nothing,
@@ -20,7 +18,7 @@ from attacks.refinement.policy_inversion import (
     possible_draws,
 )
 from clients.data.datasets import load_dataset, to_float
-from defenses import ATS, InstaHide
+from defenses import ATS
 from defenses.base import Batch
 from defenses.images.ats import parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform
@@ -117,50 +115,3 @@ def test_every_inverse_helps_or_leaves_alone() -> None:
             if name in ("invert", "color", "brightness"):
                 assert error < 1e-8, (name, sign)
             assert not changes_nothing(index, 3) or before == 0
-
-
-# ---- encodings of InstaHide, by regression on those of auxiliary images
-
-
-def fitted_encodings(*defenses, count=600, **fields):
-    auxiliary, labels, _ = digits()
-    batch = Batch(auxiliary[:count], F.one_hot(labels[:count], 10).float())
-    known = Knowledge(batch, Pipeline(defenses), (0.1,), (0.3,), lambda *_: None)
-    return EncodingInversion(**fields).fit(known, generator_for(2))
-
-
-def encoded(images, num_mixed):
-    batch = Batch(images, torch.ones(len(images), 1))
-    return InstaHide(num_mixed=num_mixed).protect_batch(batch, generator_for(1)).images
-
-
-@pytest.mark.numeric
-def test_beats_the_encoding_and_the_mean_image_and_noise_gives_no_more() -> None:
-    auxiliary, _, truth = digits()
-    mean_image = psnr(auxiliary.mean(0).expand_as(truth), truth).mean()
-    # With four images, one encoding tells linear regression little more than the mean image does.
-    for num_mixed, gain in ((2, 0.6), (4, 0.1)):
-        attack, seen = fitted_encodings(InstaHide(num_mixed=num_mixed)), encoded(truth, num_mixed)
-        guess = refined(attack, seen)
-        found = psnr(guess.images, truth).mean()
-        assert found > psnr(seen, truth).mean() + 5, num_mixed
-        assert found > mean_image + gain, num_mixed
-        assert guess.diagnostics == {"cost": 1.0, "instahide": 1.0}
-        # It is this image, not an average one: the guess of another image's encoding is worse.
-        assert found > psnr(guess.images.roll(1, 0), truth).mean() + gain, num_mixed
-    noise = refined(attack, torch.rand(truth.shape, generator=generator_for(4)))
-    assert psnr(noise.images, truth).mean() < mean_image + 0.5
-
-
-def test_signs_do_not_matter_and_without_instahide_nothing_changes() -> None:
-    truth = digits()[2]
-    attack, seen = fitted_encodings(InstaHide(), components=16, repeats=1), encoded(truth[:4], 4)
-    assert torch.allclose(refined(attack, seen).images, refined(attack, 1 - seen).images, atol=1e-5)
-    plain = refined(fitted_encodings(), truth)
-    assert torch.equal(plain.images, truth)
-    assert plain.diagnostics["instahide"] == 0
-    with pytest.raises(AttackError, match="auxiliary"):
-        fitted_encodings(InstaHide(), count=1)
-    refused = refined(fitted_encodings(InstaHide(), count=64, components=4, repeats=1), torch.rand(1, 1, 5, 5))
-    assert refused.images.eq(0.5).all()
-    assert "shape" in refused.failure
