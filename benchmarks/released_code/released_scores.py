@@ -22,10 +22,8 @@ from defenses.images.ats import Policy
 from simulations.search.scorer import positions, semi_train
 from simulations.search.scores import (
     ExampleGradients,
-    Similarities,
     accuracy_score,
-    paper_score,
-    released_score,
+    privacy_score,
     similarity_curves,
 )
 from simulations.search.settings import Search
@@ -88,9 +86,9 @@ def _images(policy: Policy, signs: Tensor, card: Any, at: int, count: int) -> Te
 
 
 def privacy(modules: Importer) -> Iterator[Row]:
-    """S_pri by the released function, ours of the same name, and the paper's."""
+    """S_pri by the released function, and ours."""
     released = ReleasedScores(modules)
-    ours, theirs, paper, whole = list[Tensor](), list[float](), list[Tensor](), list[float]()
+    ours, theirs = list[Tensor](), list[float]()
     chosen = [((), torch.zeros(0)), *random_policies(POLICIES - 1)]
     for name in WIDTHS:
         model = model_of(name, 0)
@@ -101,39 +99,12 @@ def privacy(modules: Importer) -> Iterator[Row]:
                 score, noise = released.privacy(model, image, at, seed=number * IMAGES + at)
                 curves = _curves(gradients, image, noise, at)
                 theirs.append(score)
-                ours.append(released_score(curves)[0])
-                paper.append(paper_score(curves)[0])
-                if at == 0:
-                    whole.append(abs(_by_equations(model, image, noise, at) - float(paper[-1])))
+                ours.append(privacy_score(curves)[0])
     inputs = f"{', '.join(WIDTHS)}; {len(chosen)} policies, {IMAGES} images each"
     yield close("S_pri, released", inputs, torch.stack(ours), torch.tensor(theirs, dtype=torch.float64), 1e-8)
-    # The reason is checked: our score with the released measure and the end of the path is the released one (the row above), and
-    # the paper's is a mean of cosines of whole gradients, computed here from the gradients themselves.
-    apart = torch.stack(paper) - torch.tensor(theirs, dtype=torch.float64)
-    yield Row(
-        "S_pri, the paper's (Eqs. 5 and 7)", inputs,
-        f"{float(apart.min()):+.3f} to {float(apart.max()):+.3f}, mean {float(apart.mean()):+.3f}",
-        float(apart.abs().max()) < 1e-8,
-        "The paper takes the cosine of whole gradients and leaves out the end of the path; the released code differs in both. "
-        "The search shows both scores.", explained=max(whole) < 1e-8,
-    )  # fmt: skip
 
 
-def _by_equations(model: nn.Module, image: Tensor, noise: Tensor, label: int) -> float:
-    """The paper's S_pri, Eqs. 5 to 7 word for word: the mean cosine of whole gradients at points 0 to K - 1 of the path."""
-
-    def gradient(at: Tensor) -> Tensor:
-        loss = F.cross_entropy(model(at), torch.tensor([label]))
-        return torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(model.parameters()))])
-
-    end = gradient(image[None])
-    points = (noise + (image - noise) * (step / STEPS) for step in range(STEPS))
-    return sum(float(F.cosine_similarity(gradient(point), end, dim=0)) for point in points) / STEPS
-
-
-def _curves(
-    gradients: ExampleGradients, image: Tensor, noise: Tensor, label: int, classes: int = CLASSES
-) -> Similarities:
+def _curves(gradients: ExampleGradients, image: Tensor, noise: Tensor, label: int, classes: int = CLASSES) -> Tensor:
     target = F.one_hot(torch.tensor([label]), classes).double()
     return similarity_curves(gradients, image[None], noise, target, STEPS)
 
@@ -154,7 +125,7 @@ def privacy_of_policies(modules: Importer) -> Iterator[Row]:
             ours = apply_policy(to_images(levels[None]).double(), policy, signs)
             score, noise = released.privacy(model, normalise(theirs, released.card)[0], label, seed=at)
             curves = _curves(gradients, normalise(ours, released.card)[0], noise, label, data.num_classes)
-            pairs.append((float(released_score(curves)[0]), score))
+            pairs.append((float(privacy_score(curves)[0]), score))
         found.append(np.mean(pairs, axis=0))
     mine, their = torch.tensor(np.array(found)).T
     spread = float(their.std())

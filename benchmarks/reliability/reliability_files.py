@@ -33,7 +33,7 @@ RUN: dict[str, Any] = COMMON | LENET | {
     "update_attacks": "ClassGAN(iterations=2, images_per_class=1); LossThreshold()",
 }  # fmt: skip
 SEARCH = (
-    "dataset=mnist-5k", "semi-share=0.003", "model=cnn", "images=2", "path-steps=2", "semi-epochs=1", "candidates=3",
+    "dataset=mnist-5k", "semi-share=0.003", "model=cnn", "images=2", "semi-epochs=1", "candidates=3",
     "workers=1",
 )  # fmt: skip
 OTHERS = (

@@ -6,7 +6,6 @@ search.json         settings, versions, a digest of the pictures
 model.safetensors   the semi-trained model, once it is trained
 scores.jsonl        one scored policy a line, written as soon as it is known; the first is the empty one, without a transform
 policies.json       the result, which ``ATS(policies="...json")`` reads
-search.html         the page
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from simulations.search.space import disjoint, random_hybrid, sample, text_of
 from simulations.settings.errors import ConfigError, undamaged
 from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
+HYBRID = 2
+"""Policies to choose, n; they share no transform."""
 MOST_ROUNDS = 3
 """As long as too few policies pass, ``candidates`` more are sampled; the paper goes on for ever."""
 ACCURACY_FACTOR = 2.0
@@ -120,8 +121,8 @@ class PolicySearch:
         for _ in range(MOST_ROUNDS):
             candidates = list(itertools.islice(sampled, self.search.candidates))
             self._score(candidates, self.least, "policies")
-            chosen = disjoint(self.passed(), self.search.policies, self.channels)
-            if len(chosen) == self.search.policies or not candidates:
+            chosen = disjoint(self.passed(), HYBRID, self.channels)
+            if len(chosen) == HYBRID or not candidates:
                 break
         result = self._result(chosen)
         write_atomically(self.result_path, json.dumps(result, indent=1))
@@ -192,13 +193,12 @@ class PolicySearch:
         random = [random_hybrid(stream, self.channels, lengths) for stream in streams]
         return {
             "policies": text_of(chosen),
-            "wanted": self.search.policies,
+            "wanted": HYBRID,
             "channels": self.channels,
             "dataset": self.search.dataset,
             "model": self.search.model,
             "seed": self.search.seed,
             "accuracy_threshold": self.least,
-            "privacy_score": self.search.privacy_score,
             "identity": self.scored[()]._asdict(),
             "scores": [{"policy": text_of([policy]), **self.scored[policy]._asdict()} for policy in chosen],
             "scored": len(self.scored) - 1,

@@ -31,14 +31,14 @@ def search(
 ) -> None:
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
 
-    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads, and a page with the best policies. It prints the
-    `fedveil run` that attacks the result. `fedveil list search` lists the settings.
+    Writes policies.json, which `ATS(policies="DIR/policies.json")` reads. It prints the `fedveil run` that attacks the result.
+    `fedveil list search` lists the settings.
 
     Exit codes: 0 when all went well, 2 for settings that cannot be run, 3 when fewer policies passed than were wanted, 130 when the
     search was stopped.
 
-    --json prints "directory", "page", "file" (policies.json), "policies", "wanted", how many candidates were "scored" and "passed",
-    "privacy_score", "accuracy_threshold" and "scores" of each chosen policy.
+    --json prints "directory", "file" (policies.json), "policies", "wanted", how many candidates were "scored" and "passed",
+    "accuracy_threshold" and "scores" of each chosen policy.
     """
     from simulations.search.working import work
 

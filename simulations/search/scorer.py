@@ -16,24 +16,24 @@ from clients.data.images import ImageDataset, MissingDataError, to_float
 from clients.models.classifiers import build_model
 from clients.task.task import load_weights
 from clients.training.evaluation import device
-from defenses.base import Batch
+from defenses.base import Batch, Tensors
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.search.scores import (
     ExampleGradients,
-    Similarities,
     accuracy_score,
-    paper_score,
-    released_score,
+    privacy_score,
     similarity_curves,
 )
-from simulations.search.settings import RELEASED, Search
+from simulations.search.settings import Search
 from simulations.settings.errors import ConfigError
 from strategies.training.central_training import DivergedError, train_alone
 
 ACCURACY_BATCHES, ACCURACY_IMAGES = 10, 128
 """Batches of S_acc, each with an initialisation of its own, and images of each at most, all of different classes."""
+PATH_STEPS = 20
+"""Points of each image's path, K."""
 MOST_KEPT = 1 << 29
 """Bytes of the gradients at the noise, which no policy changes; a larger model's are made again for each policy."""
 HIGHEST_IDENTITY = 0.99
@@ -53,19 +53,17 @@ class Scores(NamedTuple):
 
     Attributes:
         accuracy: S_acc, the mean over batches and initialisations.
-        privacy: S_pri by which policies are chosen (``Search.privacy_score``), the mean over images; None below the threshold.
-        other_privacy: The other of the two privacy scores; None where ``privacy`` is None.
+        privacy: S_pri, the mean over images; None below the threshold.
     """
 
     accuracy: float
     privacy: float | None = None
-    other_privacy: float | None = None
 
 
 class Scorer:
     """Score policies by the weights of a semi-trained model; a policy has the same score in every process and order."""
 
-    def __init__(self, search: Search, weights: dict[str, Tensor]) -> None:
+    def __init__(self, search: Search, weights: Tensors) -> None:
         self.search, self.plan = search, search.plan()
         data = self.plan.load_data()
         self.card, images = DataCard.of(data), data.train.images
@@ -90,17 +88,15 @@ class Scorer:
         if least is not None and accuracy < least:
             return Scores(accuracy)
         curves = self.curves(policy)
-        found = [(released_score(curves), curves.per_tensor), (paper_score(curves), curves.whole)]
-        (privacy, curve), (other, _) = found if self.search.privacy_score == RELEASED else reversed(found)
-        numbers, similarity = (accuracy, float(privacy.mean()), float(other.mean())), float(curve.mean())
-        if not all(map(math.isfinite, numbers)):
+        privacy, similarity = float(privacy_score(curves).mean()), float(curves.mean())
+        if not (math.isfinite(accuracy) and math.isfinite(privacy)):
             raise _degenerate(self.search, "its gradients are not finite")
         if not policy and (similarity == 0 or similarity > HIGHEST_IDENTITY):
             what = "vanish" if similarity == 0 else "are all alike"
             raise _degenerate(
                 self.search, f"its gradients {what} (GradSim of untransformed images is {similarity:.4f} on average)"
             )
-        return Scores(*numbers)
+        return Scores(accuracy, privacy)
 
     def accuracy(self, policy: Policy) -> float:
         """S_acc: the mean over batches of different classes, each with an initialisation of its own."""
@@ -114,11 +110,10 @@ class Scorer:
             found.append(accuracy_score(model.to(device()), normalise(images.to(device()), self.card)))
         return sum(found) / len(found)
 
-    def curves(self, policy: Policy) -> Similarities:
-        """(images, path-steps) of each measure: GradSim on each image's path."""
-        protected, steps = self.protected(policy), self.search.path_steps
-        found = similarity_curves(self.gradients, protected, self.noise, self.targets, steps, self._starts)
-        return Similarities(*(measure.cpu() for measure in found))
+    def curves(self, policy: Policy) -> Tensor:
+        """(images, ``PATH_STEPS``): GradSim on each image's path."""
+        protected = self.protected(policy)
+        return similarity_curves(self.gradients, protected, self.noise, self.targets, PATH_STEPS, self._starts).cpu()
 
     def protected(self, policy: Policy) -> Tensor:
         """T(x) of the images of S_pri, normalised."""
@@ -161,7 +156,7 @@ def accuracy_batches(search: Search, data: ImageDataset) -> list[tuple[Tensor, i
     return found
 
 
-def semi_train(search: Search) -> dict[str, Tensor]:
+def semi_train(search: Search) -> Tensors:
     """Train M^s on a share of the training images, without a policy; returns its weights.
 
     Raises:

@@ -1,11 +1,9 @@
 """The two scores of a policy: how little its gradients reveal (S_pri), and how well a model distinguishes its images (S_acc).
 
-Two scores go under the name S_pri, and they rank policies differently. The paper defines one; the code that its authors released
-computes another, by which they chose their policies:
-
-- ``paper_score``: Eq. 5, the cosine of the whole gradients; Eq. 7, the sum at K points without the end of the path;
-- ``released_score``: the unweighted mean over parameter tensors of their own cosines, so that the bias of a norm counts as much as
-  the largest weight; the trapezoid rule, which counts the end.
+S_pri is that of the code which the authors released, by which they chose their policies; it ranks policies differently from the
+paper's. GradSim of two gradients is the unweighted mean over parameter tensors of their own cosines, so that the bias of a norm
+counts as much as the largest weight (Eq. 5: the cosine of the whole gradients). The mean over the path is by the trapezoid rule,
+which counts the end (Eq. 7: the sum at K points without the end).
 
 Source: Gao et al., Privacy-preserving Collaborative Learning with Automatic Transformation Search, CVPR 2021, Eqs. 5 to 10, and
 github.com/gaow0007/ATSPrivacy, benchmark/search_transform_attack.py and searchalg/search_best.py.
@@ -16,13 +14,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from defenses.base import Tensors
 from simulations.settings.errors import ConfigError
 
 EPSILON = 1e-5
@@ -31,18 +29,6 @@ MOST_BYTES = 1 << 27
 """Of the gradients of one pass."""
 MOST_EXAMPLES = 32
 """Of one pass: more are no faster."""
-
-
-class Similarities(NamedTuple):
-    """Similarity of gradients by the two measures named GradSim, in [-1, 1].
-
-    Attributes:
-        whole: The cosine of the whole gradients, all parameters as one vector (Eq. 5).
-        per_tensor: The unweighted mean over parameter tensors of their own cosines (released code).
-    """
-
-    whole: Tensor
-    per_tensor: Tensor
 
 
 class ExampleGradients:
@@ -62,7 +48,7 @@ class ExampleGradients:
         self._at_once = min(MOST_EXAMPLES, max(1, MOST_BYTES // size))
         self._reached: tuple[str, ...] = ()
 
-    def _loss(self, weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, weights: Tensors, image: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(self.model, weights, (image[None],)), target[None])
 
     def verify(self, shape: Sequence[int], classes: int) -> None:
@@ -90,8 +76,8 @@ class ExampleGradients:
         found = torch.autograd.grad(self._loss(weights, image, target), list(weights.values()), allow_unused=True)
         return tuple(name for name, gradient in zip(weights, found, strict=True) if gradient is not None)
 
-    def along(self, path: Tensor, target: Tensor, start: Sequence[Tensor] = ()) -> Similarities:
-        """Similarity of the gradients at the points of an image's path to that at its last point.
+    def along(self, path: Tensor, target: Tensor, start: Sequence[Tensor] = ()) -> Tensor:
+        """GradSim of the gradients at the points of an image's path with that at its last point.
 
         Args:
             path: (J, C, H, W), normalised. Points are taken from the end, so that one pass holds few gradients.
@@ -99,7 +85,7 @@ class ExampleGradients:
             start: What ``of`` returned for one more point, which is compared, too, as the first.
 
         Returns:
-            (J - 1,), or (J,) with ``start``, of each; a cosine is 0 where a gradient vanishes.
+            (J - 1,), or (J,) with ``start``, in [-1, 1]; a cosine is 0 where a gradient vanishes.
         """
         products, squares, last = list[Tensor](), list[Tensor](), list[Tensor]()
         passes = (self.of(some, target.expand(len(some), -1)) for some in torch.split(path.flip(0), self._at_once))
@@ -108,9 +94,7 @@ class ExampleGradients:
             products.append(torch.stack([one @ end for one, end in zip(rows, last, strict=True)], 1).double())
             squares.append(torch.stack([torch.linalg.vector_norm(one, dim=1).square() for one in rows], 1).double())
         dots, norms = torch.cat(products)[1:].flip(0), torch.cat(squares)
-        others, own = norms[1:].flip(0), norms[:1]
-        whole = _cosine(dots.sum(1), others.sum(1), own.sum(1))
-        return Similarities(whole, _cosine(dots, others, own).mean(1))
+        return _cosine(dots, norms[1:].flip(0), norms[:1]).mean(1)
 
 
 def _cosine(products: Tensor, norms: Tensor, last: Tensor) -> Tensor:
@@ -125,8 +109,8 @@ def similarity_curves(
     targets: Tensor,
     steps: int,
     starts: Sequence[Tensor] = (),
-) -> Similarities:
-    """GradSim(x'(j / steps), T(x)) on the straight path from noise to the protected image, of each image (Eq. 6), by both measures.
+) -> Tensor:
+    """GradSim(x'(j / steps), T(x)) on the straight path from noise to the protected image, of each image (Eq. 6).
 
     Args:
         gradients: Of the semi-trained model.
@@ -137,7 +121,7 @@ def similarity_curves(
         starts: The gradients at the noise, where they are known.
 
     Returns:
-        (I, steps) of each measure: at j = 0 .. steps - 1. At j = steps it is 1.
+        (I, steps): at j = 0 .. steps - 1. At j = steps it is 1.
     """
     share = (
         torch.arange(bool(starts), steps + 1, device=protected.device, dtype=protected.dtype).view(-1, 1, 1, 1) / steps
@@ -146,18 +130,12 @@ def similarity_curves(
         gradients.along(torch.lerp(start, end, share), target, [one[at : at + 1] for one in starts])
         for at, (start, end, target) in enumerate(zip(noise, protected, targets, strict=True))
     ]
-    return Similarities(*map(torch.stack, zip(*found, strict=True)))
+    return torch.stack(found)
 
 
-def paper_score(curves: Similarities) -> Tensor:
-    """S_pri (I,) in [-1, 1] of curves (I, K) by the paper's Eqs. 5 and 7; lower is more private."""
-    return curves.whole.mean(1)
-
-
-def released_score(curves: Similarities) -> Tensor:
-    """S_pri (I,) in [-1, 1] of curves (I, K) by the authors' released code: tensor by tensor, and by the trapezoid rule."""
-    steps = curves.per_tensor.shape[1]
-    return curves.per_tensor.mean(1) + (1 - curves.per_tensor[:, 0]) / (2 * steps)
+def privacy_score(curves: Tensor) -> Tensor:
+    """S_pri (I,) in [-1, 1] of curves (I, K), by the trapezoid rule; lower is more private."""
+    return curves.mean(1) + (1 - curves[:, 0]) / (2 * curves.shape[1])
 
 
 def accuracy_score(model: nn.Module, images: Tensor) -> float:

@@ -20,9 +20,6 @@ from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, read_known
 from simulations.settings.whole_models import milestones_of
 
-RELEASED, PAPER = "released", "paper"
-"""The two privacy scores; see ``simulations.search.scores``."""
-
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""
 
@@ -46,14 +43,7 @@ class Search(Settings):
         0, "of the sampled policies, of their signs, of models and images"
     )
     candidates: Annotated[int, Limit(1, SIZE)] = setting(1500, "policies to score, C_max")
-    policies: Annotated[int, Limit(1, 16)] = setting(2, "policies to choose, n; they share no transform")
     images: Annotated[int, Limit(1)] = setting(100, "images of S_pri, |D|")
-    path_steps: Annotated[int, Limit(1, 1000)] = setting(20, "points of each image's path, K")
-    privacy_score: Literal["released", "paper"] = setting(
-        RELEASED,
-        "S_pri that chooses; released: of the authors' code, a mean over parameter tensors of their own cosines, trapezoid rule; "
-        "paper: Eqs. 5 and 7, which rank policies differently",
-    )
     accuracy_threshold: str = setting(
         AUTO, "least S_acc, a mean over eigenvalues of at most -1; auto: twice as far below -1 as untransformed images"
     )

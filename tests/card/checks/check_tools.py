@@ -17,7 +17,7 @@ from tests.attacks.wire import classes, observe, pictures, sigmoid_net
 from tests.card import stand_in
 
 SEARCH = Search(
-    dataset="photos", model="cnn", images=2, path_steps=4, semi_epochs=1,
+    dataset="photos", model="cnn", images=2, semi_epochs=1,
 )  # fmt: skip
 
 

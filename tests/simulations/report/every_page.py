@@ -10,10 +10,6 @@ from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.report import write_report
 from simulations.report.sections.external_app import RECORDED
-from simulations.search.algorithm import PolicySearch
-from simulations.search.scorer import Scores
-from simulations.search.settings import Search
-from simulations.search.working import write_search_page
 from strategies.external_app.claim import CLAIMED, METRICS, Claim
 from strategies.external_app.orders import ASSUMED, DIFFERENCE
 from strategies.federated.aggregates import WITHHELD
@@ -183,19 +179,10 @@ def comparison(folder: Path) -> Path:
     return folder / "comparison.html"
 
 
-def search(folder: Path) -> Path:
-    found = PolicySearch(folder, Search(dataset="photos", model="cnn", images=4))
-    policies = [(), (1, 2), (3,), (4,), (5,), (6,), (7, 8)]
-    found.scored = {one: Scores(-1.0 - at / 50, 0.1 + at / 20, 0.2 + at % 3 / 10) for at, one in enumerate(policies)}
-    result = {"policies": "1-2+3", "channels": 3, "scored": 6, "passed": 5, "accuracy_threshold": found.least}
-    found.close()
-    return write_search_page(found, result)
-
-
 PAGES: dict[str, Callable[[Path], Path]] = {
     one.__name__: one
     for one in (
         federated, members_and_attributes, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
-        inference, empty, comparison, search,
+        inference, empty, comparison,
     )
 }  # fmt: skip

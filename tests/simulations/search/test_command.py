@@ -13,17 +13,18 @@ import torch
 from typer.testing import CliRunner
 
 from defenses import ATS
+from defenses.images.ats import parse_policies
+from defenses.images.transforms import LIBRARY
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scorer, check
-from simulations.search.scores import Similarities
 from simulations.search.settings import Search
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
 
 CONFIGS = Path(__file__).resolve().parents[3] / "simulations" / "configs"
-TINY = ("model=cnn", "images=2", "path-steps=2", "semi-epochs=1", "candidates=3", "workers=1")
+TINY = ("model=cnn", "images=2", "semi-epochs=1", "candidates=3", "workers=1")
 
 
 def search(*words: str) -> tuple[int, str]:
@@ -39,6 +40,7 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 BAD = [
     ("candidate=3", "setting 'candidate'"),
     ("objective=measured", "unknown setting 'objective'"),
+    ("privacy-score=paper", "unknown setting 'privacy-score'"),
     ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
     ("accuracy-threshold=-85", "the paper's -85 is a sum over 63 images"),
@@ -49,7 +51,6 @@ BAD = [
     ("model=resnet", "model"),
     ("images=100000", "images is 100000, and"),
     ("semi-share=1.0", "0 of the"),
-    ("privacy-score=eq5", "privacy-score is 'eq5'; allowed: 'released' or 'paper'"),
     ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: at least "),
 ]
 
@@ -102,16 +103,15 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Path) -> None:
-    """Policies of two scores in one ranking would be chosen by which of the two had scored them."""
     out = tmp_path / "out"
-    code, told = tiny(out, "dataset=photos", "policies=1", "privacy-score=paper")
+    code, told = tiny(out, "dataset=photos")
     assert code == 0, told
     result = json.loads((out / "policies.json").read_text())
-    (scores,) = result["scores"]
-    (line,) = [one.split() for one in told.splitlines() if one.split()[:1] == [scores["policy"]]]
-    # The paper's score chooses here, and stands first.
-    assert "S_pri, paper (chooses)" in told
-    assert line[1:] == [f"{scores[key]:.4f}" for key in ("privacy", "other_privacy", "accuracy")]
+    for scores in result["scores"]:
+        (line,) = [one.split() for one in told.splitlines() if one.split()[:1] == [scores["policy"]]]
+        assert line[1:] == [f"{scores[key]:.4f}" for key in ("privacy", "accuracy")]
+        (index, *_) = parse_policies(scores["policy"])[0]
+        assert f"{scores['policy']}: {LIBRARY[index].name} {LIBRARY[index].level}" in told
     run = shlex.split(next(line for line in told.splitlines() if line.startswith("attack:")))[1:]
     assert run[:2] == ["fedveil", "run"]
     settings = dict(word.split("=", 1) for word in run[3::2])
@@ -123,7 +123,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     resume, before = ("--resume", str(out), "-s"), lines_of(out)
     for setting, why in (
         ("candidates=4", "leave out CONFIG, --out and every -s but workers"),
-        ("privacy-score=released", "leave out CONFIG, --out and every -s but workers"),
+        ("images=3", "leave out CONFIG, --out and every -s but workers"),
         ("worker=4", "leave out CONFIG, --out and every -s but workers"),
         ("workers=-1", "workers is -1; allowed: at least 0"),
     ):
@@ -134,7 +134,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     (out / "scores.jsonl").write_text("".join((out / "scores.jsonl").read_text().splitlines(keepends=True)[:-1]))
     assert search("--resume", str(out))[0] == 0
     assert lines_of(out) == before, "the missing policy is scored as before"
-    assert json.loads((out / "policies.json").read_text())["privacy_score"] == "paper"
+    assert json.loads((out / "policies.json").read_text()) == result
 
 
 def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
@@ -165,8 +165,7 @@ def test_a_model_that_cannot_score_ends_the_search_and_its_folder_can_be_used_ag
         ((0.0, 0.0), "its gradients vanish (GradSim of untransformed images is 0.0000"),
         ((0.99, 1.0), "its gradients are all alike (GradSim of untransformed images is 0.9950"),
     ):
-        similar = Similarities(*[torch.tensor(curve).expand(2, 2)] * 2)
         with monkeypatch.context() as patch:
-            patch.setattr(Scorer, "curves", lambda *_, similar=similar: similar)
+            patch.setattr(Scorer, "curves", lambda *_, curve=curve: torch.tensor(curve).expand(2, 2))
             assert message in cannot_score(tmp_path / "out")
     assert tiny(tmp_path / "out")[0] in (0, 3)

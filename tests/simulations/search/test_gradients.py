@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
 from simulations.search import scores as module
-from simulations.search.scores import ExampleGradients, Similarities
+from simulations.search.scores import ExampleGradients
 from simulations.settings.errors import ConfigError
 
 
@@ -31,13 +31,13 @@ def by_loop(model: nn.Module, images: Tensor, targets: Tensor) -> list[list[Tens
     return found
 
 
-def along(engine: ExampleGradients, points: Tensor, targets: Tensor, starts: Sequence[Tensor] = ()) -> Similarities:
+def along(engine: ExampleGradients, points: Tensor, targets: Tensor, starts: Sequence[Tensor] = ()) -> Tensor:
     """Of each path (I, J, C, H, W), with the gradients at one more point of each."""
     found = [
         engine.along(path, target, [one[at : at + 1] for one in starts])
         for at, (path, target) in enumerate(zip(points, targets, strict=True))
     ]
-    return Similarities(*map(torch.stack, zip(*found, strict=True)))
+    return torch.stack(found)
 
 
 class Odd(nn.Module):
@@ -87,14 +87,12 @@ def test_gradients_and_their_similarities_are_those_of_a_loop_over_examples(name
     assert len(starts) == len(loops[0][0])
     for mine, known in zip(starts, zip(*(loop[0] for loop in loops), strict=True), strict=True):
         torch.testing.assert_close(mine, torch.stack(known), rtol=1e-9, atol=1e-12)
-    whole = [[F.cosine_similarity(torch.cat(one), torch.cat(last), 0) for one in others] for *others, last in loops]
     each = [
         [torch.stack([F.cosine_similarity(a, b, 0) for a, b in zip(one, last, strict=True)]).mean() for one in others]
         for *others, last in loops
     ]
     for found in (along(engine, points[:, 1:], targets, starts), along(engine, points, targets)):
-        for mine, expected in ((found.whole, whole), (found.per_tensor, each)):
-            torch.testing.assert_close(mine, torch.stack([torch.stack(row) for row in expected]), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in each]), rtol=1e-8, atol=1e-10)
 
 
 def test_passes_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +104,7 @@ def test_passes_that_fit_into_memory_give_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "MOST_BYTES", 1)
     single = ExampleGradients(model)
     assert single._at_once == 1
-    for part, whole in zip(along(single, points, targets, starts), known, strict=True):
-        torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(along(single, points, targets, starts), known, rtol=1e-5, atol=1e-6)
 
 
 def test_a_vanished_gradient_is_like_none() -> None:
@@ -118,8 +115,7 @@ def test_a_vanished_gradient_is_like_none() -> None:
         (along(ExampleGradients(model), points, targets.double()), 1.0),
         (along(ExampleGradients(model), points, 0 * targets.double()), 0.0),
     ):
-        for one in found:
-            torch.testing.assert_close(one[:, 0], torch.full((2,), alike).double())
+        torch.testing.assert_close(found[:, 0], torch.full((2,), alike).double())
 
 
 class Noisy(nn.Linear):
