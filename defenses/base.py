@@ -161,11 +161,6 @@ class InputDefense(Defense):
 
     stage: ClassVar[str] = "images"
 
-    @property
-    def copies(self) -> int:
-        """Number of copies of a batch that ``protect_batch`` needs in memory besides input and output; 0 if negligible."""
-        return 0
-
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Return a protected batch of the same shape, with images in [0, 1]; the argument stays unchanged."""
         raise NotImplementedError

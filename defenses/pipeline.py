@@ -105,11 +105,6 @@ class Pipeline(FeatureChain):
             batch = protected
         return totals
 
-    @property
-    def copies(self) -> int:
-        """Largest number of batch copies that a stage of images holds in memory; see ``InputDefense.copies``."""
-        return max((defense.copies for defense in self.defenses if isinstance(defense, InputDefense)), default=0)
-
     def unfit(self, channels: int, height: int, width: int) -> str:
         """Reason why a defence of images is unsuitable for images of this shape; "" if all are suitable."""
         found = (defense.unfit(channels, height, width) for _, defense in self._stages(InputDefense))

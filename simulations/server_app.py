@@ -16,7 +16,7 @@ from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.forecast.notices import idle_defenses, too_few_images, unusual_values
+from simulations.forecast.notices import idle_defenses, too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
@@ -102,7 +102,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     experiment.check_images(clients.card.input_shape)
     run.image_size = clients.card.input_shape[1:]
     scenario(experiment.scenario).check_clients(experiment, clients)
-    for why in (*unusual_values(experiment), *idle_defenses(experiment, clients.card)):
+    for why in idle_defenses(experiment, clients.card):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
     try:

@@ -89,11 +89,6 @@ class InstaHide(InputDefense):
         allowed = is_number(self.max_weight) and 1 / self.num_mixed <= self.max_weight <= 1
         require(allowed, self, "max_weight", f"a number from 1/num_mixed = {1 / self.num_mixed:.4g} to 1")
 
-    @property
-    def copies(self) -> int:
-        """All images of all mixtures, before they are added up."""
-        return self.num_mixed
-
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Mixes images and targets, then flips signs."""
         count = len(batch)

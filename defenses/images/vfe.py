@@ -39,26 +39,6 @@ def vfe_normalised(images: Tensor, window: int) -> Tensor:
     return torch.where(variance > 0, vfe_map(images, window) / (2 * variance), 0.0)
 
 
-def vfe_image(images: Tensor, window: int, norm: str = "window") -> Tensor:
-    """VFE of whole images, the mean over channels (equation 4).
-
-    Args:
-        images: (..., C, H, W), any range.
-        window: WS, the side of a window in pixels.
-        norm: "window" is the mean of VFE_R over windows, which equation 12 uses; "eq3" is equation 3 with F = 1, their sum over the
-            number of pixels.
-
-    Returns:
-        (...), in squared pixel units.
-    """
-    regions = vfe_map(images, window)
-    if norm == "window":
-        return regions.mean((-3, -2, -1))
-    if norm == "eq3":
-        return regions.sum((-2, -1)).mean(-1) / (images.shape[-2] * images.shape[-1])
-    raise ValueError(f"norm is {norm!r}; allowed: window, eq3")
-
-
 def squared_differences(images: Tensor) -> tuple[Tensor, Tensor]:
     """Squared forward differences (equation 1) of (..., H, W): across (..., H, W - 1) and down (..., H - 1, W)."""
     pixels = widened(images)

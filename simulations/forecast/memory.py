@@ -106,16 +106,13 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
     kept = share * min(experiment.num_clients, MOST_KEPT) if once and share <= experiment.image_memory * GIB else 0
     parts = (part.images for part in (data.train, data.test))
     stored = sum(math.prod(images.shape) for images in parts if not isinstance(images, StoredImages))
-    # The defences of a client hold copies of a batch of images at once.
-    copies = max((pipeline.copies for pipeline in experiment.pipelines), default=0)
-    protection = copies * experiment.batch_size * math.prod(data.input_shape) * FLOAT_BYTES
     return (
         processes * (PROCESS + stored)
         + (RUNTIME if workers else 0)
         + sides * kept
         + attackers * Auxiliary(plan).size()
         + (share * experiment.num_clients if on_server else 0)
-        + (1 if on_server else sides) * (peak(experiment.batch_size) + protection)
+        + (1 if on_server else sides) * peak(experiment.batch_size)
         + max(attackers, attacked) * ATTACK_STEPS * peak(experiment.probe_images)
     )
 

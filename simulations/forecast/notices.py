@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
 from clients.data.card import DataCard
-from clients.wire.schema import key_of
 from simulations.experiment.experiment import Experiment
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import count
-
-USUAL: Mapping[str, tuple[float, float]] = {
-    "rounds": (1, 10_000), "local_epochs": (1, 1000), "local_steps": (0, 100_000), "learning_rate": (1e-6, 10.0),
-    "weight_decay": (0, 1.0), "probe_targets": (1, 10_000),
-}  # fmt: skip
-"""Setting -> the smallest and the largest value of a sensible run; ``clients.wire.limits`` has the values that are possible."""
-
-
-def unusual_values(experiment: Experiment) -> list[str]:
-    """A warning about each setting that is possible and hardly meant: it takes days, or trains nothing."""
-    found = []
-    for name, (least, most) in USUAL.items():
-        value = getattr(experiment, name, least)
-        if not least <= value <= most:
-            shown = value if isinstance(value, int) else f"{value:g}"
-            found.append(f"{key_of(name)} is {shown}; sensible values are {least:g} to {most:g}")
-    return found
 
 
 def too_few_images(experiment: Experiment, num_clients: int) -> str:

@@ -15,7 +15,7 @@ from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
-from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images, unusual_values
+from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images
 from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import kept
@@ -49,8 +49,6 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
-    for warning in unusual_values(experiment):
-        say(f"warning: {warning}")
     try_dataset("dataset", experiment.dataset)
     if experiment.auxiliary_data not in OWN_AUXILIARY:
         try_dataset("auxiliary-data", experiment.auxiliary_data)

@@ -18,14 +18,10 @@ from clients.data.images import DataError
 from clients.process.worker_processes import in_workers
 from clients.secrets.draws import digest_of
 from defenses.base import Batch
-from defenses.images.vfe import vfe_image
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.protect.pictures import read, write
 from simulations.settings.errors import ConfigError
-
-VFE_WINDOW = 8
-"""Pixels; the size for which the paper works an example."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +56,6 @@ class Copy:
         output: Path in the target folder; "" where there is none.
         sha256: Of the source file.
         shape: (C, H, W) of the copy.
-        vfe_before: Mean VFE of windows of 8 pixels, values in [0, 1]; see ``defenses.images.vfe.vfe_image``.
-        vfe_after: The same of the copy.
         psnr: Of the copy to the picture, in dB; at most 100.
         notes: What of the source is not in the copy.
         idle: Why the defence does nothing to a picture of that size, or less than it says; see ``InputDefense.idle``.
@@ -73,8 +67,6 @@ class Copy:
     output: str = ""
     sha256: str = ""
     shape: tuple[int, ...] = ()
-    vfe_before: float | None = None
-    vfe_after: float | None = None
     psnr: float | None = None
     notes: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
@@ -105,10 +97,9 @@ def copy(order: Order, source: str, output: str) -> Copy:
         write(order.out / output, protected)
     except (OSError, ValueError, RuntimeError, MemoryError) as error:  # of torch, a RuntimeError for memory of the CPU
         return Copy(source, error=str(error) or type(error).__name__)
-    before, after = (float(vfe_image(one, VFE_WINDOW)) for one in (image, protected))
     distance, shape = mean_psnr(protected[None], image[None]), tuple(protected.shape)
     idle, windows = (tuple(said(*image.shape[1:])) for said in (pipeline.idle, pipeline.at_size))
-    return Copy(source, output, digest, shape, before, after, distance, notes, idle, windows)
+    return Copy(source, output, digest, shape, distance, notes, idle, windows)
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:

@@ -1,7 +1,6 @@
 """The manifest of a folder of protected copies, from which a killed ``protect`` continues.
 
-manifest.json   the defence, versions, and each picture: names, hash of the source, VFE before and after, PSNR of the copy, what
-                was left out
+manifest.json   the defence, versions, and each picture: names, hash of the source, PSNR of the copy, what was left out
 .journal.jsonl  the same while it is under way, a line for each finished picture; removed when the manifest is written
 """
 

@@ -64,15 +64,15 @@ def test_mixture_agrees_with_a_loop() -> None:
         torch.testing.assert_close(protected.targets[i], target)
 
 
-def test_impossible_bounds_are_refused_and_it_holds_as_many_copies_as_it_says() -> None:
-    """So that a run's memory can be reported before it starts; beyond the allowed number a single batch took gigabytes."""
+def test_impossible_bounds_are_refused_and_it_holds_no_more_copies_than_it_mixes() -> None:
+    """Beyond the allowed number a single batch took gigabytes."""
     for num_mixed, max_weight in ((4, 0.2), (2, 0.49), (4, 1.1), (0, 0.65), (2.0, 0.65)):
         with pytest.raises(ValueError, match="allowed"):
             InstaHide(num_mixed=num_mixed, max_weight=max_weight)
     for num_mixed in (2, MOST_MIXED):
         batch = Batch(torch.rand(16, 3, 64, 64), torch.eye(16))
         defense = InstaHide(num_mixed=num_mixed)
-        with bounded(30, 2 * (defense.copies + 8) * batch.images.numel() * 4 + 2**27):
+        with bounded(30, 2 * (num_mixed + 8) * batch.images.numel() * 4 + 2**27):
             defense.protect_batch(batch, generator_for(0))
     with pytest.raises(ValueError, match=f"num_mixed is {MOST_MIXED + 1}; allowed: a whole number from 1 to 32"):
         InstaHide(num_mixed=MOST_MIXED + 1)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from defenses.images.vfe import (
     pair_count,
-    vfe_image,
     vfe_map,
     vfe_normalised,
     window_fill,
@@ -43,7 +42,7 @@ def test_low_precision_is_widened() -> None:
     assert window_variance(images, 4).item() == pytest.approx(float(images.double().var()), rel=1e-3)
 
 
-def test_maps_and_images_equal_the_loop_over_windows() -> None:
+def test_maps_equal_the_loop_over_windows() -> None:
     for height, width, window in SHAPES:
         images, regions = random(2, 2, height, width), divide(Region(0, 0, height, width, window), window)
         vfe, total, variance = vfe_map(images, window), window_sum(images, window), window_variance(images, window)
@@ -60,8 +59,3 @@ def test_maps_and_images_equal_the_loop_over_windows() -> None:
             board = ((torch.arange(region.height)[:, None] + torch.arange(region.width)) % 2)[None].double()
             of_board = region_vfe(board, Region(0, 0, region.height, region.width, window), "sum")
             assert pairs.flatten()[at] == of_board == pair_count(region.height, region.width)
-        # An image's VFE is the mean over its windows, or the sum over its pixels.
-        torch.testing.assert_close(vfe_image(images, window), vfe.flatten(2).mean((1, 2)))
-        torch.testing.assert_close(vfe_image(images, window, "eq3"), vfe.flatten(2).sum(2).mean(1) / (height * width))
-    with pytest.raises(ValueError, match="norm is 'sum'; allowed: window, eq3"):
-        vfe_image(images, window, "sum")
