@@ -160,8 +160,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "ATS(policies='3-1-7+43-18-18')",
         "upload-attacks": "AsUploaded(); " + chains(
             "AsUploaded()", "WindowMean", "Shredder", "Jigsaw", "LearnedRestorer", "PolicyInversion"
-        ),
-        "collection-attacks": quick("PassAveraging", "JointEncodingInversion"), "model-attacks": quick("LossThreshold", "ClassGAN"),
+        ) + "; " + quick("PassAveraging", "JointEncodingInversion"),
+        "model-attacks": quick("LossThreshold", "ClassGAN"),
     },
     "inference": FACES | {
         "scenario": "inference", "model": "vgg_small", "cuts": "conv2", "attack-rounds": "final", "offline-iterations": 20,
@@ -175,7 +175,7 @@ DISTURBED = LENET | {
     "attack-rounds": "all",
 }  # fmt: skip
 """What is run undisturbed, through Flower, and killed and resumed."""
-SEARCHED = ("dataset=mnist-5k", "semi-share=0.003", "candidates=12", "images=4", "path-steps=3", "semi-epochs=1", "model=lenet",
+SEARCHED = ("dataset=mnist-5k", "semi-share=0.003", "candidates=12", "images=4", "semi-epochs=1", "model=lenet",
             "workers=1")  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
-from strategies.federated.audit import num_trained, update_rounds
+from strategies.federated.audit import update_rounds
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.training.checkpoint import Checkpoint
@@ -75,16 +75,15 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
 def check_histories(experiment: FederatedExperiment, num_clients: int) -> None:
     """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
     rounds = len(update_rounds(experiment.attacked_rounds, experiment.rounds))
-    clients = num_trained(experiment.fraction_train, num_clients)
     for attack in (stages_of(one)[0] for one in experiment.attacks[UPDATE] if rounds):
         if rounds < attack.least_rounds:
             raise ConfigError(
                 f"attack-rounds is {experiment.attack_rounds!r}, with updates of {count(rounds, 'round')} of {experiment.rounds}, "
                 f"and {attack} in update-attacks needs {attack.least_rounds}; name more, or leave the attack out"
             )
-        if clients < attack.least_clients:
+        if max(num_clients, 1) < attack.least_clients:
             raise ConfigError(
-                f"num-clients is {num_clients}, of which {clients} train in a round, and {attack} in update-attacks needs "
+                f"num-clients is {num_clients}, and {attack} in update-attacks needs "
                 f"{attack.least_clients}; use more clients, or leave the attack out"
             )
 
@@ -203,7 +202,6 @@ class Federated(Scenario[FederatedExperiment]):
             aggregate_clients=experiment.group_sizes,
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
-            fraction_train=experiment.fraction_train,
             min_usable=experiment.min_usable,
             label=label,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},

@@ -42,7 +42,7 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
         joint = [one for one in self.attacks[COLLECTION] if isinstance(stages_of(one)[0], JointEncodingInversion)]
         if joint and self.upload_passes == 1:
             raise ConfigError(
-                f"upload-passes is 1, and {joint[0]} in collection-attacks compares several encodings of an image; allowed "
+                f"upload-passes is 1, and {joint[0]} in upload-attacks compares several encodings of an image; allowed "
                 "with it: 2 or more (32 in simulations/configs/instahide_break.toml)"
             )
         for pipeline in self.pipelines:
@@ -100,8 +100,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
 
     def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
         """A trained model is scored against all images behind it."""
-        wanted = {"model-attacks": experiment.model_attacks, "collection-attacks": experiment.collection_attacks}
-        return next((name for name, text in wanted.items() if text.strip()), "")
+        return next((kind.setting for kind in (MODEL, COLLECTION) if experiment.attacks[kind]), "")
 
 
 SCENARIO = Outsourced()

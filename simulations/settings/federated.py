@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from clients.wire.limits import Canaries, ProbeMode, Share
+from clients.wire.limits import Canaries, ProbeMode
 from clients.wire.schema import setting
 from clients.wire.texts import shown
 from simulations.settings.common import attribute_attacks
@@ -19,7 +19,6 @@ SIZE = r"0*[1-9][0-9]{0,8}"
 class FederatedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of federated learning."""
 
-    fraction_train: Share = setting(1.0, "share of the clients that train in a round")
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
     update_attacks: str = setting(
         "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",

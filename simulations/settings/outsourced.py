@@ -20,11 +20,8 @@ class OutsourcedSettings(WholeModelSettings):
 
     upload_attacks: str = setting(
         "AsUploaded()",
-        "attacks on uploaded images, separated by ;, each followed by refinements after |. With adaptive, refinements that know a "
-        "defence are run after AsUploaded()",
-    )
-    collection_attacks: str = setting(
-        "", "attacks on all uploads of a client at once, separated by ;, such as JointEncodingInversion()"
+        "attacks on uploaded images, separated by ;, each followed by refinements after |, and on all uploads of a client at once, "
+        "such as JointEncodingInversion(). With adaptive, refinements that know a defence are run after AsUploaded()",
     )
     upload_passes: Rounds = setting(
         1,

@@ -196,7 +196,9 @@ class Kind(ABC):
         return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[AnyAttack]:
-        """Parse attacks on this kind; ``beside`` are the scenario's other kinds, which errors about misplaced attacks name.
+        """Parse attacks on this kind from its setting's text, which may name attacks on the other kinds with that setting, too.
+
+        ``beside`` are the scenario's kinds, of which errors about misplaced attacks name the right one.
 
         Raises:
             SpecError: Naming what is unknown or not allowed.
@@ -205,13 +207,14 @@ class Kind(ABC):
         found = parse_attacks(text, self.start)
         if twice := next((one for at, one in enumerate(found) if one in found[:at]), None):
             raise AttackError(f"{twice} is given twice; allowed: each attack once")
-        if wrong := [attack for attack in found if not self.suits(attack)]:
-            fitting = sorted(name for name, cls in ATTACKS.items() if self.meant(cls()))
+        together = {self, *(kind for kind in beside if kind.setting == self.setting)}
+        if wrong := [attack for attack in found if not any(kind.suits(attack) for kind in together)]:
+            fitting = sorted(name for name, cls in ATTACKS.items() if any(kind.meant(cls()) for kind in together))
             other = next((kind for kind in (*beside, *kinds().values()) if kind.meant(stages_of(wrong[0])[0])), None)
             see = f" (see {other.setting})" if other and other in beside else ""
             where = f" but {other.plural}{see}" if other and other is not self else ""
             raise AttackError(f"{wrong[0]} does not attack {self.plural}{where}; these do: {', '.join(fitting)}")
-        return found
+        return [attack for attack in found if self.suits(attack)]
 
 
 @functools.cache

@@ -101,11 +101,6 @@ def update_rounds(attack_rounds: Iterable[int], last_round: int) -> frozenset[in
     return frozenset(min(at, last_round) for at in attack_rounds)
 
 
-def num_trained(fraction: float, num_clients: int) -> int:
-    """Clients that train in a round, at least one."""
-    return max(1, round(fraction * num_clients))
-
-
 def fewest_guesses(attacks: Iterable[AnyAttack], seen: Sequence[SeenUpdate]) -> int:
     """Least number of images that each attack on images guesses of an update; ``NO_IMAGES`` if no attack guesses images.
 

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
@@ -20,13 +19,12 @@ from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
 from defenses.base import Tensors
-from defenses.random_draws import generator_for
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
-from strategies.federated.audit import UpdateAudit, num_trained, seen_updates
+from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.dp_audit import audit_of
 from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
 from strategies.federated.replies import (
@@ -63,7 +61,6 @@ class CuriousFedAvg(FedAvg):
         attack_rounds: Attacked server rounds; ``plan.rounds`` + 1 is the model after the last one. None: the first round and that
             model.
         known_labels: Clients publish the classes of probed images.
-        fraction_train: Share of the clients that train in a round.
         min_usable: Least share of requested clients with a usable reply; the run stops below it.
         label: Short name of the pipeline for file names, such as "p02".
         sizes: Partition -> number of training examples reported at the set-up, the most that the client may report in a round.
@@ -83,13 +80,12 @@ class CuriousFedAvg(FedAvg):
         aggregate_clients: Sequence[int] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
-        fraction_train: float = 1.0,
         min_usable: float = 0.5,
         label: str = "p00",
         sizes: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self.plan, self._sizes = WholeModelPlan.narrow(plan), sizes
-        super().__init__(fraction_train=fraction_train, min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.auditor = auditor
         self.exchange = auditor.exchange
         self.recorder = auditor.recorder
@@ -149,10 +145,10 @@ class CuriousFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Probe the clients if this round is attacked, then make the training messages for a seeded sample of them."""
+        """Probe the clients if this round is attacked, then make their training messages."""
         self.observe_model(server_round, arrays)
-        sampled = self._sample(server_round)
-        return self.exchange.messages("train", self._contents(server_round, arrays, sampled, config))
+        clients = sorted(self.exchange.nodes)
+        return self.exchange.messages("train", self._contents(server_round, arrays, clients, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
         """Probe the clients on a round's global model if the round is attacked, without training."""
@@ -168,15 +164,15 @@ class CuriousFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Refuse unusable updates, pass the others to the attacks, and return global weights + weighted mean update."""
         task = self.plan.at(server_round)
-        sampled, received = self._sample(server_round), self.exchange.by_partition(replies)
+        clients, received = sorted(self.exchange.nodes), self.exchange.by_partition(replies)
         public = self.plan.defenses().reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
             own = self._sizes.get(partition, math.inf) + self.canaries.most_examples
             return fault_in_update(reply, self._reference(), ["arrays"], public or own)
 
-        good = self._guarded.check(task, "train", sampled, received, fault_in)
-        self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(sampled) - len(good), n=len(sampled))
+        good = self._guarded.check(task, "train", clients, received, fault_in)
+        self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(clients) - len(good), n=len(clients))
         if not good:
             first = next(iter(good.refused.values()), "no reply")
             raise TooFewReplies(
@@ -194,13 +190,6 @@ class CuriousFedAvg(FedAvg):
         if mean_update is None:
             return None, None
         return self._step(mean_update), metrics
-
-    def _sample(self, server_round: int) -> list[int]:
-        """Partitions that train in this round: by number, not by Flower's random node ids, so that runs repeat."""
-        partitions = sorted(self.exchange.nodes)
-        count = num_trained(self.fraction_train, len(partitions))
-        order = torch.randperm(len(partitions), generator=generator_for(self.plan.seed, "sample", server_round))
-        return sorted(partitions[i] for i in order[:count].tolist())
 
     def _contents(
         self, server_round: int, arrays: ArrayRecord, partitions: Iterable[int], config: Mapping[str, Any]

@@ -74,8 +74,13 @@ class Collection(OutsourcedKind):
     plural = "all uploads of a client"
     observation = UploadedCollection
     seen = SeenCollection
-    start = "JointEncodingInversion()"
+    start = "AsUploaded()"
     chosen = False
+
+    @property
+    def setting(self) -> str:
+        """That of single uploads: an attack says itself which of the two it is on."""
+        return Upload().setting
 
     def observations(self, observed: Observed) -> list[Any]:
         """The uploads."""

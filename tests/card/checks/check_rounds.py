@@ -55,8 +55,8 @@ RUNS = {
         smashed_attacks="TokenDecoder(iterations=3, width=16, batch_size=8); FeatureInversion(iterations=3); ServerPrediction()",
     ),
     "outsourced": lambda out: outsourced_experiment(
-        out, **SMALL, defenses="VisualMixer()", upload_attacks="AsUploaded() | LearnedRestorer(iterations=6, width=4)",
-        collection_attacks="PassAveraging()", upload_passes=2,
+        out, **SMALL, defenses="VisualMixer()", upload_passes=2,
+        upload_attacks="AsUploaded() | LearnedRestorer(iterations=6, width=4); PassAveraging()",
     ),
     "inference": lambda out: inference_experiment(
         out, **SMALL, defenses="FeatureNoise(std=0.1)", query_attacks="QueryInversion(iterations=3); InverseNetwork(iterations=3)",

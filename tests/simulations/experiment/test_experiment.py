@@ -80,7 +80,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"image-size": 1}, "image-size is 1; allowed: 0, or at least 2, at most 4096"),
     ({"crop-padding": 2, "defenses": "VisualMixer()"}, "protects an image once and keeps the result"),
     ({"horizontal-flip": True, "defenses": "ImageNoise()"}, "leave one of the two out"),
-    ({"fraction-train": 1.5}, "fraction-train is 1.5; allowed: above 0, at most 1"),
+    ({"auxiliary-fraction": 1.0}, "auxiliary-fraction is 1.0; allowed: at least 0, below 1"),
     ({"model": "lenett"}, "unknown model 'lenett', did you mean 'lenet'?"),
     ({"partition": "iids"}, "partition: unknown partition 'iids', did you mean 'iid'?"),
     ({"defenses": "Clip(max_norm=-1)"}, "defenses: defence Clip: max_norm is -1"),

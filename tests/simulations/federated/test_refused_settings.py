@@ -39,8 +39,7 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     (ROUNDS | {"attack-rounds": "final"}, "attack-rounds is 'final', with updates of 1 round of 3, and LossTrajectory() in"),
     (ROUNDS | {"attack-rounds": "last,final"}, "LossTrajectory() in update-attacks needs 2"),  # both have the last update
     (ROUNDS | {"rounds": 1}, "LossTrajectory() in update-attacks needs 2"),
-    (ROUNDS | {"num-clients": 1}, "num-clients is 1, of which 1 train in a round, and FedMIA() in update-attacks needs 2"),
-    (ROUNDS | {"num-clients": 3, "fraction-train": 0.4}, "num-clients is 3, of which 1 train in a round, and FedMIA()"),
+    (ROUNDS | {"num-clients": 1}, "num-clients is 1, and FedMIA() in update-attacks needs 2"),
     (ROUNDS | {"update-attacks": "LossTrajectory(most_rounds=1)"}, "most_rounds is 1; allowed: a whole number from 2"),
     (GARMENTS | {"dataset": "mnist-5k"}, "dataset = 'mnist-5k' has no sensitive attribute"),
     (GARMENTS | {"attribute-attacks": "LabelInference()"}, "does not attack attributes of one-step probes but one-step probes"),

@@ -147,7 +147,6 @@ PLAIN = [
     ("rounds=0", "rounds is 0; allowed"),
     ("ronds=3", "did you mean 'rounds'?"),
     ("depth=8", "it is a setting of split, and scenario is 'federated'"),
-    ("fraction-train=0", "fraction-train is 0; allowed"),
     ("scenario=split,depth=0", "depth is 0; allowed"),
     ("scenario=inference,batches-per-message=0", "batches-per-message is 0; allowed"),
 ]

@@ -211,7 +211,7 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     """Every image is uploaded three times under fresh draws; all of a client's uploads are one observation."""
     attack, mixes = "JointEncodingInversion(iterations=4, restarts=1)", "InstaHide(num_mixed=4)"
     settings = outsourced_experiment(
-        tmp_path / "run", defenses="InstaHide()", collection_attacks=attack, upload_passes=3, upload_attacks="",
+        tmp_path / "run", defenses="InstaHide()", upload_attacks=attack, upload_passes=3,
         model_attacks="", rounds=1,
     )  # fmt: skip
     rows = rows_of(settings)
@@ -226,7 +226,5 @@ def test_uploads_of_several_passes_are_attacked_together(tmp_path: Path) -> None
     assert scored(rows, attack, "psnr", "")["value"] == 100
     passes = {row["card"]["uploads_of_an_image"] for row in rows if row["attack"]}
     assert passes == {3, "several mixtures in each of 3 passes"}
-    with pytest.raises(
-        ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in collection-attacks"
-    ):
+    with pytest.raises(ConfigError, match=r"upload-passes is 1, and JointEncodingInversion\(.*\) in upload-attacks"):
         settings.but(upload_passes=1)

@@ -39,7 +39,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"upload-attacks": "WindowMean()"}, ("upload-attacks: ", "WindowMean() refines", "AsUploaded() | WindowMean()")),
     ({"model-attacks": "AsUploaded()"}, ("AsUploaded() does not attack trained models but uploaded images (see upload-attacks)",)),
     ({"model-attacks": "DLG()"}, ("model-attacks: DLG() does not attack trained models but one-step probes",)),
-    ({"collection-attacks": "JointEncodingInversion()"}, ("upload-passes is 1", "JointEncodingInversion(", "2 or more")),
+    ({"upload-attacks": "AsUploaded(); JointEncodingInversion()"}, ("upload-passes is 1", "JointEncodingInversion(", "2 or more")),
     # What belongs to others.
     ({"train-edge": True}, ("train-edge is True; it is a setting of split, and scenario is 'outsourced'",)),
 ]  # fmt: skip

@@ -55,7 +55,6 @@ def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | N
             plan=settings.plan(pipeline, card=clients.card),
             auditor=auditor,
             attacks={kind: settings.attacks_on(pipeline, kind) for kind in (PROBE, UPDATE)},
-            fraction_train=settings.fraction_train,
             min_usable=settings.min_usable,
             label=run.label(str(pipeline)),
         )
