@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -52,6 +53,7 @@ class AppPlan(FederatedPlan):
         names = tuple(map(str, range(card.num_classes)))
         return ImageDataset(image, image, names, card.mean, card.std, name=OWN_DATA)
 
+    @functools.cached_property
     def defenses(self) -> Pipeline:
         """The pipeline's defences that fedveil knows; all other stages are mods of the app or of Flower."""
         known: list[Defense] = []

@@ -41,7 +41,7 @@ class SplitPlan(Plan):
 
     def shape(self) -> SplitShape:
         """Sizes of the split model under this pipeline."""
-        pipeline = self.defenses()
+        pipeline = self.defenses
         return SplitShape(
             patch_size=self.patch_size,
             width=self.width or DEFAULT_WIDTHS[self.model],
@@ -59,7 +59,7 @@ class SplitPlan(Plan):
             ModelError: When sizes do not fit each other or the images, or the file of weights cannot be used.
             DefenseError: When the pipeline cannot protect such tokens.
         """
-        card, pipeline = self.data_card(), self.defenses()
+        card, pipeline = self.data_card(), self.defenses
         build = functools.partial(
             build_split_model,
             self.model,
@@ -86,7 +86,7 @@ class SplitPlan(Plan):
 
         Where tokens are the patches' pixels, the client half has no weights.
         """
-        pipeline = self.defenses()
+        pipeline = self.defenses
         return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
 
 

@@ -29,7 +29,7 @@ more than the blocks that a batch touches; with one example in a block, defences
 @functools.lru_cache(maxsize=32)
 def protected_share(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
     """All examples of a share, block by block. Cached, as every process computes the same."""
-    part, pipeline, num_classes = plan.load_data().train, plan.defenses(), plan.data_card().num_classes
+    part, pipeline, num_classes = plan.load_data().train, plan.defenses, plan.data_card().num_classes
     blocks = [torch.tensor(indices[at : at + BLOCK]) for at in range(0, len(indices), BLOCK)]
     plain = (local_batch(part, block, num_classes) for block in blocks)
     return join([protected_together(pipeline, block, (*key, at)) for at, block in enumerate(plain)])
@@ -65,7 +65,7 @@ class LocalData:
         self.draws = draws or Draws.simulated(task.plan.seed, partition)
         self.dataset = task.plan.load_data()
         self.card = task.plan.data_card()
-        self.pipeline = task.plan.defenses()
+        self.pipeline = task.plan.defenses
         self._train = torch.tensor([*train], dtype=torch.long)
         self._test = torch.tensor([*test], dtype=torch.long)
 

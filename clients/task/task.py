@@ -153,8 +153,9 @@ class Plan:
             image_memory=self.image_memory,
         )
 
+    @functools.cached_property
     def defenses(self) -> Pipeline:
-        """The pipeline."""
+        """The pipeline, which is parsed once."""
         return parse(self.pipeline)
 
     def data_card(self) -> DataCard:
@@ -175,7 +176,7 @@ class Plan:
         Raises:
             TooLargeError: When this machine could not hold it.
         """
-        card, defenses = self.data_card(), self.defenses()
+        card, defenses = self.data_card(), self.defenses
         build = functools.partial(
             build_model,
             self.model,

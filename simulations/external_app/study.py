@@ -151,7 +151,7 @@ class AppStudy:
     @property
     def pipelines(self) -> Sequence[Pipeline]:
         """Protection of the clients' replies."""
-        known = self.plan.defenses()
+        known = self.plan.defenses
         return [known if str(known) == self.plan.pipeline else ForeignPipeline(text=self.plan.pipeline)]
 
     def attacks_on(self, pipeline: Pipeline, kind: Kind) -> Sequence[AnyAttack]:

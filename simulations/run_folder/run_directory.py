@@ -175,7 +175,7 @@ class RunDirectory(Generic[S]):
         fields = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in fields.items()}
         about: dict[str, Any] = {"n": 1, "seconds": round(time.perf_counter() - self._round_started, 3)}
         if metric_of(metric).values is Values.BOUND:
-            about["neighbours"] = task.plan.defenses().neighbours
+            about["neighbours"] = task.plan.defenses.neighbours
         about |= {name: v for name, v in fields.items() if name in NAMES}
         about["extra"] = {name: v for name, v in fields.items() if name not in NAMES}
         about |= {name: getattr(self.experiment, name) for name in OF_STUDY}

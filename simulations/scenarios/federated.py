@@ -198,7 +198,7 @@ class Federated(Scenario[FederatedExperiment]):
         strategy = CuriousFedAvg(
             plan=FederatedPlan.narrow(plan),
             auditor=auditor,
-            attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
+            attacks={kind: experiment.attacks_on(plan.defenses, kind) for kind in KINDS},
             aggregate_clients=experiment.group_sizes,
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",

@@ -233,7 +233,7 @@ class Inference(Scenario[InferenceExperiment]):
             training=self._trainings[auditor],
             adversaries=self._adversaries[auditor],
             sizes={partition: test for partition, (_, test) in clients.sizes.items()},
-            attacks={kind: experiment.attacks_on(plan.defenses(), kind) for kind in KINDS},
+            attacks={kind: experiment.attacks_on(plan.defenses, kind) for kind in KINDS},
             attacked=bool(super().phases_behind(experiment)),
             min_usable=experiment.min_usable,
             batches_per_message=experiment.batches_per_message,

@@ -86,7 +86,7 @@ class Outsourced(Scenario[OutsourcedExperiment]):
     ) -> Rounds:
         """Training by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
-        pipeline = plan.defenses()
+        pipeline = plan.defenses
         return OutsourcedServer(
             plan=OutsourcedPlan.narrow(plan),
             auditor=auditor,

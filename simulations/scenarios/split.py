@@ -164,8 +164,8 @@ class Split(Scenario[SplitExperiment]):
             holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
             batches_per_message=experiment.batches_per_message,
-            attacks=smashed_attacks(experiment.attacks_on(plan.defenses(), SMASHED)),
-            attribute_attacks=experiment.attacks_on(plan.defenses(), TOKEN_ATTRIBUTE),
+            attacks=smashed_attacks(experiment.attacks_on(plan.defenses, SMASHED)),
+            attribute_attacks=experiment.attacks_on(plan.defenses, TOKEN_ATTRIBUTE),
             attack_rounds=experiment.attacked_rounds,
             min_usable=experiment.min_usable,
             label=label,
@@ -177,7 +177,7 @@ class Split(Scenario[SplitExperiment]):
         edge, server = split.build_halves()
         edge.requires_grad_(split.trains_edge)
         key = (plan.seed, "dry-run")
-        return [edge, server], lambda images: server(smash(edge, plan.defenses(), images, plan.data_card(), key))
+        return [edge, server], lambda images: server(smash(edge, plan.defenses, images, plan.data_card(), key))
 
 
 def schedule_of(experiment: SplitExperiment) -> Schedule:

@@ -88,12 +88,12 @@ class Auditor:
         return ThreatCard(
             observation=kind.title,
             round=task.round,
-            model_accuracy=None if accuracy is None or task.plan.defenses().keeps_statistics else round(accuracy, 4),
+            model_accuracy=None if accuracy is None or task.plan.defenses.keeps_statistics else round(accuracy, 4),
             num_classes=task.plan.data_card().num_classes,
             images=max(one.num_examples for one in seen),
             auxiliary_data="none",
             randomness=self.randomness,
-        ).but(neighbours=task.plan.defenses().neighbours or None, **facts)
+        ).but(neighbours=task.plan.defenses.neighbours or None, **facts)
 
     def baselines(
         self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard, images: int = 0

@@ -193,7 +193,7 @@ class Kind(ABC):
         """The server's knowledge besides its observations; without auxiliary data, an empty batch."""
         plan = observed.task.plan
         card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
-        return Knowledge(own, plan.defenses(), card.mean, card.std, self.train(plan), self.sender(observed))
+        return Knowledge(own, plan.defenses, card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[AnyAttack]:
         """Parse attacks on this kind from its setting's text, which may name attacks on the other kinds with that setting, too.

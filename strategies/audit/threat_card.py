@@ -157,7 +157,7 @@ def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
     ``one_step``: the observation is an update of one step that the server requested, not one of training.
     """
     # A withheld average is withheld in every update alike.
-    found = {one.per for one in task.plan.defenses().update_defenses if not one.keeps_statistics}
+    found = {one.per for one in task.plan.defenses.update_defenses if not one.keeps_statistics}
     if not found:
         return {}
     if "update" not in found:

@@ -132,9 +132,9 @@ def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: I
 def _statistics(task: Task, train_mode: bool) -> str:
     if not train_mode:
         return "sent, and not moved by the client, in eval mode"
-    if task.plan.defenses().keeps_statistics:
+    if task.plan.defenses.keeps_statistics:
         return KEPT_STATISTICS
-    defended = {defense.per for defense in task.plan.defenses().update_defenses}
+    defended = {defense.per for defense in task.plan.defenses.update_defenses}
     if "update" in defended:
         return "sent, under the update defences"
     return "sent, untouched by the defences, which act on gradients" if defended else "sent as they are"

@@ -165,7 +165,7 @@ class CuriousFedAvg(FedAvg):
         """Refuse unusable updates, pass the others to the attacks, and return global weights + weighted mean update."""
         task = self.plan.at(server_round)
         clients, received = sorted(self.exchange.nodes), self.exchange.by_partition(replies)
-        public = self.plan.defenses().reported_examples(self.plan.batch_size)
+        public = self.plan.defenses.reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
             own = self._sizes.get(partition, math.inf) + self.canaries.most_examples

@@ -50,7 +50,7 @@ class CanaryAudit:
     def __init__(self, plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> None:
         self.plan, self._sizes, self._exchange, self._recorder = plan, sizes, exchange, recorder
         self.canaries = plan.dp_canaries if isinstance(plan, FederatedPlan) else 0
-        self._defense = audited_defense(plan.defenses()) if self.canaries else None
+        self._defense = audited_defense(plan.defenses) if self.canaries else None
         self._tensors = trained_sizes(plan.build_model()) if self._defense else {}
         self._views: dict[int, Tensors] = defaultdict(dict)
         self._claims: dict[int, tuple[float, float]] = {}
@@ -113,7 +113,7 @@ class CanaryAudit:
             self._recorder.row(task, metric=EPSILON_SHOWN.name, value=None, n=len(coins), status="failed", message=why)
             return
         claimed, delta = max(claims)
-        shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE), self.plan.defenses().neighbours)
+        shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE), self.plan.defenses.neighbours)
         for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
             columns = {AUDIT: shown.to_json()}
             self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
@@ -212,7 +212,7 @@ class ClientCanaryAudit(CanaryAudit):
     @property
     def active(self) -> bool:
         """Whether there is a claim to test."""
-        return bool(self.canaries) and client_defense(self.plan.defenses()) is not None
+        return bool(self.canaries) and client_defense(self.plan.defenses) is not None
 
     @property
     def canary_clients(self) -> range:
@@ -247,5 +247,5 @@ class ClientCanaryAudit(CanaryAudit):
 
 def audit_of(plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
     """The audit by canaries that fits a pipeline's claim; it does nothing without a claim or without canaries."""
-    kind = CanaryAudit if client_defense(plan.defenses()) is None else ClientCanaryAudit
+    kind = CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit
     return kind(plan, sizes, exchange, recorder)

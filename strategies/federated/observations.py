@@ -141,7 +141,7 @@ class AttributesOfProbes(_Updates):
 
     def undefended(self, observed: Observed) -> Observed:
         """Observations without defences, but with the attacked model's layers."""
-        plain, defended = super().undefended(observed), observed.task.plan.defenses()
+        plain, defended = super().undefended(observed), observed.task.plan.defenses
         return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
 
     def knowledge(self, observed: Observed) -> Knowledge:

@@ -121,7 +121,7 @@ def _model(observed: Observed) -> CutModel:
 
 def _sender(observed: Observed) -> Sender:
     card = observed.task.plan.data_card()
-    pipeline = observed.task.plan.defenses().with_state(part_of(observed.weights, DEFENSES))
+    pipeline = observed.task.plan.defenses.with_state(part_of(observed.weights, DEFENSES))
     return Sender(_model(observed).client, pipeline, card.mean, card.std)
 
 

@@ -141,7 +141,7 @@ class InferenceServer:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.
             DefenseError: When a defence cannot learn from these features, with the reason.
         """
-        pipeline = self.plan.defenses()
+        pipeline = self.plan.defenses
         if pipeline.fitted:
             return pipeline
         card, key = self.plan.data_card(), ("fit", self.plan.seed)

@@ -222,7 +222,7 @@ class OutsourcedServer:
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         passes = self.plan.upload_passes
-        mixes = any(defense.mixes_examples for defense in task.plan.defenses().defenses)
+        mixes = any(defense.mixes_examples for defense in task.plan.defenses.defenses)
         of_one: str | int = "several mixtures" if mixes else passes
         of_images = {"undefended": "the images themselves", "read": "each image alone"} if kind == UPLOAD else {}
         return self.auditor.card(

@@ -75,7 +75,7 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
     if tabular and pooled["pairs"][1]:
         # Of pairs within a client: the server has no labels of test rows, and no client another's scores.
         found[TEST_AUC.name] = float(pooled["pairs"][0] / pooled["pairs"][1])
-    protects = task.plan.defenses().at_inference
+    protects = task.plan.defenses.at_inference
     for reference in ("transformed",) if protects else ("original", "transformed"):
         for metric, value in found.items():
             server.auditor.recorder.row(task, metric=metric, reference=reference, value=value, n=total)
@@ -143,7 +143,7 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
     gradients and activations of one image (two where images are shuffled with each other), not of a process.
     """
     task, (edge, _) = plan.at(0), plan.build_halves()
-    images = 2 if any(defense.mixes_examples for defense in plan.defenses().smashed_defenses) else 1
+    images = 2 if any(defense.mixes_examples for defense in plan.defenses.smashed_defenses) else 1
     cost = _measure(plan, edge, images)
     found = {
         EDGE_PARAMETERS.name: cost.parameters,
@@ -155,14 +155,14 @@ def record_costs(plan: SplitPlan, rows: Rows) -> None:
         rows.row(task, metric=metric, value=float(value), n=images)
     if edge.keeps_slots:  # tokens leave in order: no order is hidden
         return
-    for defense in plan.defenses().smashed_defenses:
+    for defense in plan.defenses.smashed_defenses:
         for metric, value in defense.hidden_orders(plan.batch_size, edge.num_tokens).items():
             rows.row(task, metric=metric, value=value)
 
 
 def _measure(plan: SplitPlan, edge: EdgeHalf, images: int) -> StepCost:
     """Of one step on grey images; with what an edge-training defence trains beside the client half."""
-    card, pipeline = plan.data_card(), plan.defenses()
+    card, pipeline = plan.data_card(), plan.defenses
     edge.requires_grad_(plan.trains_edge)
     batch = torch.full((images, *card.input_shape), 0.5)
     defense, modules = pipeline.edge_training, list[nn.Module]([edge])

@@ -106,7 +106,7 @@ class Smashed(Kind):
     def sender(self, observed: Observed) -> Sender | None:
         """The clients' sending side with the weights of this round, as the server can run it."""
         edge, card = _halves(observed)[0], observed.task.plan.data_card()
-        return Sender(edge, observed.task.plan.defenses(), card.mean, card.std)
+        return Sender(edge, observed.task.plan.defenses, card.mean, card.std)
 
 
 class AttributesOfTokens(Kind):
@@ -129,7 +129,7 @@ class AttributesOfTokens(Kind):
         return [
             Query(
                 features=tokens, latent=tokens, client_model=edge, server_model=server, input_shape=card.input_shape,
-                mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses(),
+                mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses,
             )
             for tokens in sent
         ]  # fmt: skip
@@ -144,7 +144,7 @@ class AttributesOfTokens(Kind):
         server = part_of(observed.weights, SERVER)
         return replace(
             super().knowledge(observed),
-            sender=Sender(_halves(observed)[0], plan.defenses(), card.mean, card.std),
+            sender=Sender(_halves(observed)[0], plan.defenses, card.mean, card.std),
             sensitive=Auxiliary(plan).sensitive(),
             adversary=SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), server),
         )

@@ -83,7 +83,7 @@ class SplitServer:
         """Of the current model on test images, protected as in use."""
         edge, server = plan.build_halves()
         self.server = server.to(device())
-        self.token_shape = (edge.num_tokens, edge.token_length * plan.defenses().widening)
+        self.token_shape = (edge.num_tokens, edge.token_length * plan.defenses.widening)
         self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
 
     def weights(self) -> Tensors:

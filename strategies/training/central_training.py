@@ -33,9 +33,9 @@ class CentralTraining:
         self.plan, self.examples, self.key = plan, examples, key
         self.model = plan.build_model().to(device())
         training = plain_training(plan, self.model, self._loader(0), plan.learning_rate, len(examples))
-        self.training = plan.defenses().protect_training(training, (*key, "training"))
+        self.training = plan.defenses.protect_training(training, (*key, "training"))
         # A training defence that brings its own optimizer brings its learning rate as well.
-        self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses().defenses)
+        self._decays = not any(isinstance(defense, TrainingDefense) for defense in plan.defenses.defenses)
 
     def run_round(self, task: Task) -> tuple[float, float]:
         """Train for one round; returns the mean loss per example and the seconds. ``DivergedError`` for weights that are not
@@ -85,7 +85,7 @@ def train_alone(plan: WholeModelPlan, batch: Batch, seed: int) -> nn.Module:
     Weights, protection and training follow from ``seed``; the run's own seeds are not touched.
     """
     own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
-    alone, pipeline, key = replace(plan, seed=own_seed), plan.defenses(), ("alone", own_seed)
+    alone, pipeline, key = replace(plan, seed=own_seed), plan.defenses, ("alone", own_seed)
     pieces = []
     for at, positions in enumerate(chunks(len(batch), plan.batch_size)):
         piece = Batch(batch.images[positions], batch.targets[positions])

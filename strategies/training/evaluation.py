@@ -59,7 +59,7 @@ def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[Metric, 
     that the run has sent most often; ``more`` maps a metric to the number with further transmissions, without a row if there are
     none.
     """
-    for defense in task.plan.defenses().smashed_defenses:
+    for defense in task.plan.defenses.smashed_defenses:
         if spent := defense.privacy(releases):
             for metric, times in {EPSILON: releases, **more}.items():
                 if metric is EPSILON or times > releases:
