@@ -11,7 +11,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
-from strategies.outsourced.observations import MODEL, UPLOAD
+from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
 from tests.local_grid import LocalGrid
 from tests.simulations.outsourced.test_run import outsourced_experiment
 
@@ -86,6 +86,14 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
     assert [repr(attack) for attack in settings.attacks_on(parse(""), UPLOAD)] == ["AsUploaded()"]
     assert settings.attacks_on(mixer, scenario("federated").kinds[0]) == []
     assert not settings.but(upload_attacks="").attacks_on(mixer, UPLOAD)
+
+
+def test_attacks_on_single_uploads_and_on_all_of_a_client_stand_in_one_setting(tmp_path: Path) -> None:
+    settings = outsourced_experiment(
+        tmp_path / "run", defenses="", upload_attacks="PassAveraging(); AsUploaded()", upload_passes=2
+    )
+    found = {kind: [repr(attack) for attack in settings.attacks_on(parse(""), kind)] for kind in (UPLOAD, COLLECTION)}
+    assert found == {UPLOAD: ["AsUploaded()"], COLLECTION: ["PassAveraging()"]}
 
 
 def test_an_upload_takes_as_many_messages_as_its_setting_says(tmp_path: Path) -> None:
