@@ -16,7 +16,8 @@ from defenses import ATS
 from defenses.images.ats import parse_policies
 from defenses.images.transforms import LIBRARY
 from simulations.cli import app
-from simulations.experiment.experiment import Experiment
+from simulations.console.command_line import setting_of
+from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scorer, check
 from simulations.search.settings import Search
@@ -114,7 +115,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
         assert f"{scores['policy']}: {LIBRARY[index].name} {LIBRARY[index].level}" in told
     run = shlex.split(next(line for line in told.splitlines() if line.startswith("attack:")))[1:]
     assert run[:2] == ["fedveil", "run"]
-    settings = dict(word.split("=", 1) for word in run[3::2])
+    settings = dict(setting_of(word, all_settings()) for word in run[3::2])
     experiment = Experiment.from_mapping(settings)
     assert (experiment.dataset, experiment.model, experiment.norm) == ("photos", "cnn", "batch")
     assert [str(one) for one in experiment.pipelines] == ["", repr(ATS(policies=result["policies"], channels=3))]
