@@ -99,25 +99,26 @@ def agreement(loss: Tensor) -> Tensor:
     return (loss - best <= 0.05 * best.abs() + 1e-12).double().mean() * best.isfinite()
 
 
-def _adam(beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> TensorMap:
+def _adam() -> TensorMap:
     mean, square, step = torch.zeros(()), torch.zeros(()), 0
+    beta1, beta2 = 0.9, 0.999
 
     def direction(gradient: Tensor) -> Tensor:
         nonlocal mean, square, step
         step += 1
         mean = beta1 * mean.to(gradient) + (1 - beta1) * gradient
         square = beta2 * square.to(gradient) + (1 - beta2) * gradient.square()
-        return mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + epsilon)
+        return mean / (1 - beta1**step) / ((square / (1 - beta2**step)).sqrt() + 1e-8)
 
     return direction
 
 
-def _nesterov(momentum: float = 0.9) -> TensorMap:
+def _nesterov() -> TensorMap:
     velocity = torch.zeros(())
 
     def direction(gradient: Tensor) -> Tensor:
         nonlocal velocity
-        velocity = momentum * velocity.to(gradient) + gradient
-        return gradient + momentum * velocity
+        velocity = 0.9 * velocity.to(gradient) + gradient
+        return gradient + 0.9 * velocity
 
     return direction

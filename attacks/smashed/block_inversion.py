@@ -32,9 +32,11 @@ CONTRAST, SMOOTHNESS, COLOUR = 0.25, 0.97, 0.9
 NOISE_LEVELS = (0.2, 0.04, 0.01, 0.002, 0.0005, 0.0001)
 """Standard deviations of the error that the stages of the search allow, relative to the root mean square of received numbers."""
 HISTORY = 30
+FOUND = 1e-9
+"""Relative residual at which the iteration ends."""
 
 
-def fixed_point(encode: Encode, received: Tensor, steps: int, tolerance: float = 1e-9) -> tuple[Tensor, Tensor]:
+def fixed_point(encode: Encode, received: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Find tokens x with encode(x) = received by Anderson's accelerated iteration.
 
     A transformer block adds to its input, so that x = received - (encode(x) - x) is a fixed-point equation. The iteration starts at
@@ -44,7 +46,6 @@ def fixed_point(encode: Encode, received: Tensor, steps: int, tolerance: float =
         encode: (B, N, D) -> (B, N, D), each image by itself.
         received: (B, N, D), finite, in double precision.
         steps: Most evaluations of ``encode``, at least 1.
-        tolerance: Relative residual at which the search ends.
 
     Returns:
         The tokens (B, N, D) of the least residual, and this residual |encode(x) - received| / |received| of every image, (B,).
@@ -65,7 +66,7 @@ def fixed_point(encode: Encode, received: Tensor, steps: int, tolerance: float =
         residual = torch.where(finite[:, None], residual, 0)
         best = torch.where((relative < least)[:, None], current, best)
         least = torch.minimum(relative, least)
-        if bool((least <= tolerance).all()) or (step == HOPELESS_STEPS and bool((least > HOPELESS).all())):
+        if bool((least <= FOUND).all()) or (step == HOPELESS_STEPS and bool((least > HOPELESS).all())):
             break
         if before is not None:
             moves, changes = [*moves[1 - MEMORY :], current - before[0]], [*changes[1 - MEMORY :], residual - before[1]]
