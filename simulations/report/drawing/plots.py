@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -17,7 +17,6 @@ from simulations.report.drawing.canvas import Canvas, Mark, paint, style
 from simulations.report.drawing.figures import WIDE, Domain, Point, bounds, curves, plane, share_bounds, strip
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.recovery import LEAST_GAIN
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
@@ -25,10 +24,6 @@ from simulations.report.text import count
 
 MOST_ROWS = 24
 """Rows that are drawn: more are not compared by eye."""
-MOST_DOTS = 400
-"""Dots of a row that are drawn; of more, evenly spaced ones in their order, so that the distribution stays."""
-LANES = 5
-"""Heights that the dots of a row take in turn, so that equal ones can be told apart."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A row: its heading, the look of its marks, its dots in rising order, and an interval of their mean, if any."""
+    """A row: its heading, the look of its marks, its dots, and an interval of their mean, if any."""
 
     name: str
     look: Look
@@ -57,7 +52,6 @@ def rows_of_dots(
     show: Callable[[float], str],
     spoken: str,
     width: float,
-    lines: Mapping[float, str] | None = None,
 ) -> Markup:
     """A chart with one row per defence.
 
@@ -68,7 +62,6 @@ def rows_of_dots(
         show: Tick label of a value.
         spoken: What the chart shows, for those who hear it.
         width: Width of the drawing.
-        lines: Values with a vertical line -> matplotlib's style of it.
     """
     drawn = rows[:MOST_ROWS]
     with style(axes_grid=False):
@@ -77,8 +70,6 @@ def rows_of_dots(
         canvas.titles(*titles)
         canvas.ticks(8 if width > WIDE else 5, 2, show, show)
         canvas.axes.set_yticks([])
-        for value, dashes in (lines or {}).items():
-            canvas.axes.axvline(value, color=paint("var(--soft)"), linewidth=1, linestyle=dashes)
         for at, row in enumerate(drawn):
             if at:
                 canvas.axes.axhline(at - 0.7, color=paint("var(--rule)"), linewidth=1)
@@ -92,22 +83,7 @@ def rows_of_dots(
 
 
 def _marks(row: DotRow, at: int) -> list[Mark]:
-    lanes = 1 if row.interval else LANES
-    return [
-        Mark(dot.x, at + 0.1 + (0.4 * (place % lanes) / lanes - 0.16 if lanes > 1 else 0), row.look.shape, row.look.color,
-             dot.tip, not dot.full, 6.5)
-        for place, dot in enumerate(_thinned(row.dots))
-    ]  # fmt: skip
-
-
-def _thinned(dots: Sequence[Dot]) -> list[Dot]:
-    """At most ``MOST_DOTS``, evenly spaced in their order; full ones stay where they are no more than half as many."""
-    full = [dot for dot in dots if dot.full]
-    if 2 * len(full) > MOST_DOTS:
-        return list(dots[:: -(-len(dots) // MOST_DOTS)])
-    hollow = [dot for dot in dots if not dot.full]
-    step = max(1, -(-len(hollow) // (MOST_DOTS - len(full))))
-    return sorted([*full, *hollow[::step]], key=lambda dot: dot.x)
+    return [Mark(dot.x, at + 0.1, row.look.shape, row.look.color, dot.tip, not dot.full, 6.5) for dot in row.dots]
 
 
 BROAD, NARROW = 1120.0, 350.0
@@ -179,26 +155,6 @@ def accuracy(study: Study, faces: Faces) -> Charts:
     domain = share_bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
     how = "Test accuracy as deployed", text.whole_percent, (), domain, study.final_rounds
     return for_screens(lambda width: curves(series, faces, width, *how))
-
-
-def gains(lines: Sequence[Line], faces: Faces) -> Charts:
-    """The gain of each image under the strongest attacks, filled where recovered; for large and small screens."""
-    rows = []
-    for line in lines:
-        look, (recovered, others) = faces[line.defense], (line.strongest and line.strongest.gains) or ((), ())
-        dots = [_gain_dot(gain, True, look) for gain in recovered] + [_gain_dot(gain, False, look) for gain in others]
-        if dots:
-            rows.append(DotRow(look.name, look, sorted(dots, key=lambda dot: dot.x)))
-    domain = bounds([0.0, LEAST_GAIN, *(dot.x for row in rows for dot in row.dots)], least=6.0)
-    titles = "Gain over the image's own null baseline, dB", "One mark per image, full where it was recovered"
-    spoken = "Gain of each image under the strongest attack on each defence, one row per defence"
-    lines_at = {0.0: ":", LEAST_GAIN: "--"}
-    draw = for_screens if rows else lambda _: []
-    return draw(lambda width: rows_of_dots(rows, domain, titles, text.plain, spoken, width, lines_at))
-
-
-def _gain_dot(gain: float, recovered: bool, look: Look) -> Dot:
-    return Dot(gain, recovered, f"{look.name}: {text.signed(gain)} dB, {'' if recovered else 'not '}recovered")
 
 
 def most_rounds(study: Study) -> int:

@@ -133,7 +133,6 @@ their results elsewhere' }}.</p>
 {% if alone %}
   <a href="#headline">Headline</a><a href="#summary">Summary</a>
   {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
-  {% if studies[0].gains %}<a href="#images">Each image</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
   {% for name, title in studies[0].titles %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}

@@ -240,16 +240,6 @@ hollow points are not validated, or of too few images.</p></header>
 {% endif %}
 """
 
-EACH_IMAGE = """
-{% if view.gains %}
-<section id="images{{ s }}">
-<header><h2>Each image</h2><p>{{ view.gains_finding }} Each mark is one image under the strongest attack on its defence. The dashed
-line is the gain from which an identified image counts as recovered; the dotted line is the null baseline.</p></header>
-<figure class="panel">{{ chart(view.gains) }}</figure>
-</section>
-{% endif %}
-"""
-
 PICTURES = """
 {% if view.grids %}
 <section id="pictures{{ s }}">
@@ -283,6 +273,4 @@ needs {{ least_rounds }} or more.
 </section>
 """
 
-RESULTS = (
-    HEADLINE + SUMMARY + PLANE + EACH_IMAGE + PICTURES + LEAKS + "".join(one.framed for one in sections()) + CURVES
-)
+RESULTS = HEADLINE + SUMMARY + PLANE + PICTURES + LEAKS + "".join(one.framed for one in sections()) + CURVES

@@ -31,7 +31,7 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.studies.stages import strengths
 from simulations.report.studies.study import Study, mean_each
-from simulations.report.text import count, dagger, decibel, percent, points, round_name, two
+from simulations.report.text import count, dagger, percent, points, round_name, two
 
 OPTIONAL = (
     *("protected", "recovered", "picked", "labels", "attributes", "membership"),
@@ -101,8 +101,6 @@ def view(
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "planes": plots.planes(lines, faces),
         "plane_finding": plane_finding(lines, faces),
-        "gains": plots.gains(lines, faces),
-        "gains_finding": gains_finding(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "accuracy_finding": accuracy_finding(lines, faces),
         "panels": plots.panels(study, faces),
@@ -201,19 +199,6 @@ def accuracy_finding(lines: Sequence[Line], faces: Faces) -> str:
         return ""
     (low, worst), (high, best) = min(known), max(known)
     return f"Test accuracy ends between {percent(low)} ({faces[worst].name}) and {percent(high)} ({faces[best].name})."
-
-
-def gains_finding(lines: Sequence[Line], faces: Faces) -> str:
-    """The largest gain of a recovered image, and the number of recovered images under that defence."""
-    counted = {line.defense: found for line in lines if (found := line.validated)}
-    if counted and not any(recovered for recovered, _ in counted.values()):
-        return "No image was recovered."
-    best = {line.defense: line.strongest.gains[0] for line in lines if line.strongest and line.strongest.gains}
-    gains = [(max(best[one]), one) for one in counted if best.get(one)]
-    if not gains:
-        return ""
-    gain, defense = max(gains, key=lambda found: found[0])
-    return f"The largest gain of a recovered image is {decibel(gain)} dB, under {faces[defense].name}."
 
 
 def members_finding(cells: Sequence[Cell], faces: Faces) -> str:

@@ -50,8 +50,6 @@ class Cell:
             that knows only the class; None where it was not made.
         best: The best-recovered image (``BestImage.rank``); None where none is recovered.
         detailed: How many of the recovered images lie above their own mean colour; None where the rows do not say.
-        gains: How far the guess of each image lies above that image's null baseline, in dB: of recovered images, and of the
-            others; None where the rows do not say so of all.
         clear: In at least one seed the whole interval of PSNR lies above the best null baseline and above the mean of the class.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
@@ -74,7 +72,6 @@ class Cell:
     recovered_by_class: Count | None = None
     best: BestImage | None = None
     detailed: int | None = None
-    gains: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     clear: bool = False
     too_few: bool = False
     unjudged: str = ""

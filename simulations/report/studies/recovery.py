@@ -14,7 +14,7 @@ from clients.scoring.null_baselines import CLASS_MEAN
 from simulations.report.studies.baselines import ON_NOISE, NoiseControl, Nulls, audit_of, unjudged
 from simulations.report.studies.rows import number_in
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import MISSED_GAIN, PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 
 LEAST_GAIN = 3.0
 """dB above the best null baseline from which on an identified image counts as recovered: half of that baseline's squared error."""
@@ -22,8 +22,6 @@ RECOVERED = RECOVERED_METRIC.of("original")
 """Metric and reference of the share of recovered images, which the report derives from each row of retrieval."""
 BEST_GAIN, BEST_PSNR, BEST_DETAIL = "best_gain", "best_psnr", "best_detail"
 """Keys under which a row of that share holds gain, PSNR and detail of its best-recovered image, in dB."""
-GAINS = "gains"
-"""Key under which it holds, in dB, the gains of the images that were identified and of those that were not, as two lists."""
 DETAILED = "detailed"
 """Key under which it holds how many of the recovered images lie above their own mean colour."""
 DEFINITION = (
@@ -113,18 +111,6 @@ def detailed(rows: Sequence[Row]) -> int | None:
     return sum(known) if rows and len(known) == len(counts) else None
 
 
-def image_gains(rows: Sequence[Row]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Gains in dB of recovered images and of the others, from rows of ``RECOVERED``; None unless every image has one."""
-    found = [row.extra.get(GAINS) for row in rows]
-    if not rows or not all(isinstance(one, list) for one in found):
-        return None
-    identified, missed = ([gain for one in found if one for gain in one[at]] for at in (0, 1))
-    if len(identified) + len(missed) != sum(row.n for row in rows):
-        return None
-    below = [gain for gain in identified if gain < LEAST_GAIN]
-    return tuple(gain for gain in identified if gain >= LEAST_GAIN), (*below, *missed)
-
-
 def _place(row: Row) -> tuple[Any, ...]:
     """The guesses that a row is about."""
     return (audit_of(row), row.defense, row.role, row.attack, row.client, row.card.images, row.card.local_steps)
@@ -167,8 +153,6 @@ def _counted(row: Row, gains: Sequence[BestImage]) -> Row:
     details = [one.detail for one in recovered if one.detail is not None]
     if best and best.detail is not None and len(details) == len(recovered):
         extra |= {BEST_DETAIL: best.detail, DETAILED: sum(one > 0 for one in details)}
-    if (missed := _numbers(row.extra.get(MISSED_GAIN))) is not None:
-        extra[GAINS] = [[one.gain for one in gains], missed]
     share, low, high = binomial_interval(len(recovered), row.n) if row.n else (None, None, None)
     return replace(
         row, metric=RECOVERED[0], reference=RECOVERED[1], value=share, ci_low=low, ci_high=high, worst=None, extra=extra

@@ -120,8 +120,8 @@ def to_csv(rows: Sequence[Row]) -> str:
     names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
     cards = [row.card.to_json() for row in rows]
     keys = sorted({key for card in cards for key in card})
-    # A curve of a hundred points is no cell of a table; rows.jsonl has it, and of each image what gains are made of.
-    extras = sorted({key for row in rows for key in row.extra} - {"roc", "gains"})
+    # A curve of a hundred points is no cell of a table; rows.jsonl has it.
+    extras = sorted({key for row in rows for key in row.extra} - {"roc"})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)

@@ -24,7 +24,7 @@ from simulations.report.studies.baselines import (
 )
 from simulations.report.studies.cell import PICKED, Cell, Count
 from simulations.report.studies.control import Control, class_attacks, controls, decides, family, too_few
-from simulations.report.studies.recovery import RECOVERED, best_image, detailed, image_gains, with_recovered
+from simulations.report.studies.recovery import RECOVERED, best_image, detailed, with_recovered
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
@@ -206,7 +206,6 @@ def _cell(
         recovered_by_class=_recovered_by_class(recovered, scales),
         best=best_image(recovered),
         detailed=detailed(recovered),
-        gains=image_gains(recovered),
         clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (few or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not few else "",

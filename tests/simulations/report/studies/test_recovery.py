@@ -19,7 +19,7 @@ from simulations.report.analysis.summary import summarise
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.recovery import LEAST_GAIN, chance_of_as_many, is_recovered, with_recovered
 from simulations.report.studies.study import split
-from strategies.audit.score_rows import MISSED_GAIN, PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
+from strategies.audit.score_rows import PICKED_DETAIL, PICKED_GAIN, PICKED_PSNR, rounded_gain
 from tests.simulations.report.report_run import PROBE
 
 NULL = 12.0
@@ -118,15 +118,6 @@ def test_no_row_of_a_defence_is_worse_than_its_headline_says(found: list[list[Im
     best = line.best_image.best.gain if line.best_image and line.best_image.best else None
     assert best == (pytest.approx(rounded_gain(max(gains))) if gains else None)
     assert line.highest_image.psnr.worst == max(p for one in found for p, _, _ in one)
-
-
-def test_gains_of_all_images_are_those_of_the_rows() -> None:
-    rows = attacked("A()", [(16.0, NULL, True), (20.0, NULL, True), (13.0, NULL, True), (19.0, NULL, False)])
-    # Rows that do not report the others, or not all of them, have no gains of all images.
-    missed = [told(rows, **{MISSED_GAIN: gains}) for gains in ([7.0], [])]
-    for some, gains in ((missed[0], ((4.0, 8.0), (1.0, 7.0))), (rows, None), (missed[1], None)):
-        cell = next(one for one in split(some, ["D()"])[0].cells if one.attack == "A()")
-        assert (cell.gains, cell.recovered) == (gains, (2, 4))
 
 
 def test_what_an_attack_paints_from_noise_is_not_recovered() -> None:
