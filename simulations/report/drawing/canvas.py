@@ -18,13 +18,11 @@ from markupsafe import Markup
 from simulations.report.drawing.looks import MARKERS
 
 SVG = "{http://www.w3.org/2000/svg}"
-MOST_COMPARED = 400_000
-"""Pairs of a name and a place in all steps that move names apart: ten names among their own marks and intervals get 200 steps."""
 UNIT = 72.0
 """Points in an inch: one unit of a drawing is one pixel where it is shown at its own size."""
 FONT = 11.0
-HALF = 7.6
-"""Half the width of the room that a mark takes: a diamond's, its edge included."""
+ENTRY = 19.0
+"""Height that an entry of the legend adds."""
 _PAINTS: dict[str, str] = {}
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that names may hold and XML may not."""
@@ -131,7 +129,7 @@ class Canvas:
         legend = self.figure.legend(marks, names, loc="outside lower left", handlelength=1.0, prop={"weight": "bold"})
         for handle, text, (_, mark) in zip(legend.legend_handles, legend.get_texts(), entries, strict=True):
             if handle:
-                handle.set_gid("class:mark hollow" if mark.hollow else "class:mark")
+                handle.set_gid("class:entry hollow" if mark.hollow else "class:entry")
             text.set_color(ink(mark.color))
             text.set_gid("class:name")
 
@@ -169,59 +167,6 @@ class Canvas:
         """Write a soft line below the drawing's right end."""
         drawn = self.figure.supxlabel(text, x=1.0, ha="right", fontsize=FONT - 1)
         drawn.set_gid("class:note")
-
-    def keep_apart(
-        self, texts: Sequence[Any], marks: Sequence[tuple[float, float]], covered: Sequence[tuple[float, float]] = ()
-    ) -> None:
-        """Move texts off each other and off marks; with more room, also off whiskers and lines.
-
-        Args:
-            texts: Each stands on the mark that it names.
-            marks: Centres of all marks.
-            covered: Places on whiskers and lines.
-        """
-        from adjustText import adjust_text  # type: ignore[import-untyped]
-        from matplotlib.transforms import Bbox
-
-        for text in texts:  # axes do not make room for a name that is about to move
-            text.set_in_layout(False)
-        self.settle()
-        named = self.axes.transData.transform([text.get_position() for text in texts])
-        x, y = ([place[at] for place in (*marks, *covered)] for at in (0, 1))
-        how: dict[str, Any] = {"expand": (1.15, 1.9), "force_static": (0.3, 0.6), "ensure_inside_axes": True}
-        # By default it stops after some time: the same numbers would give other pages on a busy machine.
-        # Each step compares every name with every place, so that of many places fewer steps are taken.
-        steps = max(1, min(200, MOST_COMPARED // max(1, len(texts) * len(x))))
-        adjust_text(texts, x=x, y=y, ax=self.axes, iter_lim=steps, **how)
-        # It knows marks as points, and weighs forces: a name that it leaves on a mark goes to the next free place around its own.
-        centres = self.axes.transData.transform(marks)
-        taken = [Bbox.from_extents(left - HALF, low - HALF, left + HALF, low + HALF) for left, low in centres]
-        for text, mark in zip(texts, named, strict=True):
-            others = [*taken, *(other.get_window_extent() for other in texts if other is not text)]
-            self._clear(text, mark, others)
-
-    def _clear(self, text: Any, mark: Sequence[float], others: Sequence[Any]) -> None:
-        """Puts a text that overlaps others at the next free place around its mark, within the axes; else leaves it."""
-        from matplotlib.transforms import Bbox
-
-        box, axes = text.get_window_extent(), self.axes.bbox
-        if not box.count_overlaps(others):
-            return
-        sides = (HALF + 3, -box.width / 2, -HALF - 3 - box.width)
-        levels = [step * (box.height + 2) - box.height / 2 for step in (0, 1, -1, 2, -2, 3, -3)]
-        for left, low in ((mark[0] + side, mark[1] + level) for level in levels for side in sides):
-            place = Bbox.from_bounds(left, low, box.width, box.height)
-            if not place.count_overlaps(others) and axes.contains(*place.min) and axes.contains(*place.max):
-                at = self.axes.transData.inverted().transform(
-                    self.axes.transData.transform(text.get_position()) + place.min - box.min
-                )
-                text.set_position(tuple(at))
-                return
-
-    def settle(self) -> None:
-        """Fix the axes' place."""
-        self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")
 
     def svg(self, spoken: str) -> Markup:
         """The drawing, scaling with its container; ``spoken`` is its text alternative."""

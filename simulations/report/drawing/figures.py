@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from simulations.report.drawing.canvas import Canvas, Mark, ink, paint, round_values, style
+from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, paint, round_values, style
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.score import Range, Score
 from simulations.report.studies.stages import strengths
@@ -36,32 +36,10 @@ def inside(value: float, domain: tuple[float, float]) -> float:
     return min(max(value, domain[0]), domain[1])
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move label positions nearer than ``gap`` apart, in order and inside [low, high].
-
-    Too many labels for the space share it evenly.
-    """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    gap = min(gap, (high - low) / max(len(wanted) - 1, 1))
-    placed = [0.0] * len(wanted)
-    floor = low
-    for index in order:
-        placed[index] = max(wanted[index], floor)
-        floor = placed[index] + gap
-    ceiling = high
-    for index in reversed(order):
-        placed[index] = min(placed[index], ceiling)
-        ceiling = placed[index] - gap
-    return placed
-
-
 WIDE = 500.0
 """A drawing that is wider than this is for large screens."""
 MOST_NAMED = 16
-"""Points of the plane, or lines of curves, that have their name beside them: for more there is no room, and placing them takes
-minutes. The others are named in their tooltips and in the tables."""
-LETTER = 7.2
-"""Width of a character of bold chart text."""
+"""Points of the plane, or lines of curves, that the legend names. The others are named in their tooltips and in the tables."""
 Domain = tuple[float, float]
 """Lower and upper end of an axis."""
 
@@ -123,7 +101,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces,
         width: Width of the drawing.
     """
     with style():
-        canvas = Canvas(width, 350 if width > WIDE else 420)
+        canvas = Canvas(width, (350 if width > WIDE else 420) + _legend_height(len(points)))
         across = share_bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         up = -0.08, 1.04
         canvas.axes.set(xlim=across, ylim=up)
@@ -142,35 +120,11 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces,
         for one, point in points.items():
             canvas.bars(_intervals(point, up), faces[one].color)
             canvas.marks([_mark(point, faces[one], up, 10)])
-        _names(canvas, points, spent, faces, up)
+        names = {one: faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "") for one in points}
+        _legend(canvas, [(name, faces[one]) for one, name in names.items()])
         return canvas.svg(
             "Test accuracy against the share of images that the strongest attack recovered, one point per defence"
         )
-
-
-def _names(canvas: Canvas, points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces, up: Domain) -> None:
-    """Names beside the points, moved so that they cover neither each other nor points where there is room; see ``keep_apart``."""
-    texts = []
-    named = dict(list(points.items())[:MOST_NAMED])
-    if more := len(points) - len(named):
-        canvas.note(_unnamed(more))
-    for one, point in named.items():
-        name = faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "")
-        text = canvas.axes.text(point.x, inside(point.y, up), name, weight="bold", color=ink(faces[one].color))
-        text.set_gid("class:name")
-        texts.append(text)
-    marks = [(point.x, inside(point.y, up)) for point in points.values()]
-    canvas.keep_apart(texts, marks, [place for point in named.values() for place in _covered(point, up)])
-
-
-def _unnamed(more: int) -> str:
-    return f"{count(more, 'more defence')}: names in the tooltips and tables"
-
-
-def _covered(point: Point, up: Domain) -> Iterator[tuple[float, float]]:
-    """Where a point's intervals lie."""
-    for x0, y0, x1, y1 in _intervals(point, up):
-        yield from ((x0 + (x1 - x0) * at / 8, y0 + (y1 - y0) * at / 8) for at in range(9))
 
 
 def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, float]]:
@@ -204,7 +158,7 @@ def curves(
     finals: Collection[int] = (),
     across: Across = ROUNDS,
 ) -> Markup:
-    """Lines over rounds, or another axis, named at their right end.
+    """Lines over rounds, or another axis, named by a legend.
 
     Args:
         series: Defence -> points, x is the round.
@@ -218,12 +172,12 @@ def curves(
         across: The horizontal axis.
     """
     with style():
-        canvas = Canvas(width, 250 if width > WIDE else 260)
+        canvas = Canvas(width, 250 + _legend_height(len(series)))
         rounds = sorted({p.x for of in (*series.values(), null) for p in of})
         low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
         canvas.axes.set(xlim=(low, high), ylim=domain)
         canvas.titles(across.title, y_title)
-        shown = _shown(rounds, finals, max(2, int(0.62 * width / 34)))
+        shown = _shown(rounds, finals, max(2, int(0.8 * width / 34)))
         canvas.ticks(shown, 5, lambda value: "final" if value in finals else across.show(value), show_y)
         if null:
             # Of a single round it is a line across: a path of one point cannot be seen.
@@ -231,12 +185,9 @@ def curves(
             canvas.line([(p.x, inside(p.y, domain)) for p in ends], "nullline", "var(--soft)", ":", 1.5)
         for one, of in series.items():
             _line(canvas, of, faces[one], domain)
-        named = list(series.items())[:MOST_NAMED]
-        if more := len(series) - len(named):
-            canvas.note(_unnamed(more))
-        names = [(faces[one].name, of[-1].y, faces[one].color) for one, of in named]
-        names += [(across.null, null[-1].y, "")] if null else []
-        _ends(canvas, names, domain, int(0.42 * width / LETTER) - 2)
+        _legend(canvas, [(faces[one].name, faces[one]) for one in series])
+        if null:
+            canvas.name(across.null, high, inside(null[-1].y, domain), ha="right", va="bottom")
         return canvas.svg(f"{y_title} {across.spoken}")
 
 
@@ -263,19 +214,11 @@ def _mark(point: Point, look: Look, domain: Domain, size: float) -> Mark:
     return Mark(point.x, inside(point.y, domain), look.shape, look.color, point.tip, point.hollow, size)
 
 
-def _ends(canvas: Canvas, ends: Sequence[tuple[str, float, str]], domain: Domain, room: int) -> None:
-    """Names at the right end of lines, (name, y, colour or ""), moved apart."""
-    cut = [name if len(name) <= room else name[: room - 1] + "…" for name, _, _ in ends]
-    names = [
-        canvas.name(
-            name, 1, inside(y, domain), color,
-            xycoords=("axes fraction", "data"), xytext=(10, 0), textcoords="offset points",
-        )
-        for name, (_, y, color) in zip(cut, ends, strict=True)
-    ]  # fmt: skip
-    canvas.settle()
-    top, bottom = canvas.axes.bbox.y1, canvas.axes.bbox.y0
-    # Downwards, so that of names that belong at one height the first stands on top.
-    wanted = [top - float(canvas.axes.transData.transform((0, inside(y, domain)))[1]) for _, y, _ in ends]
-    for name, at, placed in zip(names, wanted, spread(wanted, 14, 0, top - bottom), strict=True):
-        name.set_position((10, at - placed))
+def _legend(canvas: Canvas, entries: Sequence[tuple[str, Look]]) -> None:
+    canvas.legend([(name, Mark(0, 0, look.shape, look.color)) for name, look in entries[:MOST_NAMED]])
+    if (more := len(entries) - MOST_NAMED) > 0:
+        canvas.note(f"{count(more, 'more defence')}: names in the tooltips and tables")
+
+
+def _legend_height(entries: int) -> float:
+    return ENTRY * min(entries, MOST_NAMED)

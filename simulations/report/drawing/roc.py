@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.drawing.canvas import Canvas, Mark, style
+from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, style
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
@@ -21,8 +21,8 @@ Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
 
 AUC = MEMBERSHIP.decides
-WIDTH, HEIGHT, ENTRY = 350.0, 320.0, 17.0
-"""Of a drawing in user units without its legend, and of one entry of the legend."""
+WIDTH, HEIGHT = 350.0, 320.0
+"""Of a drawing in user units without its legend."""
 LEAST_RATE = 0.001
 """Where both axes begin: lower rates are drawn at the edge."""
 DECADES = (0.001, 0.01, 0.1, 1.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.figures import Point, bounds, curves, inside, plane, spread, strip
+from simulations.report.drawing.figures import Point, bounds, curves, inside, plane, strip
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
@@ -61,16 +61,6 @@ def test_bounds_hold_every_number_that_can_be_drawn(found: list[float | None]) -
     low, high = bounds(found)
     assert high - low >= 1 - 1e-9
     assert all(low <= value <= high for value in found if value is not None and math.isfinite(value))
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=8))
-def test_labels_are_moved_apart_in_order_and_inside(wanted: list[float]) -> None:
-    placed = spread(wanted, 14, 0, 100)
-    assert all(-1e-9 <= at <= 100 + 1e-9 for at in placed)
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    gaps = np.diff([placed[index] for index in order])
-    assert all(gap >= min(14, 100 / max(len(wanted) - 1, 1)) - 1e-9 for gap in gaps)
-    assert spread([50.0, 10.0, 90.0], 14, 0, 100) == [50.0, 10.0, 90.0], "labels that fit stay where they are"
 
 
 def drawn(marks: list[Mark]) -> str:
@@ -124,16 +114,14 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
 def test_names_hide_neither_each_other_nor_points() -> None:
     of = ["", "A()", "B()", *DP]
     for width in (350, 1120):
-        for accuracy in (0.7, 0.75, 0.9):
-            ends = {"": Point(0.95, 1.0), "A()": Point(0.68, 0.0)}
-            drawing = plane(ends | {DP[0]: Point(accuracy, 0.3), DP[1]: Point(0.93, 0.3)}, {}, FACES, width)
-            assert len(shapes(drawing, "name", "text")) == len(shapes(drawing, "mark")) == 4
-            hides_nothing(drawing, width)
-        for seed in range(3):
-            draws = np.random.default_rng(seed)
-            crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
-            points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
-            hides_nothing(plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width), width)
+        draws = np.random.default_rng(0)
+        crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
+        points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
+        drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width)
+        assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, kind)) for kind in ("entry", "mark"))] == [
+            5
+        ] * 3
+        hides_nothing(drawing, width)
 
 
 def hides_nothing(drawing: str, width: float) -> None:
@@ -157,17 +145,13 @@ def test_the_strip_has_its_interval_and_the_chance_of_a_null_guess_on_one_axis()
     assert "8 of 16 recovered, 95 % interval 25.0 to 75.0 %" in drawing
 
 
-def test_curves_have_a_line_and_a_name_for_each_defence_and_names_stand_apart_in_order() -> None:
+def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
     series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
     drawing = curves(series, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
     assert [len(shapes(drawing, kind)) for kind in ("series", "nullline", "hollow")] == [1, 1, 1]
     assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
     assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
-    close = {name: [Point(1, y), Point(2, y)] for name, y in (("", 9.0), ("A()", 9.1), (DP[0], 9.0))}
-    drawing = curves(close, FACES, 350, "PSNR, dB", plain, (), (0, 40))
-    heights = {one.text: float(one.get("y") or 0) for one in shapes(drawing, "name", "text")}
-    assert sorted(heights, key=lambda name: heights[name]) == ["A", "No defence", "DPSGD(8.0)"]
-    assert np.diff(sorted(heights.values())).min() >= 13.9
+    hides_nothing(drawing, 350)
 
 
 def test_a_single_round_and_a_long_run_can_be_read() -> None:
