@@ -39,7 +39,6 @@ from attacks.guesses import Labels as Labels
 from attacks.guesses import Reconstruction as Reconstruction
 from attacks.guesses import Representatives as Representatives
 from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
-from attacks.learned.tuned_inversion import TunedInversion as TunedInversion
 from attacks.membership.federation.fedmia import FedMIA as FedMIA
 from attacks.membership.federation.fedmia import GradientAlignment as GradientAlignment
 from attacks.membership.federation.fedmia import LossTrajectory as LossTrajectory

@@ -82,7 +82,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "defenses": "",
         "probe-attacks": quick(
             "DLG", "LBFGSL2", "AdamCosine", "AdamL1", "AdamL2", "InvertingGradients", "LBFGSCosine", "SGDCosine",
-            "GradientInversion", "LabelInference", "TunedInversion", "LearningToInvert",
+            "GradientInversion", "LabelInference", "LearningToInvert",
         ) + "; " + chains(SHORT, "LearnedDenoiser"),
         "update-attacks": quick("SurrogateMatching", "LabelInference"),
     },

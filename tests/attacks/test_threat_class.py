@@ -8,7 +8,7 @@ from attacks.uploads.base import AsUploaded
 LETTERS = {
     "B": "SurrogateMatching Spear PatchEmbeddingInversion",
     "C": "InvertingGradients LabelInference LossThreshold ClassGAN",
-    "D": "LearningToInvert TunedInversion ShadowModels PropertyInference",
+    "D": "LearningToInvert ShadowModels PropertyInference",
     "F": "ClassFishing",
     "G": "ImprintLayer TrapWeights",
     "": "TokenDecoder QueryInversion AsUploaded",

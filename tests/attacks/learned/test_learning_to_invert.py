@@ -1,4 +1,4 @@
-"""Attacks that learn on the server's own images: a network that reads updates, and an inversion that chooses its settings."""
+"""A network that learns on the server's own images to read updates."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attacks import AttackError, ClientUpdate, InvertingGradients, Knowledge, LearningToInvert, TunedInversion
+from attacks import AttackError, ClientUpdate, Knowledge, LearningToInvert
 from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched, noise_like
-from attacks.learned.tuned_inversion import PRIORS, between
 from defenses import GaussianNoise, Pruning
 from defenses.base import Batch, Update, UpdateDefense
 from defenses.pipeline import Pipeline
@@ -129,43 +128,3 @@ def test_what_it_cannot_learn_from_or_read_is_refused_with_the_reason() -> None:
         assert why in guess.failure
         assert bool(guess.failure) == bool(why)
         assert len(guess.images) == case.num_examples
-
-
-# ---- an inversion that chooses its settings
-
-
-FLAT = {"total_variation": 100.0, "prior_decay": False, "iterations": 80}
-"""Defaults under which every guess is one colour."""
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_what_is_chosen_on_own_images_serves_for_those_of_others() -> None:
-    attack = TunedInversion(tune=12, updates=2, **FLAT).fit(knowledge(), seeded(1))
-    updates, truth = victims(1, None, count=6)
-    tuned, plain = (decibels(one, updates, truth) for one in (attack, InvertingGradients(**FLAT)))
-    assert tuned.mean() > plain.mean() + 2
-    assert tuned.mean() > of_mean(truth).mean()
-    # The client's update does not enter the choice, and the defaults are among what is tried.
-    noise = replace(updates[0], update=noise_like(updates[0].update, seeded(3)))
-    chosen, blind = (attack(one, seeded(0)).diagnostics for one in (updates[0], noise))
-    assert [chosen[name] == blind[name] for name in chosen if name.startswith("tuned")] == [True] * 5
-    assert chosen["tuned_psnr"] >= chosen["tuned_psnr_default"]
-
-
-def test_it_is_fitted_to_what_the_clients_defences_send() -> None:
-    pruned = Pruning(fraction=0.9, per="update")
-    learned = TunedInversion(tune=2, updates=3).fit(knowledge(1, pruned), seeded(1)).learned
-    assert learned is not None
-    for update in learned.updates:
-        assert torch.cat([(value == 0).flatten() for value in update.values()]).double().mean() > 0.85
-
-
-def test_what_it_cannot_do_is_said_and_draws_are_even_in_the_logarithm() -> None:
-    updates, _ = victims(2, None, count=1)
-    quick = TunedInversion(tune=2, updates=1)
-    with pytest.raises(AttackError, match="covers 2 examples; allowed: 1"):
-        quick.fit(knowledge(1), seeded(1)).attack_many(updates, [seeded(0)])
-    with pytest.raises(AttackError, match="only probes of federated learning"):
-        quick.fit(knowledge(probes=None), seeded(0))
-    assert [between(PRIORS, share) for share in (0.0, 0.4, 1.0)] == [1e-4, 1e-2, 10.0]
