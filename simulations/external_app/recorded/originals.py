@@ -19,7 +19,7 @@ from clients.scoring.image_scores import image_scores, uniform_label_accuracy
 from clients.scoring.null_baselines import BLURRED, null_psnr
 from clients.scoring.retrieval import CANDIDATES, KnownImages, retrieval
 from defenses.base import Batch, NamedTensors
-from simulations.external_app.recorded.arguments.originals_files import originals_file
+from simulations.external_app.recorded.arguments.headers import originals_file
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
 from simulations.settings.errors import ConfigError

@@ -1,4 +1,4 @@
-"""Facts about a model from the headers of recorded arrays: classes and channels, without reading the arrays."""
+"""Facts from the headers of recorded arrays and of originals: classes, channels, normalisation. No array is read."""
 
 from __future__ import annotations
 
@@ -76,3 +76,19 @@ def _counters(path: Path) -> dict[str, int]:
     names = [one.name for one in headers_of(path) if one.dtype == "I64" and one.shape == ()]
     with safe_open(path, framework="np") as file:
         return {name: int(file.get_tensor(name)) for name in names}
+
+
+def originals_file(folder: Path, reply: RecordedReply) -> Path | None:
+    """The file with the true images behind a reply: of its round and node, else of its node in all rounds; None without one."""
+    names = (f"round-{reply.round:04d}-node-{reply.node}", f"node-{reply.node}")
+    return next((path for name in names if (path := folder / f"{name}.safetensors").is_file()), None)
+
+
+def normalisation_of(path: Path) -> str:
+    """The client's normalisation, such as "0.5,0.5/0.2,0.3"; empty where the file does not state it."""
+    try:
+        with safe_open(path, framework="np") as file:
+            stated = json.loads((file.metadata() or {}).get("normalisation", "{}"))
+        return "/".join(",".join(f"{float(one):.9g}" for one in stated[key]) for key in ("mean", "std"))
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""

@@ -10,8 +10,14 @@ from typing import Any
 
 from clients.wire.schema import key_of
 from simulations.external_app.recorded.arguments.command_line import DROPPED, command_of
-from simulations.external_app.recorded.arguments.headers import Header, classes_in, headers_of, image_shape_in
-from simulations.external_app.recorded.arguments.originals_files import normalisation_of, originals_file
+from simulations.external_app.recorded.arguments.headers import (
+    Header,
+    classes_in,
+    headers_of,
+    image_shape_in,
+    normalisation_of,
+    originals_file,
+)
 from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, NO_STEPS, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import (
     AttackSettings,
