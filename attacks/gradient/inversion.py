@@ -64,7 +64,7 @@ class GradientInversion(TargetPreparation):
             result is clamped in any case.
         labels: "known", "infer" (``infer_labels``), "auto" (known if the server has them, else inferred) or "joint" (soft labels
             are unknowns too, as in DLG).
-        init: "randn" (standard normal in normalised pixels), "uniform" (in [0, 1]), "grey" (0.5) or "black" (0).
+        init: "randn" (standard normal in normalised pixels) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that the prior guides
             the start and hardly biases the result.
@@ -99,7 +99,7 @@ class GradientInversion(TargetPreparation):
     total_variation: float = scale_field(1e-4, zero=True)
     boxed: bool = flag_field(True)
     labels: str = choice_field("auto", ("auto", "known", "infer", "joint"))
-    init: str = choice_field("randn", ("randn", "uniform", "grey", "black"))
+    init: str = choice_field("randn", ("randn", "black"))
     step_decay: bool = flag_field(True)
     prior_decay: bool = flag_field(False)
     line_search: bool = flag_field(False)
@@ -118,19 +118,15 @@ class GradientInversion(TargetPreparation):
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
-        varied = self.init in ("randn", "uniform") or self.labels == "joint"
+        varied = self.init == "randn" or self.labels == "joint"
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
         )
 
-    @property
-    def _step_evaluations(self) -> int:
-        return STEP_ITERATIONS if self.optimizer == "lbfgs" and not self.line_search else 1
-
     def card(self) -> dict[str, int | str]:
         """Evaluations of the objective, or steps of several, from each start."""
-        each = self._step_evaluations
-        steps = {"iterations": f"{self.iterations} steps of up to {each} evaluations"} if each > 1 else {}
+        several = self.optimizer == "lbfgs" and not self.line_search
+        steps = {"iterations": f"{self.iterations} steps of up to {STEP_ITERATIONS} evaluations"} if several else {}
         return super().card() | steps
 
     def attack_many(

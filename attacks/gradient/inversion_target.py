@@ -215,11 +215,8 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
     def _start(self, observation: ClientUpdate, num_classes: int, generator: torch.Generator) -> Tensor:
         """One start: pixels, label logits if they are unknown, what else is sought; float32, whatever the model's type."""
         shape = (self.count_images(observation), *observation.input_shape)
-        if self.init == "randn":
-            pixels = torch.randn(shape, generator=generator)
-        else:
-            level = {"grey": torch.full(shape, 0.5), "black": torch.zeros(shape)}.get(self.init)
-            pixels = normalise(torch.rand(shape, generator=generator) if level is None else level, observation)
+        black = self.init == "black"
+        pixels = normalise(torch.zeros(shape), observation) if black else torch.randn(shape, generator=generator)
         logits = torch.randn(shape[0], num_classes, generator=generator) if self.labels == "joint" else torch.zeros(0)
         return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(self.more_starts)])
 
