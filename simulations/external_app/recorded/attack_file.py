@@ -16,25 +16,23 @@ from torch import Tensor
 from attacks import ClientUpdate, Knowledge, Labels, Reconstruction
 from attacks.base import AnyAttack
 from attacks.scoring.metrics import blurred, null_baselines, score
+from attacks.spec import stages_of
+from clients.training.evaluation import place
 from defenses.base import NamedTensors, Tensors
+from defenses.random_draws import generator_for
 from simulations.console.results import finite
 from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.guesses import (
-    file_names,
-    guess_of,
-    guess_safely,
-    guess_tensors,
-    require_usable,
-)
 from simulations.external_app.recorded.known import (
     build,
     check_memory,
     doubts_of,
     fit,
+    guess_type,
     knowledge_of,
     load_start,
     observation_of,
     parse_request,
+    require_usable,
     with_inferred_rate,
     without_rate,
     without_truth,
@@ -44,6 +42,43 @@ from simulations.run_folder.drawn import drawn
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import naming
 from strategies.federated.observations import UPDATE
+
+
+def guess_of(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Any:
+    """The guess of an attack; ``which`` distinguishes observations of one seed."""
+    return place().attack_many(attack, [observation], [generator_for("attack", seed, repr(attack), *which)])[0]
+
+
+def guess_safely(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Reconstruction | Labels:
+    """The guess; of an attack that raises, classes -1, and grey images unless it guesses labels alone."""
+    try:
+        guess: Reconstruction | Labels = guess_of(attack, observation, seed, *which)
+        return guess
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    unknown = torch.full((observation.num_examples,), -1)
+    if guess_type(attack) is Labels:
+        return Labels(unknown, failure=why)
+    count = min(observation.num_examples, getattr(stages_of(attack)[0], "max_images", 1))
+    return Reconstruction(torch.full((count, *observation.input_shape), 0.5), unknown[:count], failure=why)
+
+
+def file_names(attacks: Sequence[AnyAttack]) -> list[str]:
+    """A file name per attack: its class, or those of its chain; repeats are numbered."""
+    names: list[str] = []
+    seen: dict[str, int] = {}
+    for attack in attacks:
+        base = "+".join(type(stage).__name__ for stage in stages_of(attack))
+        seen[base] = seen.get(base, 0) + 1
+        names.append(base if seen[base] == 1 else f"{base}_{seen[base]}")
+    return names
+
+
+def guess_tensors(guess: Reconstruction | Labels) -> Tensors:
+    """The guessed "labels", and of a reconstruction the "images", on the CPU."""
+    if isinstance(guess, Labels):
+        return {"labels": guess.classes.detach().cpu().contiguous()}
+    return {"labels": guess.labels.detach().cpu().contiguous(), "images": guess.images.detach().cpu().contiguous()}
 
 
 def scores_of(guess: Reconstruction | Labels, truth: NamedTensors) -> dict[str, Any]:

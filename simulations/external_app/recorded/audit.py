@@ -33,7 +33,7 @@ from clients.wire.records import metrics, tensors_of, to_record, values_of
 from defenses.base import Tensors
 from simulations.external_app.recorded.arguments.command_line import steps_to_scores
 from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.guesses import file_names, guess_safely, guess_tensors
+from simulations.external_app.recorded.attack_file import file_names, guess_safely, guess_tensors
 from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
 from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, replay

@@ -29,7 +29,6 @@ from simulations.report.text import decibel, percent, percentage, within
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import Row
 from simulations.runtime.findings import recovered_text
-from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 
 
@@ -144,7 +143,7 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
     Raises:
         ConfigError: Before any work.
     """
-    _require_new(out)
+    require_folder(out, "--out")
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
     for notice in prepared.notices:
@@ -162,7 +161,7 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
 
 def attack_recording(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
     """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
-    _require_new(out)
+    require_folder(out, "--out")
     prepared = prepare_recording(request)
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
@@ -191,13 +190,6 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
         _print_json(found, out, out / "report.html", scored=scored, claims=replayed.claims)
     failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
     return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
-
-
-def _require_new(out: Path) -> None:
-    """Raises ``ConfigError`` for a folder that cannot be written, or holds results."""
-    require_folder(out, "--out")
-    if (out / "result.json").exists() or (out / "rows.jsonl").exists():
-        raise ConfigError(f"--out {out} already holds results; name another folder")
 
 
 @contextmanager

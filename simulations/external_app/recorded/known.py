@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,6 @@ from simulations.external_app.recorded.arguments.settings import (
     shape_of,
     whole_numbers,
 )
-from simulations.external_app.recorded.guesses import guess_type, require_usable
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
@@ -94,6 +94,24 @@ def _attacks(settings: AttackSettings) -> list[AnyAttack]:
             f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
         )
     return attacks
+
+
+def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
+    """Refuse an attack that needs more than one update and the available auxiliary data.
+
+    Raises:
+        AttackError: Saying what it needs.
+    """
+    if attack.observes_history:
+        raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
+    if attack.needs_auxiliary and not has_auxiliary:
+        raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")
+
+
+def guess_type(attack: AnyAttack) -> Any:
+    """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
+    bases = getattr(type(attack), "__orig_bases__", ())
+    return next(types[1] for base in bases if len(types := get_args(base)) == 2)
 
 
 def doubts_of(settings: AttackSettings, parsed: Parsed) -> Sequence[str]:

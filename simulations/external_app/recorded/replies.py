@@ -17,7 +17,7 @@ from attacks.observations import trained_parameters
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
 from defenses.base import Tensors
-from simulations.external_app.recorded.arguments.missing import chosen, usable_replies
+from simulations.external_app.recorded.arguments.missing import replies_of
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.known import (
@@ -33,7 +33,7 @@ from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
 from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
-from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, read_recording, strategy_of
+from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
 _READ = "The learning rate: {} was read from what the server sent or the app was set to."
@@ -125,10 +125,7 @@ def replay(request: Request) -> Replay:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
     try:
-        replies, usable = (
-            chosen(read_recording(request.update), request.settings.attack_rounds),
-            usable_replies(request),
-        )
+        replies, usable = replies_of(request)
         nodes = sorted({reply.node for reply in replies})
         found, faulty = _sorted_out(usable, nodes, request)
         largest = max(found, key=lambda one: one.settings.num_examples)

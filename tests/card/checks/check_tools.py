@@ -10,7 +10,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.placement import HOST
 from clients.training import evaluation
 from clients.training.evaluation import device, place
-from simulations.external_app.recorded.guesses import guess_of
+from simulations.external_app.recorded.attack_file import guess_of
 from simulations.search.scorer import Scorer, semi_train
 from simulations.search.settings import Search
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net

@@ -72,7 +72,7 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_
     elif update.is_dir():
         problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
         try:
-            usable = usable_replies(request)
+            _, usable = replies_of(request)
         except (ConfigError, RecordingError) as error:
             problems.append(_wrong(str(error)))
         request = _filled(request, usable)
@@ -108,22 +108,22 @@ def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
     return []
 
 
-def usable_replies(request: Request) -> list[RecordedReply]:
-    """The replies of the chosen rounds that hold arrays.
+def replies_of(request: Request) -> tuple[list[RecordedReply], list[RecordedReply]]:
+    """The replies of the chosen rounds, and those of them that can be attacked.
 
     Raises:
         RecordingError: When the folder holds no recording.
         ConfigError: When ``attack-rounds`` names a round that the recording lacks, or no reply can be attacked.
     """
-    replies = chosen(read_recording(request.update), request.settings.attack_rounds)
+    replies = _chosen(read_recording(request.update), request.settings.attack_rounds)
     usable = [reply for reply in replies if not reply.unusable]
     if not usable:
         why = "; ".join(sorted({reply.unusable for reply in replies})[:3]) or "no client replied"
         raise ConfigError(f"{request.update} holds no reply that can be attacked: {why}")
-    return usable
+    return replies, usable
 
 
-def chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
+def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
     """The replies of rounds such as "1,3" or "last"; ``ConfigError`` for rounds that are not there."""
     there = sorted({reply.round for reply in replies})
     named = {str(one): [one] for one in there} | {"first": there[:1], "last": there[-1:], "all": there}
