@@ -177,11 +177,6 @@ GROUP = "fedveil.models"
 """Entry points of models."""
 
 
-def is_own_model(name: str) -> bool:
-    """Whether a model's name is a place of code, not the name of a known model."""
-    return is_own(name, LIBRARIES)
-
-
 def offered_models() -> dict[str, str]:
     """Name -> one line with its origin: models of other packages. ``RegistryError`` where one is badly named."""
     return {name: origin(point) for name, point in installed(GROUP).items()}
@@ -191,7 +186,7 @@ def own_factory(name: str) -> Callable[..., Any] | None:
     """The class or function that makes the model, or None for a known model; to be called before weights are seeded."""
     try:
         place = installed(GROUP)[name].value if name in installed(GROUP) else name
-        return own_code(place) if is_own_model(place) else None
+        return own_code(place) if is_own(place, LIBRARIES) else None
     except OwnCodeError as error:
         raise ModelError(f"model: {error}") from error
 
