@@ -88,11 +88,11 @@ class Mark:
 class Canvas:
     """A figure with one pair of axes, to be used inside ``style()``."""
 
-    def __init__(self, width: float, height: float, layout: str = "constrained") -> None:
+    def __init__(self, width: float, height: float) -> None:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
 
-        self.figure = Figure(figsize=(width / UNIT, height / UNIT), dpi=UNIT, layout=layout)  # type: ignore[arg-type]
+        self.figure = Figure(figsize=(width / UNIT, height / UNIT), dpi=UNIT, layout="constrained")
         self.canvas = FigureCanvasSVG(self.figure)
         self.axes = self.figure.add_subplot()
         self._tips: list[str] = []
@@ -149,12 +149,6 @@ class Canvas:
         drawn = LineCollection(lines, colors=[paint(color)], linewidths=width, alpha=0.55)
         drawn.set_gid("class:whisker")
         self.axes.add_collection(drawn, autolim=False)
-
-    def band(self, high: float, domain: tuple[float, float]) -> None:
-        """Shade the axis up to a value; a small band stays visible."""
-        air = max((domain[1] - domain[0]) / 100 - high, 0.0) / 2
-        band = self.axes.axvspan(-air, high + air, facecolor=paint("var(--null)"), linewidth=0, zorder=0)
-        band.set_gid("class:null")
 
     def name(self, text: str, x: float, y: float, color: str = "", **more: Any) -> Any:
         """Write bold text in its subject's colour, or a soft note without one; readable over lines."""

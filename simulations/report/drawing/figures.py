@@ -1,4 +1,4 @@
-"""The report's charts: the strip beside each headline, the privacy/accuracy plane, and curves over rounds."""
+"""The report's charts: the privacy/accuracy plane, and curves over rounds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, paint, round_values, style
+from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, round_values, style
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.score import Range, Score
 from simulations.report.studies.stages import strengths
-from simulations.report.text import count, percentage, plain, two, whole_percent, within
+from simulations.report.text import count, plain, two, whole_percent
 
 LARGEST = 1e12
 """Numbers beyond this (a diverged loss, the PSNR of an exact copy) do not stretch an axis."""
@@ -65,30 +65,6 @@ class Point:
         """A score that has a mean; ``across`` is the interval of ``x``."""
         assert score.mean is not None
         return cls(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)
-
-
-def strip(point: Point, chance: float | None, look: Look) -> Markup:
-    """An axis of shares, 0 to 100 %: mark and interval of the recovered images, and a grey band of the null baseline."""
-    domain = (0.0, 1.0)
-    with style(axes_grid=False, xtick_labelsize=11):
-        canvas = Canvas(300, 40, "none")
-        axes = canvas.axes
-        axes.set_position((0.04, 0.42, 0.9, 0.55))
-        axes.set(xlim=domain, ylim=(-1, 1))
-        axes.spines[:].set_visible(False)
-        axes.axhline(0, color=paint("var(--rule)"), linewidth=1)
-        if chance is not None:
-            canvas.band(chance, domain)
-        if point.low is not None and point.high is not None:
-            canvas.bars([(inside(point.low, domain), 0, inside(point.high, domain), 0)], look.color, 3.0)
-        canvas.marks([Mark(inside(point.y, domain), 0, look.shape, look.color, point.tip, point.hollow, 9)])
-        canvas.ticks(4, 2, whole_percent, whole_percent)
-        axes.set_yticks([])
-        axes.tick_params(length=3, pad=1)
-        spoken = point.tip
-        if interval := within(point.low, point.high, percentage):
-            spoken += f", 95 % interval {interval} %"
-        return canvas.svg(spoken)
 
 
 def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces, width: float) -> Markup:

@@ -14,7 +14,7 @@ from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
-from simulations.report.drawing.figures import WIDE, Domain, Point, bounds, curves, plane, share_bounds, strip
+from simulations.report.drawing.figures import WIDE, Domain, Point, bounds, curves, plane, share_bounds
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -89,9 +89,6 @@ def _marks(row: DotRow, at: int) -> list[Mark]:
 BROAD, NARROW = 1120.0, 350.0
 """Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
 
-MOST_STRIPS = 24
-"""Defences whose headline has a strip: of more each would cost a tenth of a second, and they cannot be compared by eye."""
-
 LEAST_ROUNDS = 3
 """Rounds from which on a number is drawn over them: two points are no curve."""
 
@@ -104,17 +101,6 @@ Charts = list[tuple[str, Markup]]
 def for_screens(draw: Callable[[float], Markup]) -> Charts:
     """A chart for large and for small screens; ``draw`` gets its width."""
     return [(screen, draw(width)) for screen, width in (("broad", BROAD), ("narrow", NARROW))]
-
-
-def strips(lines: Sequence[Line], faces: Faces) -> dict[str, Markup]:
-    """Defence -> the strip beside its headline; all share the axis from 0 to 100 %."""
-    drawn = {}
-    for line in lines[:MOST_STRIPS]:
-        cell = line.strongest
-        if cell and cell.share:
-            point = Point.of(0, cell.share, recovered_by(cell, faces[line.defense].name))
-            drawn[line.defense] = strip(point, cell.chance_of_retrieval, faces[line.defense])
-    return drawn
 
 
 def planes(lines: Sequence[Line], faces: Faces) -> Charts:

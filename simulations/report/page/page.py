@@ -185,7 +185,7 @@ def _environment() -> jinja2.Environment:
     named: dict[str, Any] = {one.__name__: one for one in (metric_label, sentence, picked, recovers, verdicts)}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE, "most_strips": plots.MOST_STRIPS}
+    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
     found.globals.update(named, **limits, least_rounds=plots.LEAST_ROUNDS, definition=DEFINITION, nothing=text.NOTHING)
     found.globals.update(
         css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads, lead=lead

@@ -10,7 +10,7 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #fbfaf8; --card: #ffffff; --ink: #1c1e22; --soft: #5c6069; --rule: #dedbd4; --faint: #efede8;
-  --null: #b9b4a855; --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e; --heat-on: #e8907a;
+  --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e; --heat-on: #e8907a;
   --none: #1c1e22;
   --d0: #bf5e40; --d1: #145f58; --d2: #d92c84; --d3: #948a00; --d4: #4c3119;
   --dp0: #123f8c; --dp1: #4a80cf;
@@ -21,7 +21,7 @@ CSS = """
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #131518; --card: #1a1d21; --ink: #e9e6df; --soft: #a2a5ab; --rule: #33373d; --faint: #22262b;
-    --null: #6b6f7866; --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6; --heat-on: #8a3522;
+    --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6; --heat-on: #8a3522;
     --none: #e9e6df;
     --d0: #e8701a; --d1: #2ac87c; --d2: #d06aa2; --d3: #f9e31f; --d4: #8c7b6b;
     --dp0: #4a86de; --dp1: #a9c9ff;
@@ -187,7 +187,6 @@ details[open] > summary { margin-bottom: 10px; }
   .glance .scroll th, .glance .scroll td { padding: 6px 4px; min-width: 0; } .glance table { font-size: .74rem; }
   .glance tbody th { max-width: 96px; } .glance .word { white-space: normal; padding: 0 5px; font-size: .74rem; }
   .broad { display: none; } .narrow { display: block; }
-  .lines .chart text { font-size: 14px !important; }
   .tile figcaption { font-size: .7rem; }
 }
 @media print {

@@ -7,9 +7,7 @@ from simulations.report.section import sections
 
 HEADLINE = """
 <section id="headline{{ s }}">
-<header><h2>Headline</h2><p>The strongest attack on each defence. Mark and bar: the share of recovered images and its
-95&nbsp;% interval; grey band: the chance of a {{ term('Null baseline', 'null guess') }}.
-{%- if view.lines | length > most_strips %} They are drawn for the first {{ most_strips }} defences.{% endif %}
+<header><h2>Headline</h2><p>The strongest attack on each defence.
 {%- if 'blurred' in view.scale_db %} For scale: a blurred copy of the original scores
 {{ view.scale_db['blurred'] | decibel }} dB.{% endif %}
 {%- if 'class-mean' in view.scale_db %} The mean of the other images of the same class scores
@@ -68,7 +66,7 @@ HEADLINE = """
     <p class="caveat{{ ' alarm' if not caveat.startswith('adaptive') }}">{{ caveat }}</p>
     {% endfor %}
   </div>
-  <div>{{ view.strips.get(line.defense, '') }}
+  <div>
     {% for strip in view.best.get(line.defense, []) %}
     <figure class="target"><figcaption>{{ strip.target }}
       {%- if loop.first and best.recovered %} ({{ recovered_of(best) }} recovered){% endif %}</figcaption>

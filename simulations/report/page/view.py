@@ -96,7 +96,6 @@ def view(
         "best": best,
         "star": star(lines, best, plain.name),
         "has": _columns(lines),
-        "strips": plots.strips(lines, faces),
         "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "planes": plots.planes(lines, faces),

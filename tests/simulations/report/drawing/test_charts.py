@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.figures import Point, bounds, curves, inside, plane, strip
+from simulations.report.drawing.figures import Point, bounds, curves, inside, plane
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
@@ -65,7 +65,8 @@ def test_bounds_hold_every_number_that_can_be_drawn(found: list[float | None]) -
 
 def drawn(marks: list[Mark]) -> str:
     with style():
-        canvas = Canvas(200, 100, "none")
+        canvas = Canvas(200, 100)
+        canvas.figure.set_layout_engine("none")
         canvas.axes.set_position((0, 0, 1, 1))
         canvas.axes.set(xlim=(0, 200), ylim=(100, 0))
         canvas.marks(marks)
@@ -132,17 +133,6 @@ def hides_nothing(drawing: str, width: float) -> None:
         assert not any(((low < at + 4) & (at - 4 < high)).all() for at in marks)
     for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
         assert not ((low < other_high) & (other_low < high)).all()
-
-
-def test_the_strip_has_its_interval_and_the_chance_of_a_null_guess_on_one_axis() -> None:
-    drawing = strip(Point(0, 0.5, 0.25, 0.75, tip="No defence, 8 of 16 recovered"), 0.25, FACES[""])
-    (mark,), (whisker,), (band,) = (shapes(drawing, kind) for kind in ("mark", "whisker", "null"))
-    left, right = corners(whisker)[:, 0]
-    assert place(mark)[0] == pytest.approx((left + right) / 2, abs=0.05)
-    # From 0 to 25 %: as wide as half of the interval, and ends where the interval begins.
-    assert np.ptp(corners(band)[:, 0]) == pytest.approx((right - left) / 2, abs=0.05)
-    assert corners(band)[:, 0].max() == pytest.approx(left, abs=0.05)
-    assert "8 of 16 recovered, 95 % interval 25.0 to 75.0 %" in drawing
 
 
 def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
