@@ -71,10 +71,6 @@ class NodeCanaries:
         key = draws.key("canaries", run, self.training, pipeline="", server_round=0)
         return torch.rand(self.count, generator=generator_for(*key)) < 0.5
 
-    def placed(self, partition: int) -> PlacedCanaries:
-        """Their places, which are public."""
-        return places(self.sizes, self.count, self.seed, partition, self.training)
-
 
 def places(sizes: Mapping[str, int], count: int, seed: int, partition: int, training: int) -> PlacedCanaries:
     """The public places of a node's canaries in one training."""
@@ -158,7 +154,8 @@ class _Acting:
 
     def __init__(self, model: nn.Module, optimizer: Any, context: Context, canaries: NodeCanaries) -> None:
         self.model, self.optimizer, self.context, self.canaries = model, optimizer, context, canaries
-        self.weights = canaries.placed(partition_of(context)).weights
+        of = (canaries.count, canaries.seed, partition_of(context), canaries.training)
+        self.weights = places(canaries.sizes, *of).weights
         self.in_batch: Tensor | None = None
         self.met: set[int] = set()
 

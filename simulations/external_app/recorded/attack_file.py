@@ -111,14 +111,6 @@ def write_pictures(images: Tensor, name: str, out: Path) -> list[str]:
     return written
 
 
-def write_results(out: Path, result: Mapping[str, Any], guesses: NamedTensors) -> None:
-    """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
-    save_file(dict(guesses), out / "guesses.safetensors")
-    (out / "result.json").write_text(
-        json.dumps(finite(result), indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
-    )
-
-
 @dataclass(frozen=True)
 class PreparedRequest:
     """A request that can be run. Attacks see nothing of the truth.
@@ -248,6 +240,11 @@ def _write(
     guesses: NamedTensors,
     **more: str,
 ) -> None:
+    """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
     settings = {"update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
     about = {"settings": settings, "notices": prepared.notices, "attacks": entries}
-    write_results(out, about | compared(prepared.truth) | more, guesses)
+    result = finite(about | compared(prepared.truth) | more)
+    save_file(dict(guesses), out / "guesses.safetensors")
+    (out / "result.json").write_text(
+        json.dumps(result, indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
+    )
