@@ -120,18 +120,23 @@ class Canvas:
                 drawn.set_gid(f"marks:{len(self._tips)}:{'mark hollow' if hollow else 'mark'}")
                 self._tips += [mark.tip for mark in of]
 
-    def legend(self, entries: Sequence[tuple[str, Mark]]) -> None:
-        """Draw names with their marks, one per line, below the axes."""
+    def legend(self, entries: Sequence[tuple[str, Mark]], note: str = "") -> None:
+        """Draw names with their marks, one per line, below the axes; a soft ``note`` is the last line."""
         from matplotlib.lines import Line2D
 
         marks = [Line2D([], [], **_marker(mark)) for _, mark in entries]
         names = [name for name, _ in entries]
+        if note:
+            marks.append(Line2D([], [], linestyle="none"))
+            names.append(note)
         legend = self.figure.legend(marks, names, loc="outside lower left", handlelength=1.0, prop={"weight": "bold"})
-        for handle, text, (_, mark) in zip(legend.legend_handles, legend.get_texts(), entries, strict=True):
+        for handle, text, (_, mark) in zip(legend.legend_handles, legend.get_texts(), entries, strict=False):
             if handle:
                 handle.set_gid("class:entry hollow" if mark.hollow else "class:entry")
             text.set_color(ink(mark.color))
             text.set_gid("class:name")
+        if note:
+            legend.get_texts()[-1].set(weight="normal", fontsize=FONT - 1, gid="class:note")
 
     def line(
         self, places: Iterable[tuple[float, float]], kind: str, css: str, dashes: str = "-", width: float = 2.0

@@ -191,10 +191,10 @@ def _mark(point: Point, look: Look, domain: Domain, size: float) -> Mark:
 
 
 def _legend(canvas: Canvas, entries: Sequence[tuple[str, Look]]) -> None:
-    canvas.legend([(name, Mark(0, 0, look.shape, look.color)) for name, look in entries[:MOST_NAMED]])
-    if (more := len(entries) - MOST_NAMED) > 0:
-        canvas.note(f"{count(more, 'more defence')}: names in the tooltips and tables")
+    named, more = entries[:MOST_NAMED], len(entries) - MOST_NAMED
+    note = f"{count(more, 'more defence')}: names in the tooltips and tables" if more > 0 else ""
+    canvas.legend([(name, Mark(0, 0, look.shape, look.color)) for name, look in named], note)
 
 
 def _legend_height(entries: int) -> float:
-    return ENTRY * min(entries, MOST_NAMED)
+    return ENTRY * min(entries, MOST_NAMED + 1)

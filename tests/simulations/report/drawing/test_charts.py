@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.figures import Point, bounds, curves, inside, plane
+from simulations.report.drawing.figures import MOST_NAMED, Point, bounds, curves, inside, plane
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
@@ -132,6 +132,17 @@ def hides_nothing(drawing: str, width: float) -> None:
         assert (low[0] >= 0) & (high[0] <= width)
         assert not any(((low < at + 4) & (at - 4 < high)).all() for at in marks)
     for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
+        assert not ((low < other_high) & (other_low < high)).all()
+
+
+def test_a_note_counts_the_defences_that_the_legend_leaves_out_and_hides_no_name() -> None:
+    of = ["", *(f"Mixer(window={at}) | Pruning(share=0.{at})" for at in range(1, MOST_NAMED + 3))]
+    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of), 350)
+    (note,) = shapes(drawing, "note", "text")
+    assert note.text == "3 more defences: names in the tooltips and tables"
+    names = shapes(drawing, "name", "text")
+    assert len(names) == MOST_NAMED
+    for (low, high), (other_low, other_high) in ((box(note), box(one)) for one in names):
         assert not ((low < other_high) & (other_low < high)).all()
 
 
