@@ -87,6 +87,7 @@ class Manifest:
             "place_digest": _digest(f"protect place:{self.order.secret}:{self.order.place}".encode())[:16],
             "secret_digest": _digest(f"protect:{self.order.secret}".encode())[:16],
             "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
+            "levels": list(self.order.scale or ()),
         }
 
     @property
@@ -111,7 +112,7 @@ class Manifest:
 
     def _read(self) -> None:
         begun, *files = self._lines() or [{}]
-        if {**begun, "versions": None} != {**self.about, "versions": None}:
+        if {"levels": [], **begun, "versions": None} != {**self.about, "versions": None}:
             changed = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
                 for key, value in self.about.items()
@@ -128,7 +129,7 @@ class Manifest:
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off; or the manifest as such lines."""
         if self._begun != self._journal:
-            manifest = json.loads(self._begun.read_text(encoding="utf-8"))
+            manifest = {"levels": []} | json.loads(self._begun.read_text(encoding="utf-8"))
             return [{name: manifest[name] for name in self.about}, *(one | {"error": ""} for one in manifest["files"])]
         *lines, _ = self._journal.read_bytes().split(b"\n")  # behind the last line feed is what was cut off
         return [json.loads(line) for line in lines]

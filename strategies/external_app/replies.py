@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message
@@ -14,7 +13,7 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from defenses.base import Tensors
-from strategies.recording.files import EXAMPLES, RATES, first_number
+from strategies.recording.files import EXAMPLES, RATES, counted_examples, first_number
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -106,8 +105,7 @@ def update_of(reply: Message, sent: Tensors, names: Tensors, model: AppModel) ->
 
 def examples_behind(reply: Message) -> int:
     """The number of examples that the client reports; ``UnusableReplyError`` when it reports none."""
-    counts: list[Any] = [record.get(name) for record in reply.content.metric_records.values() for name in EXAMPLES]
-    if count := next((one for one in counts if isinstance(one, int) and one > 0), None):
+    if count := counted_examples(reply.content.metric_records.values()):
         return count
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 

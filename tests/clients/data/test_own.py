@@ -70,6 +70,22 @@ palettes = lambda: twice([(palette, 0), (palette, 1)])
 levels = Image.fromarray(np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4))
 deep = lambda: twice([(levels, 0), (levels, 1)])
 wide = lambda: twice([(np.zeros((4, 4), np.int64), 0)])
+labelled = lambda *classes: twice([(black, one) for one in classes])
+from_one = lambda: labelled(1, 2, 3)
+ignored = lambda: labelled(0, 1, 2, 255)
+unknown = lambda: labelled(0, 1, -1)
+
+
+class Columns(Given):
+    def __init__(self, targets):
+        super().__init__()
+        self.targets = targets
+
+
+unnamed = lambda: [Columns([1 + one for one in labels]) for _ in range(2)]
+columns = lambda: [Columns(np.zeros((10, 2), int)) for _ in range(2)]
+fractions = lambda: [Columns(np.zeros(10)) for _ in range(2)]
+column = lambda: [Columns(torch.tensor(labels)[:, None]) for _ in range(2)]
 """
 
 
@@ -82,7 +98,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_form_of_an_image_is_the_same_image(file: Path) -> None:
-    for name in ("pictures", "arrays", "floats"):
+    for name in ("pictures", "arrays", "floats", "column"):
         data = load_dataset(f"{file}:{name}")
         expected = torch.arange(360).remainder(256).to(torch.uint8).view(10, 1, 6, 6)
         assert torch.equal(data.train.images[torch.arange(10)], expected)
@@ -104,6 +120,13 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "needs": "needs folder; given are no arguments alone",
         "empty": "train has no examples",
         "wide": "is ndarray of int64",
+        "deep": "holds whole numbers of unknown range; convert it to 8-bit levels, or to floats",
+        "from_one": r"of the classes 0 to 3, 0 has no example; number them .* or name all in a list 'classes'",
+        "ignored": r"of the classes 0 to 255, 3, 4, 5 and 249 more have no example",
+        "unknown": r"the class -1, and 0 is the lowest; leave examples without a class out",
+        "unnamed": r"has the class 3, and 'classes' names 3, 0 to 2",
+        "columns": r"has labels of shape \(10, 2\); one class for each of the 10 examples is expected",
+        "fractions": r"has labels of float64; whole numbers from 0 are expected",
         "same": "returns the same object as train and as test",
         "augmented": r"train\[0\] is another image at every reading; leave augmentations to crop-padding",
         "huge": "has the class 1000000000000; allowed: 0 to 99999",
@@ -114,12 +137,9 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
             load_dataset(f"{file}:{name}")
 
 
-def test_palettes_and_deep_grey_are_shown_as_they_look(file: Path) -> None:
-    # As pictures in folders are: a palette by its colours, 16 bits scaled to 8.
+def test_palettes_are_shown_by_their_colours(file: Path) -> None:
     shown = load_dataset(f"{file}:palettes").train.images[torch.tensor([0])]
     assert np.array_equal(shown[0].permute(1, 2, 0).numpy(), np.arange(48).reshape(4, 4, 3) * 5)
-    levels = load_dataset(f"{file}:deep").train.images[torch.tensor([0])].flatten().tolist()
-    assert levels == [round(value / 257) for value in range(0, 65536, 4096)]
 
 
 GREY = np.arange(12 * 6 * 6).reshape(12, 6, 6).astype(np.uint8)
