@@ -16,7 +16,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images, unusual_values
-from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, require_new, take_lock
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import kept
 from simulations.run_folder.run_directory import busy
@@ -34,8 +34,8 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     require_folder(out)
     require_free(out, busy(out), COMMAND_LOCK)
     require_free(out, busy(out))
-    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
-        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if not experiment.resume:
+        require_new(out, f"--out {out}", f"go on with --resume {out}", ("config.json", "rows.jsonl"))
     if experiment.resume:
         for lost in kept(out)[2]:
             say(f"warning: {lost}")

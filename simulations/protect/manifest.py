@@ -20,15 +20,13 @@ from typing import Any
 
 from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK, remove_lock, require_new, take_lock
+from simulations.run_folder.folder_lock import remove_lock, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, naming, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
-LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
-"""Of a command that was killed before it had begun."""
 MOST_SIZES = 3
 """Sizes of pictures whose windows the terminal names, before it counts the others."""
 
@@ -65,7 +63,7 @@ def taken(out: Path, *, resume: bool) -> Iterator[None]:
 def require_target(out: Path, *, resume: bool) -> None:
     """Refuse a target folder that holds something, or where ``resume`` one without work that was begun; nothing is written."""
     if not resume:
-        require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
+        require_new(out, f"OUT: {out}", "go on with --resume", (JOURNAL, MANIFEST), {JOURNAL + PARTIAL})
     elif not any((out / name).is_file() for name in (JOURNAL, MANIFEST)):
         raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL} or {MANIFEST}); leave out --resume")
 

@@ -67,8 +67,8 @@ def work(
             scale = full_scale(root / name for name in names)
             if scale:
                 shown.say(f"notice: {scale_text(scale)} in pictures beyond 8 bits")
-            about = pictures.name, pictures.place, scale
-            manifest = Manifest(Order(root, target, str(pipeline), key, settings.image_size, *about))
+            of = pictures.name, pictures.place, scale
+            manifest = Manifest(Order(root, target, str(pipeline), key, settings.image_size, *of))
             manifest.begin(resume=resume)
             _copy_all(shown, manifest, names, settings.workers or os.cpu_count() or 1)
             found = manifest.finish(names)

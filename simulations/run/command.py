@@ -145,8 +145,7 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         require_jobs(request.jobs)
         for one in left[:1]:
             preflight(one, say)
-        if not dry_run:  # what is to run elsewhere can be tried here
-            request.hardware.require_attack_cards(experiment.attack_gpus)
+        request.hardware.require_attack_cards(experiment.attack_gpus)
         if request.hardware.ray_address:
             say(str(request.hardware))
         say(f"cards: {request.shares(experiment)}")

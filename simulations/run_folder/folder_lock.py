@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
+from clients.wire.texts import shown
 from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
@@ -17,22 +18,33 @@ COMMAND_LOCK = ".command.lock"
 """The same for a command, which has the folder before the process that it starts locks ``LOCK``."""
 
 
-def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
+LOG = "flower.log"
+"""Of a run's runtime, which may not have started."""
+
+
+def require_new(
+    folder: Path, named: str, resume: str = "", begun: Collection[str] = (), leftovers: Collection[str] = ()
+) -> None:
     """Refuse a folder with any content but the files of a command that was killed before it had begun.
+
+    Every command that writes a folder of results calls this first, so that no file of a person lies among them.
 
     Args:
         folder: May be missing.
         named: How the error names it, such as "--out runs/1".
-        advice: How to go on with what is there.
-        leftovers: Names of such files.
+        resume: How to go on with a command that was begun there.
+        begun: Names of files that show such a command.
+        leftovers: Names of files, beside locks and logs, that a command leaves before it has begun.
 
     Raises:
         ConfigError: When the path is a file, or the folder is not empty.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{named} is a file; name a folder")
-    if folder.is_dir() and any(path.name not in leftovers for path in folder.iterdir()):
-        raise ConfigError(f"{named} is not empty; {advice}, or name another folder")
+    held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if there := sorted(held - {LOCK, COMMAND_LOCK, LOG, *leftovers}):
+        way = f"{resume}, or name" if held & {*begun} else "name"
+        raise ConfigError(f"{named} is not empty: it holds {shown(there[0])}; {way} another folder")
 
 
 def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:

@@ -36,8 +36,8 @@ class Decoded:
 def decode(path: Path, scale: FullScale | None = None) -> Tensor:
     """Read any picture that Pillow can: uint8 (1, C, H, W) with C = 1 when its channels are equal, else 3; else ``DataError``.
 
-    A rotation noted by the camera is applied, and transparency is dropped. Whole numbers of other than 8 unsigned bits become 8 bits
-    by ``scale``, without one by the picture's own ``full_scale``.
+    A rotation noted by the camera is applied, and transparency is dropped. Whole numbers of other than 8 unsigned bits become
+    8 bits by ``scale``, without one by the picture's own ``full_scale``.
     """
     try:
         return decode_noted(path, scale=scale).image
@@ -126,7 +126,9 @@ def _pixels(path: Path, most_pixels: int | None) -> tuple[NDArray[np.integer], l
         raise DataError(f"cannot be read: {str(error) or type(error).__name__}") from None
     if deep_colours:
         if levels.max() < 128:  # of which Pillow reads the higher 8 bits alone
-            raise DataError("holds colours of 16 bits, of which the lower half alone is used; convert it to 8-bit levels")
+            raise DataError(
+                "holds colours of 16 bits, of which the lower half alone is used; convert it to 8-bit levels"
+            )
         notes.append(scale_text((0, 65535)))
     if signed == SIGNED and levels.dtype == np.uint8:
         return levels.view(np.int8).astype(np.int64), notes

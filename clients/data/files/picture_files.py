@@ -190,7 +190,7 @@ def _source(root: Path, train: dict[str, list[Path]], test: dict[str, list[Path]
     if not len(parts[0].labels) or not len(parts[1].labels):
         counts = f"{len(parts[0].labels)} training and {len(parts[1].labels)} test pictures"
         raise DataError(f"{root} has {counts} in {len(names)} class folders; both parts need at least one")
-    notes = (f"pictures beyond 8 bits in {root}: {scale_text(scale)}, the scale of the bits that they use",) if scale else ()
+    notes = (f"{root}: {scale_text(scale)} in pictures beyond 8 bits, as their levels use these bits",) if scale else ()
     return Source(parts[0], parts[1], tuple(names), HALF, HALF, notes=notes)
 
 

@@ -391,7 +391,7 @@ def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
     names = [b"caf\xe9.png", "caf\u00e9.png".encode(), b"two\nlines.png", b"plain.png"]
     for name in names:
         save(tmp_path / "a" / "one.png", levels(2, 2))
-        os.replace(tmp_path / "a" / "one.png", os.fsencode(tmp_path / "a") + b"/" + name)
+        (tmp_path / "a" / "one.png").replace(tmp_path / "a" / os.fsdecode(name))
         save(tmp_path / os.fsdecode(b"class\n\xe9") / f"{len(name)}.png", levels(2, 2))
     data = load_dataset("folder", data_dir=str(tmp_path))
     assert len(data.train) + len(data.test) == len([*tmp_path.rglob("*.png")])

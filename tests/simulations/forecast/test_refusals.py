@@ -19,6 +19,8 @@ from simulations.cli import app
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.run.requested import requested
+from simulations.run.seeds import of_seeds
+from simulations.run_folder.folder_lock import require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
@@ -81,14 +83,35 @@ REFUSED = [
 """Settings of the preset quick on grey digits, and what the one error says."""
 
 
-def test_settings_that_cannot_run(tmp_path: Path) -> None:
+def test_settings_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, told in REFUSED:
         words = [word for pair in settings.split(" -s ") for word in ("-s", pair)]
         message = refused(tmp_path, "--out", str(tmp_path / "out"), *words)
         assert told in message, settings
         assert len(message) < 2500, settings
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    told = "attack-gpus is 1; allowed: 0 to 0, the graphics cards"
+    assert told in refused(tmp_path, "--dry-run", "--in-process", "-s", "attack-gpus=1")
     training_only = "run --preset quick -s probe-attacks= -s update-attacks= -s attack-rounds= --dry-run"
     assert CliRunner().invoke(app, training_only.split()).exit_code == 0
+
+
+def test_a_folder_with_files_of_a_person_gets_none_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    for words in ([], ["--dry-run"], ["--seeds", "0..1"]):
+        told = refused(tmp_path, "--out", str(tmp_path / "mine"), *words)
+        assert "mine is not empty: it holds 'thesis.tex'; name another folder" in told, words
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    told = refused(tmp_path, "--out", str(tmp_path / "mine"))
+    assert f"holds 'config.json'; go on with --resume {tmp_path / 'mine'}, or name another folder" in told
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["config.json", "thesis.tex"]
+    begun = tmp_path / "begun"  # what a run leaves that did not start, and what --seeds keeps
+    for name in ("flower.log", ".command.lock", ".lock", "seed-0/seed.txt", "comparison.html"):
+        (begun / name).parent.mkdir(parents=True, exist_ok=True)
+        (begun / name).touch()
+    require_new(begun / "seed-1", "--out")
+    assert len(of_seeds(Experiment.of(output_dir=str(begun)), [0, 1])) == 2
 
 
 def test_an_option_and_a_setting_that_differ(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_refused_commands_name_the_reason_make_no_secret_and_leave_nothing_behin
         ((source, source, *known), "lie in each other"),
         ((source, source / "odd" / "out", *known), "lie in each other"),
         ((source / "odd", source, *known), "lie in each other"),
-        ((source, full, *known), "is not empty; go on with --resume, or name another folder"),
+        ((source, full, *known), "is not empty: it holds 'mine.txt'; name another folder"),
         ((source, full, *known, "--resume"), "holds nothing to go on with"),
         ((source, full / "mine.txt", *known), "is a file; name a folder"),
         ((tmp_path / "none", out, *known), "is no folder and no data set"),

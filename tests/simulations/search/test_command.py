@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from defenses import ATS
 from simulations.cli import app
-from simulations.experiment.experiment import Experiment
+from simulations.console.command_line import setting_of
+from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scorer, check
 from simulations.search.scores import Similarities
@@ -91,6 +92,21 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         assert (code, why in told) == (2, True), told
 
 
+def test_a_dry_run_says_what_would_be_scored_or_what_is_wrong_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, told = search("--dry-run", "-s", "candidates=7", "-s", "model='lenet'", "--out", str(out))
+    assert (code, "7 policies" in told, "photos, lenet" in told, out.exists()) == (0, True, True, False), told
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for words, why in (
+        (["-s", "images=100000"], "images is 100000"),
+        (["--out", str(tmp_path / "full")], "full is not empty: it holds 'notes.txt'; name another folder"),
+        (["--resume", str(tmp_path / "full")], "leave out --resume"),
+    ):
+        code, told = search("--dry-run", *words)
+        assert (code, why in told) == (2, True), told
+
+
 def test_shipped_configurations_pass_the_checks() -> None:
     for path in sorted(CONFIGS.glob("search*.toml")):
         check(Search.from_mapping(tomllib.loads(path.read_text())))
@@ -114,7 +130,7 @@ def test_a_search_goes_on_with_other_workers_and_with_nothing_else(tmp_path: Pat
     assert line[1:] == [f"{scores[key]:.4f}" for key in ("privacy", "other_privacy", "accuracy")]
     run = shlex.split(next(line for line in told.splitlines() if line.startswith("attack:")))[1:]
     assert run[:2] == ["fedveil", "run"]
-    settings = dict(word.split("=", 1) for word in run[3::2])
+    settings = dict(setting_of(word, all_settings()) for word in run[3::2])
     experiment = Experiment.from_mapping(settings)
     assert (experiment.dataset, experiment.model, experiment.norm) == ("photos", "cnn", "batch")
     assert [str(one) for one in experiment.pipelines] == ["", repr(ATS(policies=result["policies"], channels=3))]

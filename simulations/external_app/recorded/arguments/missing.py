@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clients.wire.schema import key_of
 from simulations.external_app.recorded.arguments.command_line import DROPPED, command_of
-from simulations.external_app.recorded.arguments.headers import Header, classes_in, headers_of, image_shape_in
+from simulations.external_app.recorded.arguments.headers import (
+    Header,
+    array_shape,
+    classes_in,
+    headers_of,
+    image_shape_in,
+)
 from simulations.external_app.recorded.arguments.originals_files import normalisation_of, originals_file
 from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, NO_STEPS, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import (
@@ -19,7 +25,10 @@ from simulations.external_app.recorded.arguments.settings import (
     contradictions,
     keys,
     mean_and_std,
+    whole_numbers,
 )
+from simulations.run_folder.folder_lock import require_new
+from simulations.run_folder.places import require_folder
 from simulations.settings.errors import ConfigError, require_known
 from strategies.recording.files import BATCHES, DECAYS, EPOCHS, MOMENTA, RecordedReply, RecordingError, read_recording
 
@@ -72,6 +81,7 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_
         request = _filled(request, usable)
         problems += [*_missing_numbers(request, usable), *_missing_originals(request, usable)]
     else:
+        request = _counted(request)
         problems += _unfit(request, ("local_epochs", "attack_rounds"), "recordings", "no folder")
         if settings.weight_decay and not settings.learning_rate:
             problems.append(Problem(f"{update} {NEEDED_FOR_DECAY}", (("learning-rate", "LEARNING_RATE"),)))
@@ -170,15 +180,11 @@ def _capitals(key: str) -> str:
 
 
 def _wrong_folder(out: Path) -> Iterator[Problem]:
-    """Of the folder of results what can be seen at a glance; it is checked again before anything is written."""
     try:
-        nearest = next(one for one in (out, *out.parents) if one.exists())
-        if not nearest.is_dir():
-            yield Problem(f"--out: {nearest} is a file, and results need a folder; name another with --out")
-        elif (out / "result.json").exists() or (out / "rows.jsonl").exists():
-            yield Problem(f"--out {out} already holds results; name another folder")
-    except OSError as error:
-        yield Problem(f"--out: {out} cannot be used: {error.strerror}")
+        require_folder(out, "--out")
+        require_new(out, f"--out {out}")
+    except ConfigError as error:
+        yield Problem(str(error))
 
 
 def _unfit(request: Request, fields: Sequence[str], owner: str, what: str) -> Iterator[Problem]:
@@ -204,6 +210,16 @@ def _filled(request: Request, usable: Sequence[RecordedReply]) -> Request:
         found["normalisation"] = stated
         assumed.append(f"The normalisation: {stated} (mean/std) was read from the originals.")
     return Request(request.update, settings.model_copy(update=found), tuple(assumed))
+
+
+def _counted(request: Request) -> Request:
+    """With as many examples as the originals, the labels or else the batch of a single update, where no setting gives them."""
+    settings = request.settings
+    shape = array_shape(Path(settings.originals), "images") if settings.originals else ()
+    count = shape[0] if shape else len(whole_numbers(settings.labels)) or settings.batch_size
+    if settings.num_examples or not count:
+        return request
+    return replace(request, settings=settings.model_copy(update={"num_examples": count}))
 
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:

@@ -1,6 +1,7 @@
 """What an attack lacks: one error that names everything, before torch is imported, with a command that runs."""
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_pa
 
 
 def test_a_count_of_examples_is_read_alike_in_a_recording_and_on_the_wire() -> None:
-    for told, expected in ((4, 4), (4.0, 4), (2.5, 0), (0, 0), (-3.0, 0), (float("inf"), 0), (float("nan"), 0), ([4], 0)):
+    for told, expected in ((4, 4), (4.0, 4), (2.5, 0), (0, 0), (-3.0, 0), (math.inf, 0), (math.nan, 0), ([4], 0)):
         values = {"num_examples": told}
         reply = RecordedReply(1, 0, Path("reply"), {"metrics": {"metrics": values}}, {}, {})
         assert numbers_of_reply(reply, AttackSettings()).examples == expected, told
