@@ -231,7 +231,5 @@ def possible(claim: Claim) -> tuple[float, float]:
 
 
 def range_of(metric: str) -> tuple[float, float]:
-    """Smallest and largest value of a metric: shares and areas lie between 0 and 1, similarities between -1 and 1."""
-    if metric_of(metric).values.in_unit:
-        return 0.0, 1.0
-    return (-1.0, 1.0) if metric in ("ssim", "ms-ssim") else (-math.inf, math.inf)
+    """Smallest and largest value of a metric."""
+    return metric_of(metric).range

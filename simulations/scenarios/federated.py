@@ -205,8 +205,8 @@ class Federated(Scenario[FederatedExperiment]):
             known_labels=experiment.labels == "known",
             fraction_train=experiment.fraction_train,
             min_usable=experiment.min_usable,
+            max_update_norm=experiment.max_update_norm,
             label=label,
-            sizes={partition: train for partition, (train, _) in clients.sizes.items()},
         )
         return FederatedRounds(strategy)
 

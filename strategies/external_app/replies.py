@@ -98,15 +98,17 @@ def update_of(reply: Message, sent: Tensors, names: Tensors, model: AppModel) ->
     # What a client leaves out it kept as it was sent, which may be other values than the model's own.
     came = {**{name: sent[name] for name in model.unsent(held)}, **held}
     for name in names:
-        if not torch.isfinite(came[name]).all():
+        if not torch.isfinite(came[name].float() - sent[name].float()).all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
     return {name: came[name].float() - sent[name].float() for name in names}
 
 
-def examples_behind(reply: Message) -> int:
-    """The number of examples that the client reports; ``UnusableReplyError`` when it reports none."""
+def examples_behind(reply: Message, most: float = math.inf) -> int:
+    """The number of examples that the client reports; ``UnusableReplyError`` when it reports none, or more than ``most``."""
     if count := counted_examples(reply.content.metric_records.values()):
-        return count
+        if count <= most:
+            return count
+        raise UnusableReplyError(f"it counts {count} examples, expected at most {most}")
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 

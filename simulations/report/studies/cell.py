@@ -53,6 +53,7 @@ class Cell:
         gains: How far the guess of each image lies above that image's null baseline, in dB: of recovered images, and of the
             others; None where the rows do not say so of all.
         clear: In at least one seed the whole interval of PSNR lies above the best null baseline and above the mean of the class.
+        clients: Of how many clients its rows are, of the seed with the fewest; None where they do not say.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
     """
@@ -76,6 +77,7 @@ class Cell:
     detailed: int | None = None
     gains: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     clear: bool = False
+    clients: int | None = None
     too_few: bool = False
     unjudged: str = ""
 

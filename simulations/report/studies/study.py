@@ -207,6 +207,7 @@ def _cell(
         best=best_image(recovered),
         detailed=detailed(recovered),
         gains=image_gains(recovered),
+        clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
         clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (few or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not few else "",
