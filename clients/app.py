@@ -26,7 +26,16 @@ from flwr.clientapp import ClientApp
 
 from clients.data.images import fingerprint
 from clients.messages.audit_answers import answer_audit
-from clients.messages.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.messages.node import (
+    MODS,
+    answers_of,
+    check_bundle,
+    client_of,
+    draws_from_seed,
+    keep_share,
+    partition_of,
+    reply_to,
+)
 from clients.scoring.exposed import prepare_exposed
 from clients.secrets.policy import allowed_pipelines
 from clients.task.local_data import Client
@@ -61,7 +70,7 @@ def setup(message: Message, context: Context) -> Message:
     partition = partition_of(context)
     check_bundle(str(config.get("app-dir", "")))
     if "indices" in message.content:
-        context.state["indices"] = message.content["indices"]
+        keep_share(message, context)
     client = client_of(message, context)
     sizes = {"partition": partition, "train-examples": client.data.num_train, "test-examples": client.data.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:

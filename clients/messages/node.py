@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,17 +19,17 @@ from clients.flower_private import SIMULATION_WORKER
 from clients.process.machine import memory_of_machine
 from clients.secrets.draws import Draws, Notebook, SecretError, default_folder, kept_secret
 from clients.secrets.policy import (
-    UNLIMITED,
     AnswerPolicy,
     RefusedError,
     may_download,
-    refusal,
+    not_again,
     require_own_code,
     require_own_files,
     require_pipeline,
 )
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import client_side, read_task
+from clients.task.task import Plan
 from clients.wire.records import REFUSED, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened
 from defenses.spec import parse
@@ -159,6 +160,7 @@ def client_of(message: Message, context: Context) -> Client:
     require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
     weights = str(getattr(task.plan, "weights", ""))
     require_own_files(context.node_config, task.plan.data_dir, weights, simulated=simulated)
+    require_same_plan(context, task.plan)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
@@ -180,6 +182,31 @@ def client_of(message: Message, context: Context) -> Client:
     return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
 
 
+def require_same_plan(context: Context, plan: Plan) -> None:
+    """Record the first plan of a run; raise ``RefusedError`` for another, which would show the same images in another form.
+
+    Each pipeline has an account of its own, and the card is known only after the set-up.
+    """
+    if not answers_of(context).has_account:
+        return
+    asked: dict[str, Any] = json.loads(json.dumps(asdict(replace(plan, pipeline=""))))
+    kept: Any = context.state.get("plan")
+    known = json.loads(kept["text"]) if kept else asked
+    if None in (asked["card"], known["card"]):
+        asked["card"] = known["card"] = asked["card"] or known["card"]
+    if odd := [name for name, value in asked.items() if known.get(name) != value]:
+        raise not_again(f"anything for another plan in the same run ({odd[0]} differs)")
+    context.state["plan"] = ConfigRecord({"text": json.dumps(known)})
+
+
+def keep_share(message: Message, context: Context) -> None:
+    """Keep the indices of this node's examples; raise ``RefusedError`` for others than those that were dealt out at first."""
+    dealt, kept = message.content["indices"], context.state.get("indices")
+    if kept is not None and answers_of(context).has_account and _share(dealt) != _share(kept):
+        raise not_again("anything of other examples in the same run")
+    context.state["indices"] = dealt
+
+
 def _share(record: Any) -> tuple[list[int], list[int]]:
     found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
     if set(found) != {"train", "test"} or any(
@@ -195,37 +222,6 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
     if not isinstance(client, kind):
         raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
     return client
-
-
-def book(
-    context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
-) -> None:
-    """Record that ``count`` batches or images of a ``kind`` from ``first`` on are about to be sent under new draws.
-
-    Rounds only go forward, so that only the counts of the latest one are kept in ``context``. With ``over_rounds`` a run
-    needs each once, so that sending it in another round is sending it again.
-
-    Raises:
-        RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).
-        ValueError: When ``first`` is negative: such numbers would name what earlier rounds sent.
-    """
-    answers, task = answers_of(context), client.task
-    if first < 0:
-        raise ValueError(f"{kind} number {first} was requested; allowed: 0 or more")
-    if answers.repeats == UNLIMITED:
-        return
-    kept: Any = context.state.get("sent") or {}
-    name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
-    latest, counts = json.loads(kept[name]) if name in kept else (task.round, {})
-    if over_rounds:
-        latest = task.round
-    if task.round < latest:
-        raise RefusedError(f"{refusal('repeats', f'{kind} of a round before {latest}')} (-1 allows it)")
-    counts = counts if task.round == latest else {}
-    numbers = [str(number) for number in range(first, first + count)]
-    answers.require_repeats(f"{kind} of round {task.round}", max((counts.get(n, 0) for n in numbers), default=0))
-    counts |= {number: counts.get(number, 0) + 1 for number in numbers}
-    context.state["sent"] = ConfigRecord({**kept, name: json.dumps([task.round, counts])})
 
 
 def partition_of(context: Context) -> int:

@@ -90,7 +90,7 @@ def test_an_evaluation_is_of_the_sent_model_on_the_nodes_own_test_images(tmp_pat
     logits = load_weights(TASK.plan.build_model(), weights_of(TASK)).eval()(normalise(images, TASK.plan.data_card()))
     assert found["num-examples"] == 20
     assert type(found["num-examples"]) is int
-    assert found["test-loss-original"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert found["test-loss-original"] == round(F.cross_entropy(logits, labels).item(), 2)
     assert found["test-accuracy-original"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
 
 
