@@ -72,6 +72,7 @@ class RunDirectory(Generic[S]):
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
+    _on_change: Callable[[Path], Any] | None = None
     _open: dict[str, int] = field(default_factory=dict)
     _begun: int = 0
     _done: int = 0
@@ -221,7 +222,7 @@ class RunDirectory(Generic[S]):
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
         self._done += self._open.pop(job.name, 0)
         if self._progress:  # before the first round, a run that goes on still shows what it had reached
-            self.write_progress(self._progress)
+            self.write_progress(self._progress, self._on_change)
 
     def keep_history(self, job: AttackJob) -> None:
         """Keep a round's observations until the pipeline's attacks on all rounds begin."""
@@ -274,8 +275,11 @@ class RunDirectory(Generic[S]):
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
-        """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
-        self._progress = dict(progress)
+        """Writes config.json with the attacks that this process began and finished.
+
+        ``on_change`` then rebuilds the report, as it does whenever a job is closed until the next progress.
+        """
+        self._progress, self._on_change = dict(progress), on_change
         counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
         run = {"run": self._times.about() | {IN_PROCESS: self.in_process}}
         about = about_run(self.experiment, self.path, counted, self.image_size) | run

@@ -45,7 +45,7 @@ def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> 
 
 def counted_examples(records: Iterable[Mapping[str, Any]]) -> int:
     """The number of examples in the first record that holds one, 4.0 as 4; 0 where none is a positive whole number."""
-    found = (record.get(name) for record in records for name in EXAMPLES)
+    found: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
     return next((int(one) for one in found if type(one) in (int, float) and one > 0 and one % 1 == 0), 0)
 
 
