@@ -12,6 +12,7 @@ type               content                                             reply
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -26,13 +27,28 @@ from clients.messages.agreed_model import note_update, require_agreed
 from clients.messages.node import Records, answers_of, client_as, draws_from_seed, reply_to
 from clients.secrets.policy import refusal
 from clients.task.scenarios import ClientSide
+from clients.task.task import Plan
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.wire.texts import read_json
+from defenses.base import Shape
+
+
+@functools.lru_cache(maxsize=16)
+def _check_model(plan: Plan, input_shape: Shape) -> None:
+    """Refuse a model that the plan's defences cannot protect; the reason follows from no example."""
+    plan.defenses().check_model(plan.build_model(), input_shape)
+
+
+def _checked(message: Message, context: Context) -> LocalClient:
+    """The addressed client, whose defences can protect its model."""
+    client = client_as(LocalClient, message, context)
+    _check_model(client.task.plan, tuple(client.data.card.input_shape))
+    return client
 
 
 def train(message: Message, context: Context) -> Message:
     """One local round."""
-    client = client_as(LocalClient, message, context)
+    client = _checked(message, context)
     if client.canaries or client.canary:
         answers_of(context).require("canaries", "training with an auditor's canaries")
     sent = tensors_of(message, "arrays")
@@ -47,7 +63,7 @@ def probe(message: Message, context: Context) -> Message:
     """One-step updates for the attacks of the papers' strongest setting."""
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
-    client, left_out = client_as(LocalClient, message, context), {}
+    client, left_out = _checked(message, context), {}
     question = int(values_of(message, "config").get("question", 0))
     ledger = _ledger(message, context, client.task.plan.pipeline)
     sent = tensors_of(message, "arrays")

@@ -66,8 +66,7 @@ def require_agreed(context: Context, client: Client, sent: Weights, at: int) -> 
             require_same(context, client, "model to try on own examples", digest_of([to_record(sent)]), at)
         return tried_on_own(client, weights)
 
-    bounded = any(defense.bounds_examples or defense.bounds_client for defense in client.pipeline.defenses)
-    if why := ModelCheck().fault(sent, initial, last, at, None if bounded else tried, client.data.card.num_classes):
+    if why := ModelCheck().fault(sent, initial, last, at, None if client.pipeline.bounded else tried, client.data.card.num_classes):
         raise RefusedError(_refused(why))
     if at > known.round:
         _remember(context, client, replace(known, round=at, weights=sent))

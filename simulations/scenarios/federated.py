@@ -151,12 +151,8 @@ class Federated(Scenario[FederatedExperiment]):
         model = experiment.plan(pipeline, card=card).build_model()
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)
-        for defense in pipeline.defenses:
-            with naming("defenses"):
-                if isinstance(defense, TrainingDefense):
-                    defense.check_model(model, tuple(card.input_shape))
-                elif isinstance(defense, UpdateDefense):
-                    defense.check_model(model)
+        with naming("defenses"):
+            pipeline.check_model(model, tuple(card.input_shape))
         if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
             raise ConfigError(
                 f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "
