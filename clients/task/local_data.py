@@ -75,10 +75,10 @@ class LocalData:
         return len(self._train)
 
     def reported(self, value: float) -> float:
-        """A number about the test examples as an evaluation sends it: exact in a simulation, which protects no person.
+        """A number about the test examples as an evaluation sends it; exact in a simulation, which protects no person.
 
-        A node with a secret keeps decimals down to a tenth of 1 / sqrt(number of test examples) or below, as the number itself is no
-        better known. Of a number above 10 it keeps as many digits fewer behind the point as it has more before.
+        A node with a secret keeps decimals down to a tenth of 1 / sqrt(number of test examples) or below: the number itself is
+        known no better. Of a number above 10 it keeps as many digits fewer behind the point as it has more before.
         """
         if self.draws.notebook is None or not math.isfinite(value):
             return value

@@ -96,7 +96,11 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
             reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
         cards[partition], sizes[partition] = _card_and_sizes(partition, reply, shares.get(partition, {}))
-        from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
+        if (randomness := values_of(reply, "card").get("randomness")) not in ("seed", "secret"):
+            raise RuntimeError(
+                f"client {partition} says that its randomness is {shortened(randomness)}; expected seed or secret"
+            )
+        from_seed += [partition] if randomness == "seed" else []
         read = values_of(reply, "card").get("data")
         if shares and read is not None and read != mine_read:
             raise RuntimeError(

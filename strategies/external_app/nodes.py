@@ -171,7 +171,8 @@ class AppNodes:
             raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
         self.reported = {name: card_text(answered[0], name) for name in REPORTED}
         words = {"seed": FROM_SEED, "secret": OWN_SECRET}
-        self.randomness = " or ".join(sorted({words.get(card_text(one, "randomness"), "unknown") for one in answered}))
+        said = {words[text] for one in answered if (text := card_text(one, "randomness")) in words}
+        self.randomness = " or ".join(sorted(said)) or "unknown"
 
     def numbered(self, messages: Iterable[Message], *, sent: bool = False) -> list[tuple[int, Message]]:
         """(partition, message) of known nodes, in order of partition: messages to them where ``sent``, else replies."""

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from clients.data.datasets import DataError, load_dataset
+from clients.wire.schema import key_of
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 
 CODE = """
 import numpy as np
@@ -173,11 +176,66 @@ def test_a_saved_data_set_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_nowhere_or_has_other_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(DataError, match=r"neither .*somebody/things nor the cache .* holds it .*or download=true"):
+    with pytest.raises(DataError, match=r"there is no folder .*somebody/things; .*or download=true"):
         load_dataset("hf:somebody/things", data_dir=str(tmp_path))
-    with pytest.raises(DataError, match="allowed: hf:owner/name"):
-        load_dataset("hf:../things")
     saved(tmp_path, train=table(6))
     with pytest.raises(DataError, match="has the parts train; train, and test or validation, are expected"):
         load_dataset("hf:somebody/things", data_dir=str(tmp_path))
+
+
+NO_HUB_NAMES = [
+    "imagefolder", "ImageFolder", "imagefolder/", "csv", "json", "parquet", "text", "webdataset", "arrow", "xml", "sql",
+    "", "/", "a/", "/a", "a//b", "a/b/", "a/b/c", "./a/b", "./a", "a/.", "a/..", "..", "../a", "../../a", "a/../b", ".a/b", "~/a",
+    "/etc/passwd", "//a", "~root/a", "$HOME/a", "a/b@main", "a/b#x", "a/b:config", "a/b:x.y", "a.b/c:d", "x.py:f", "a b/c", "a/b\n",
+    "a\\b", "a/b*", "a/[b]", "é/b", "a/b\x00", "a--b/c", "file:///a/b", "https://a.b/c", "hf://datasets/a/b", "zip://a::b",
+    "buckets/a", "Buckets/a", "a/" + "b" * 96,
+]  # fmt: skip
+
+
+def test_a_name_that_hugging_face_never_gives_reaches_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the package was asked")
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("load_dataset", "load_from_disk"):
+        monkeypatch.setattr(datasets, name, refuse)
+    for name in NO_HUB_NAMES:
+        for download in (False, True):
+            with pytest.raises(DataError, match="allowed: hf:owner/name"):
+                load_dataset(f"hf:{name}", download=download)
+        for setting in ("dataset", "auxiliary_data"):
+            with pytest.raises(ConfigError, match=f"{key_of(setting)}.*allowed: hf:owner/name"):
+                Experiment.of(**{setting: f"hf:{name}"})
+    with pytest.raises(DataError, match="unknown data set 'HF:a/b'"):
+        load_dataset("HF:a/b")
+
+
+def test_only_what_the_operator_offered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every folder that "datasets" could take the name for holds a data set: a fault would read it.
+    asked: list[str] = []
+
+    def from_network(name: str) -> None:
+        asked.append(name)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", from_network)
+    work, offered = tmp_path / "work", tmp_path / "offered"
+    for root in (work, tmp_path / "elsewhere"):
+        saved(root, train=table(12), test=table(6))
+    (offered / "linked").mkdir(parents=True)
+    (offered / "somebody").symlink_to(tmp_path / "elsewhere" / "somebody")
+    (offered / "linked" / "things").symlink_to(tmp_path / "elsewhere" / "somebody" / "things")
+    monkeypatch.chdir(work)
+    for name in ("somebody/things", "linked/things"):
+        with pytest.raises(DataError, match=f"there is no folder {offered}/{name}"):
+            load_dataset(f"hf:{name}", data_dir=str(offered))
+    with pytest.raises(DataError, match="lies below the working directory too"):
+        load_dataset("hf:somebody/things", data_dir=str(offered), download=True)
+    assert not asked
+    assert len(load_dataset("hf:somebody/things", data_dir=str(tmp_path / "elsewhere")).train) == 12
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="cannot be read from Hugging Face: no network"):
+        load_dataset("hf:somebody/things", data_dir=str(offered), download=True)
+    assert asked == ["somebody/things"], "with download, and nothing else in the way"

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from flwr.app import Message
@@ -56,6 +56,7 @@ REFUSED = [
     ("rounds", "-s 'rounds': expected key=value"),
     ("rounds=", "rounds is '' (str); expected int"),
     ("scenario=", "scenario is ''; allowed: 'federated' or 'inference'"),
+    ("data-dir=/p\udce9", "data-dir is '/p\\udce9'; allowed: text in UTF-8"),
     ("resume=true", "resume is True; allowed: False. `fedveil run --resume DIR` goes on"),
     # Defences and attacks.
     ("defenses=DPSGD(target_epsilon=0.001)", "allowed: above 0.008367, which no noise goes below"),
@@ -235,6 +236,25 @@ def test_a_split_that_differs_between_processes(tmp_path: Path) -> None:
     assert fingerprint(settings.plan().load_data()) != mine
     with pytest.raises(RuntimeError, match="reads other examples than the server does from dataset"):
         run_experiment(Forgetful(2), settings)
+
+
+def test_a_node_that_says_something_odd_of_its_randomness(tmp_path: Path) -> None:
+    """What one node says stands on the cards of all: no word of its own may come there."""
+    settings = Experiment.of(
+        dataset="mnist-5k", train_limit=40, test_limit=20, num_clients=2, rounds=1, output_dir=str(tmp_path / "run"),
+        model="lenet", defenses="", attack_workers=0, probe_targets=1,
+    )  # fmt: skip
+    for odd in ("sead", "", 1.5):
+
+        def changed(partition: int, request: Message, reply: Message, odd: Any = odd) -> Message:
+            if (partition, request.metadata.message_type) == (1, "query.setup"):
+                reply.content.config_records["card"]["randomness"] = odd
+            return reply
+
+        with pytest.raises(
+            RuntimeError, match=f"client 1 says that its randomness is {odd!r}; expected seed or secret"
+        ):
+            run_experiment(LocalGrid(2, changed), settings.but(output_dir=str(tmp_path / str(odd))))
 
 
 UNSEEDED = """
