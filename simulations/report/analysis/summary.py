@@ -28,7 +28,7 @@ from simulations.report.studies.left_out import left_out, same_cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
 from simulations.report.studies.study import Study
-from simulations.report.text import dagger, percent, percentage, within
+from simulations.report.text import percent, percentage, within
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
 
@@ -266,14 +266,14 @@ def _doubts(defense: str, cell: Cell) -> list[str]:
 
 def _hangs_on(cell: Cell, without: Mapping[str, Study]) -> str:
     """The clients without one of which an attack's verdict would be another; "" where it hangs on none."""
-    verdict = readability(cell), cell.status
     others = {name: same_cell(cell, study) for name, study in without.items()}
-    changed = [
-        f"without {name} {readability(one).value}{dagger(one.status)}"
-        for name, one in others.items()
-        if one is not None and (readability(one), one.status) != verdict
-    ]
-    return f"this verdict hangs on one client: {', '.join(changed)}" if changed else ""
+    words = {name: _worded(one) for name, one in others.items() if one is not None}
+    changed = [f"without {name} {word}" for name, word in words.items() if word != _worded(cell)]
+    return f"this verdict ({_worded(cell)}) hangs on one client: it is {'; '.join(changed)}" if changed else ""
+
+
+def _worded(cell: Cell) -> str:
+    return f"{readability(cell).value}, {'validated' if cell.status == 'ok' else cell.status.replace('-', ' ')}"
 
 
 def _membership_doubts(cell: Cell | None) -> list[str]:
