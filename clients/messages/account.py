@@ -35,7 +35,8 @@ def book(
     if not answers.has_account:
         return
     name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
-    latest, counts = _kept(context, SENT, name) or (at, {})
+    found: tuple[int, dict[str, int]] = _kept(context, SENT, name) or (at, {})
+    latest, counts = found
     if over_rounds:
         latest = at
     _require_forward(kind, at, latest)

@@ -14,8 +14,8 @@ from attacks import ClassFishing, ImprintLayer, Knowledge, TrapWeights
 from attacks.active.base import AgreedModel
 from attacks.local_model import shared_tensors
 from clients.federated.client import LocalClient
-from clients.federated.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
 from clients.messages.agreed_model import tried_on_own
+from clients.messages.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
 from clients.task.local_data import LocalData
 from clients.task.task import load_weights
 from clients.wire.records import tensors_of
