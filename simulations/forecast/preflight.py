@@ -16,10 +16,10 @@ from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images, unusual_values
-from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, require_new, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, require_new, take_lock
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import kept
-from simulations.run_folder.run_directory import busy
+from simulations.run_folder.run_directory import FOLDERS, busy
 from simulations.runtime.nodes import dealt
 from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
 from simulations.settings.errors import ConfigError, naming
@@ -35,7 +35,8 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     require_free(out, busy(out), COMMAND_LOCK)
     require_free(out, busy(out))
     if not experiment.resume:
-        require_new(out, f"--out {out}", f"go on with --resume {out}", ("config.json", "rows.jsonl"))
+        unbegun = FOLDERS if (out / LOCK).is_file() else ()  # of a run that ended before its first round
+        require_new(out, f"--out {out}", f"go on with --resume {out}", ("config.json", "rows.jsonl"), unbegun)
     if experiment.resume:
         for lost in kept(out)[2]:
             say(f"warning: {lost}")

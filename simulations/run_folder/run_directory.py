@@ -48,6 +48,8 @@ _ROLES = list(Role)
 """In the order of their rows."""
 OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")
 """Fields of a row that are those of its study."""
+FOLDERS = ("pictures", "checkpoints", "jobs", "history")
+"""Made before the first round, and so before ``config.json``."""
 LINES_LOST = "lines-lost"
 """Metric of a row about a line of the run's files that could not be read on resume."""
 
@@ -105,7 +107,7 @@ class RunDirectory(Generic[S]):
         except BaseException:
             run.close()  # else the folder stays taken while this process lives
             raise
-        for folder in ("pictures", "checkpoints", "jobs", "history"):
+        for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)
         return run
 

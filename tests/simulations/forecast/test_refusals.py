@@ -107,6 +107,11 @@ def test_a_folder_with_files_of_a_person_gets_none_of_ours(tmp_path: Path) -> No
     told = refused(tmp_path, "--out", str(tmp_path / "mine"))
     assert f"holds 'config.json'; go on with --resume {tmp_path / 'mine'}, or name another folder" in told
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["config.json", "thesis.tex"]
+    run = ["run", "--preset", "quick", "-s", "dataset=mnist-5k", "--out", str(tmp_path / "early"), "--dry-run"]
+    for name, code in (("jobs/p00.safetensors", 2), (".lock", 0), ("jobs/p01.safetensors", 0), ("mine/notes.txt", 2)):
+        (tmp_path / "early" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "early" / name).touch()  # a run that was killed in its first round has a lock
+        assert CliRunner().invoke(app, run).exit_code == code, name
     begun = tmp_path / "begun"  # what a run leaves that did not start, and what --seeds keeps
     for name in ("flower.log", ".command.lock", ".lock", "seed-0/seed.txt", "comparison.html"):
         (begun / name).parent.mkdir(parents=True, exist_ok=True)
