@@ -147,14 +147,13 @@ def _table(found: Sequence[AttackFinding]) -> Table:
             one.attack,
             *([one.verdict or NOTHING] if judged else []),
             one.result,
-            decibel(one.psnr),
-            decibel(one.null_psnr),
+            decibel(one.psnr) + ("" if one.null_psnr is None else f"\nnull {decibel(one.null_psnr)}"),
             decibel(one.best_psnr),
             percent(one.labels),
         ]
         for one in found
     )
-    return table([*rounds, "attack", *judged, "recovered"], ("mean PSNR", "no attack", "best PSNR", "labels"), rows)
+    return table([*rounds, "attack", *judged, "recovered"], ("mean PSNR", "best PSNR", "labels"), rows)
 
 
 def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
