@@ -25,6 +25,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from clients.data.images import fingerprint
+from clients.messages.account import kept_over_restarts
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import (
     MODS,
@@ -45,6 +46,8 @@ from defenses.pipeline import Pipeline
 
 app = ClientApp()
 
+ACCOUNTED = [*MODS, kept_over_restarts]
+
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
     name = read_task(values_of(message, "config").get("task")).plan.scenario
@@ -57,10 +60,10 @@ def _of_its_scenario(message: Message, context: Context) -> Message:
 for message_type in sorted({name for side in client_sides().values() for name in side.handlers}):
     category, _, action = message_type.partition(".")
     register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}[category]
-    (register(action, mods=MODS) if action else register(mods=MODS))(_of_its_scenario)
+    (register(action, mods=ACCOUNTED) if action else register(mods=ACCOUNTED))(_of_its_scenario)
 
 
-@app.query("setup", mods=MODS)
+@app.query("setup", mods=ACCOUNTED)
 def setup(message: Message, context: Context) -> Message:
     """Keep this node's indices for the run and check that its data can be read.
 
@@ -101,7 +104,7 @@ def partition(message: Message, context: Context) -> Message:
     return reply_to(message, {"metrics": metrics({"partition": partition_of(context)})})
 
 
-@app.query("audit", mods=MODS)
+@app.query("audit", mods=ACCOUNTED)
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
     answers_of(context).require("audits", "scores of guesses")

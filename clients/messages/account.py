@@ -8,13 +8,39 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from clients.messages.node import answers_of, reply_to
+from clients.messages.node import Call, answers_of, draws_from_seed, partition_of, reply_to, secret_folder
+from clients.secrets.draws import SecretError
 from clients.secrets.policy import not_again
 from clients.task.local_data import Client
 from clients.wire.records import digest_of, metrics
 
 SENT, COMMON, EVALUATED = "sent", "common", "evaluated"
 """Records of a context's state: counts of what was sent; what all messages of a round have; the kept answers to evaluations."""
+ACCOUNT = (SENT, COMMON, EVALUATED, "transmissions", "plan", "share")
+"""Records of the account, those of ``clients.messages.node`` and of split learning among them."""
+
+
+def kept_over_restarts(message: Message, context: Context, call_next: Call) -> Message:
+    """Keep the account of a run in a file beside the node's secret: the state of a run is lost with the SuperNode's process."""
+    if draws_from_seed(context) or not answers_of(context).has_account:
+        return call_next(message, context)
+    path = secret_folder(context) / f"partition-{partition_of(context)}.run-{context.run_id}.json"
+    if path.is_file() and not any(name in context.state for name in ACCOUNT):
+        for name, values in json.loads(path.read_text(encoding="utf-8")).items():
+            context.state[name] = ConfigRecord(values)
+    try:
+        return call_next(message, context)
+    finally:
+        found: dict[str, Any] = {name: context.state[name] for name in ACCOUNT if name in context.state}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps({name: {**values} for name, values in found.items()}), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise SecretError(
+                f"no account can be kept at {path}: {error}; set secret-dir in the node's configuration"
+            ) from error
 
 
 def book(

@@ -30,7 +30,7 @@ from clients.secrets.policy import (
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import client_side, read_task
 from clients.task.task import Plan
-from clients.wire.records import REFUSED, to_tensors, values_of
+from clients.wire.records import REFUSED, digest_of, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened
 from defenses.spec import parse
 
@@ -144,15 +144,22 @@ def draws_of(context: Context, seed: int) -> Draws:
     partition = partition_of(context)
     if draws_from_seed(context):
         return Draws.simulated(seed, partition)
-    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
-    if not folder.is_absolute():
-        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
     kept: Any = context.state.get("nonces") or {"text": ""}
 
     def keep(text: str) -> None:
         context.state["nonces"] = ConfigRecord({"text": text})
 
-    return Draws(kept_secret(folder / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep))
+    return Draws(
+        kept_secret(secret_folder(context) / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep)
+    )
+
+
+def secret_folder(context: Context) -> Path:
+    """Folder of what the node keeps for itself; ``SecretError`` unless ``secret-dir`` is absolute."""
+    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
+    if not folder.is_absolute():
+        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
+    return folder
 
 
 def answers_of(context: Context) -> AnswerPolicy:
@@ -213,10 +220,12 @@ def require_same_plan(context: Context, plan: Plan) -> None:
 
 def keep_share(message: Message, context: Context) -> None:
     """Keep the indices of this node's examples; raise ``RefusedError`` for others than those that were dealt out at first."""
-    dealt, kept = message.content["indices"], context.state.get("indices")
-    if kept is not None and answers_of(context).has_account and _share(dealt) != _share(kept):
+    dealt: Any = message.content["indices"]
+    kept: Any = context.state.get("share") or {}
+    digest = digest_of([dealt])
+    if answers_of(context).has_account and kept.get("digest", digest) != digest:
         raise not_again("anything of other examples in the same run")
-    context.state["indices"] = dealt
+    context.state["indices"], context.state["share"] = dealt, ConfigRecord({"digest": digest})
 
 
 def _share(record: Any) -> tuple[list[int], list[int]]:

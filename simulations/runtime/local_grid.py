@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,10 +42,11 @@ class LocalGrid(Grid):
         act_as_task()
         self.cpus_per_client = cpus_per_client
         self.app = app
+        run = random.SystemRandom().getrandbits(62)  # as every run of Flower, another one
         common: dict[str, Any] = {"num-partitions": clients, "randomness": "seed"}
         self.contexts = {
             FIRST_NODE + at: Context(
-                1, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
+                run, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
             )
             for at in range(clients)
         }

@@ -63,10 +63,12 @@ def test_an_evaluation_is_answered_once_per_round_and_pipeline(tmp_path: Path, t
         assert not ask("evaluate", task.but(pipeline=DP), evaluation(task.but(pipeline=DP))).has_error(), (
             "another pipeline"
         )
-        # Each message is answered by a process of its own: what the node keeps is in Flower's state.
-        later = Asked(tmp_path, **keys)
-        later.context.state.update(ask.state)
+        # A SuperNode that was started anew has lost Flower's state of the run, and takes part in further runs.
+        later, other_run = Asked(tmp_path, **keys), Asked(tmp_path, **keys)
+        later.context.run_id = ask.context.run_id
         assert later("evaluate", task, sent).has_error() != again
+        assert again or numbers(later("evaluate", task, evaluation(task))) == numbers(first)
+        assert not other_run("evaluate", task, evaluation(task)).has_error()
 
 
 def test_only_the_agreed_model_is_evaluated_in_every_scenario(tmp_path: Path) -> None:
