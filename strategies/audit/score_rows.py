@@ -243,7 +243,7 @@ def rows_of_clients(
 
 
 def _stretched(values: Sequence[float], n: int) -> list[float]:
-    """n values: some of the given ones twice, evenly spread."""
+    """N values: some of the given ones twice, evenly spread."""
     return [values[at * len(values) // n] for at in range(n)] if values else []
 
 

@@ -246,3 +246,41 @@ def test_a_client_scores_what_it_was_asked_about() -> None:
     ):  # fmt: skip
         fault = fault_in_scores(reply_of(RecordDict({"metrics": metrics({name: [1.0]})}), 50), guessed, PLANNED)
         assert (fault == "") == allowed, (name, fault)
+
+
+def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_asked_for() -> None:
+    of_images = {
+        "psnr": (-1.0, 1e308, math.inf),
+        "ssim": (1.5, -1.1),
+        "mse": (-1e-9, 2.0),
+        "retrieval-chance": (1.0, 0.0),
+    }
+    for name, wrong in of_images.items():
+        text = f"attack//{name}/"
+        for values, allowed in (
+            ([0.5], True),
+            ([0.5] * 4, True),
+            ([0.5] * 5, False),
+            *(([0.5, one], False) for one in wrong),
+        ):
+            reply = reply_of(RecordDict({"metrics": metrics({text: values})}))
+            assert (fault_in_scores(reply, "images", PLANNED, 4) == "") == allowed, (text, values)
+    for text, most in ((MEMBER, 3), (OTHER, 2)):
+        for count in (most, most + 1):
+            reply = reply_of(RecordDict({"metrics": metrics({text: [1.0] * count})}))
+            assert (fault_in_scores(reply, "membership", PLANNED, 1, (3, 2)) == "") == (count == most)
+
+
+def test_an_evaluation_counts_at_most_what_was_dealt() -> None:
+    """2^31 - 1 examples would make the accuracy of a run that of one client."""
+    honest = RecordDict({"metrics": metrics(REPORT)})
+    for change in (
+        {"num-examples": 21}, {"num-examples": 2**31 - 1}, {"test-loss-original": 1e308}, {"test-loss-original": -1.0},
+        {"test-accuracy-original": 1.5}, {"num-examples": 20},
+    ):  # fmt: skip
+        rows = Rows()
+        lie = RecordDict({"metrics": metrics({**REPORT, "test-accuracy-original": 0.0, **change})})
+        guarded, replies = answered(rows, honest, lie)
+        accuracy = record_reports(guarded, PLANNED, [*replies], replies)["test-accuracy-original"]
+        refused = change != {"num-examples": 20}
+        assert ([client for client, *_ in rows.failures], accuracy == 0.5) == ([1] if refused else [], refused), change
