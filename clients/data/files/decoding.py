@@ -21,6 +21,8 @@ FullScale = tuple[int, int]
 """Levels of whole numbers that become 0 and 255."""
 MOST_PIXELS = 100_000_000
 """Of one picture, decoded: a file that holds more is taken for a decompression bomb where the caller asks for that."""
+EIGHT_BITS = {".bmp", ".gif", ".jpeg", ".jpg", ".webp"}
+"""Endings of formats that hold no more, whose millions of files need not be opened for their depth."""
 SAMPLE_FORMAT, SIGNED = 339, 2
 """Tag of TIFF, and its value for signed whole numbers."""
 
@@ -69,7 +71,7 @@ def full_scale(paths: Iterable[Path]) -> FullScale | None:
     from PIL import Image
 
     found = []
-    for path in paths:
+    for path in (one for one in paths if one.suffix.lower() not in EIGHT_BITS):
         try:
             with Image.open(path) as file:
                 deep = file.mode.startswith("I") or _sample_format(file) == SIGNED
