@@ -170,7 +170,7 @@ class AppAudit:
             nodes = {message.metadata.dst_node_id: message for message in messages}
             self._left_out = self._set_up(server_round, nodes, grid)
             card = DataCard.from_json(self._nodes.reported["card"])
-            require_attackable("it", self._plan.build_model(), card.num_classes, card.input_shape)
+            require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
         except UnusableReplyError as error:
             found.append(f"clients: {error}")
         except ModelError as error:
