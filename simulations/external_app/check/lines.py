@@ -184,6 +184,7 @@ def _apps(report: AppReport) -> Iterator[tuple[str, str]]:
     yield "ServerApp", report.server_app
     yield "ClientApp", report.client_app
     yield "mods", "; ".join([*client.app_mods, *client.train_mods]) or "none seen"
+    yield "network", "none" if report.isolated else "refused by Python's sockets alone: other code could reach it"
 
 
 def _server(report: AppReport) -> Iterator[tuple[str, str]]:
@@ -197,7 +198,8 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
         if one.value is not None:
             yield one.name, f"{one.value} (`audited` takes {one.source})"
     name = model.factory or model.call
-    yield "model", f"{name} ({AGREES[model.by]})" if name else UNSEEN
+    tried = f"; tried on images {model.images}" if model.images else ""
+    yield "model", f"{name} ({AGREES[model.by]}{tried})" if name else UNSEEN
 
 
 def _block(title: str, lines: Iterable[tuple[str, str]]) -> str:

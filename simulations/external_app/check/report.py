@@ -84,6 +84,7 @@ class ModelFacts:
     call: str = ""
     home: str = ""
     by: str = ""
+    images: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class AppReport:
         cannot: Where probes differ from the training of this app.
         additions: Lines to add.
         to_decide: What is missing or unclear.
+        isolated: Whether the system itself kept the app from the network; else code beside Python's sockets could reach it.
     """
 
     folder: str
@@ -116,6 +118,7 @@ class AppReport:
     cannot: tuple[str, ...] = ()
     additions: tuple[Addition, ...] = ()
     to_decide: tuple[str, ...] = ()
+    isolated: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,14 +15,19 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Strategy
-from torch import nn
+from torch import Tensor, nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
+from clients.models.own import ModelError, answer_of, plain, require_attackable, require_one_input
+from defenses.base import ImageShape
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.recording.wrapper import WrappingStrategy
 
 LEAST_PIXELS = 64
-"""Of an image; a model whose first layer takes fewer numbers is one of tables."""
+"""Of an image; a model without convolutions that takes fewer numbers is one of tables."""
+SIDES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
+IMAGES = "an audit probes images, (C, H, W) in [0, 1]"
+ONE_OUTPUT = "the model ends in one output: an audit needs a classifier, with a logit for each class"
 Arrays = Sequence[Sequence[Any]]
 """Name and shape of each array."""
 
@@ -108,17 +114,23 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
     Returns:
         ``factory``: ``module:name`` of what builds it without arguments, or "". ``call``: a call with arguments instead. ``home``:
-        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent).
+        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent). ``images``: the size
+        of images that it was tried on, or "".
     """
     part_of = ""
     for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
         by = _fit(one.model, arrays)
         if by == "part":
             part_of = part_of or one.target
-        elif by and (again := one.again()) is not None and _fit(again, arrays) == by:
-            refused += _unfit(again)
-            place = {"call": one.call} if one.given else {"factory": one.target}
-            return {**place, "home": one.maker.__module__, "by": by}
+        elif by and (again := one.again()) is not None:
+            images, why = _tried(again)
+            if why or _fit(again, arrays) == by:
+                refused += why
+                place = {"call": one.call} if one.given else {"factory": one.target}
+                return {**place, "home": one.maker.__module__, "by": by, "images": images}
+    matrices = [shape for _, shape in arrays if len(shape) == 2]
+    if not part_of and matrices and matrices[-1][0] == 1:
+        refused.append(ONE_OUTPUT)
     if part_of:
         refused.append(
             f"the server sends some of the arrays of {part_of}; an audit needs every parameter that the model trains, and all "
@@ -129,7 +141,10 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
 def _fit(model: nn.Module, arrays: Arrays) -> str:
     """How arrays are those of a model: "names", "order", "trained", or "part" where some are missing; "" for another model."""
-    state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    try:
+        state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    except RuntimeError:  # of a lazy layer
+        return ""
     sent = {name: tuple(shape) for name, shape in arrays}
     if state == sent:
         return "names"
@@ -145,24 +160,52 @@ def _fit(model: nn.Module, arrays: Arrays) -> str:
     return "trained" if app.unsent(named) else "order"
 
 
-def _unfit(model: nn.Module) -> Iterator[str]:
-    """Reasons against an audit: an input that is no image, or one output."""
-    layers = list(model.modules())
-    first = next((one for one in layers if next(one.parameters(recurse=False), None) is not None), None)
-    on_patches = any(isinstance(one, nn.modules.conv._ConvNd | nn.LayerNorm | nn.MultiheadAttention) for one in layers)
-    if isinstance(first, nn.Embedding):
-        yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
-    elif isinstance(first, nn.Linear) and first.in_features < LEAST_PIXELS and not on_patches:
-        row = first.in_features
-        yield f"the model takes rows of {row} numbers, which are no image: an audit probes images, (C, H, W) in [0, 1]"
-    last = next((one for one in reversed(layers) if isinstance(one, nn.Linear)), None)
-    if last is not None and last.out_features == 1:
-        yield "the model ends in one output: an audit needs a classifier, with a logit for each class"
+def _tried(model: nn.Module) -> tuple[str, list[str]]:
+    """The size of images that a model was tried on, "" where none of many was taken, and reasons against an audit."""
+    channels = [one.in_channels for one in model.modules() if isinstance(one, nn.Conv2d)]
+    heads = [one.out_features for one in model.modules() if isinstance(one, nn.Linear)]
+    try:
+        model = plain("the model", model).eval()
+        require_one_input("the model", model)
+        shape, logits = _answer(model, channels)
+        if logits is None and not channels:
+            return "", [f"the model takes none of the images that were tried, such as (1, 28, 28): {IMAGES}"]
+        sizes = logits.shape if isinstance(logits, Tensor) else (2, *heads[-1:])
+        if not channels and (len(sizes) > 2 or math.prod(shape) < LEAST_PIXELS):
+            return "", [f"the model takes rows of {math.prod(shape)} numbers, which are no image: {IMAGES}"]
+        if len(sizes) < 2 or sizes[-1] == 1:
+            return "", [ONE_OUTPUT]
+        if logits is not None:
+            require_attackable("the model", model, sizes[-1], shape)
+        return str(shape) if logits is not None else "", []
+    except ModelError as error:
+        return "", [str(error)]
+
+
+def _answer(model: nn.Module, channels: Sequence[int]) -> tuple[ImageShape, Any]:
+    """A size of images that a model takes, the likely ones first, and its answer to two of them, logits if there are any.
+
+    Models without convolutions may take rows. The answer is None where the model takes no size.
+    """
+    rows, first = next((one.in_features for one in model.modules() if isinstance(one, nn.Linear)), 0), None
+    likely = [] if channels else [(1, 1, rows)]
+    for count in channels[:1] or (1, 3):
+        sides = [*([] if channels else [math.isqrt(rows // count)]), *SIDES, *(range(4, 129) if channels else ())]
+        likely = [*((count, side, side) for side in sides if side), *likely]
+    for shape in likely:
+        with suppress(ModelError), torch.no_grad():
+            answer = answer_of("the model", model, torch.rand(2, *shape))
+            if isinstance(answer, Tensor) and answer.dim() == 2:
+                return shape, answer
+            first = first or (shape, answer)
+    return first or ((0, 0, 0), None)
 
 
 PATIENT = 3
 """Requests for the nodes that get the same answer; from then on more nodes are reported, so that no loop waits for them."""
 NODES_ARE_MANY = 1_000
+OFTEN = 10
+"""Requests other than of training after which a server is ended."""
 
 
 class EnoughSeenError(BaseException):
@@ -180,6 +223,7 @@ class StandInGrid(LocalGrid):
         super().__init__(0)
         self.nodes = nodes
         self.messages: list[Message] = []
+        self.others: list[str] = []
         self._asked = 0
 
     def get_node_ids(self) -> list[int]:
@@ -188,10 +232,18 @@ class StandInGrid(LocalGrid):
         more = 2 ** max(0, self._asked - PATIENT)
         return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
 
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str = "", ttl: float | None = None
+    ) -> Message:
+        """As Flower's own grids."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Ends the server at messages of training; no node answers others."""
-        self.messages = [one for one in messages if one.metadata.message_type.partition(".")[0] == "train"]
-        if self.messages:
+        """Ends the server at messages of training, and where it sent others often; no node answers those."""
+        sent = list(messages)
+        self.messages = [one for one in sent if one.metadata.message_type.partition(".")[0] == "train"]
+        self.others += [one.metadata.message_type for one in sent[:1]]
+        if self.messages or len(self.others) > OFTEN:
             raise EnoughSeenError
         return []
 
@@ -216,9 +268,10 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
     except BaseException as error:
         failed.append(f"its main raised {type(error).__name__}: {str(error)[:500]}")
     if not grid.messages:
-        why = failed[0] if failed else "its strategy gave no message of training"
+        why = failed[0] if failed else "it gave no message of training"
+        others = f", after its message {grid.others[0]!r}, which no node answers here" if grid.others else ""
         refused.append(
-            f"the first round of the ServerApp was not seen, as {why} (the check has no network and loads no data)"
+            f"the first round of the ServerApp was not seen, as {why}{others} (the check has no network and loads no data)"
         )
         return found
     if "strategy" not in found:

@@ -25,7 +25,7 @@ def test_a_small_app_is_understood_and_the_text_says_how_to_audit_it(tmp_path: P
     assert (report.refused, report.exit_code) == ((), 0)
     assert (report.server.strategy, report.server.rounds, report.server.asked) == (["FedAvg"], 2, 2)
     assert report.server.message == {"lr": 0.05, "server-round": 1}
-    assert (report.model.factory, report.model.by) == ("small.task:Net", "names")
+    assert (report.model.factory, report.model.by, report.model.images) == ("small.task:Net", "names", "(1, 8, 8)")
     fill_in, read_once = report.to_decide
     assert fill_in.startswith("Fill in momentum, weight_decay of audited(...)")
     assert "torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9) (task.py:25)" in fill_in
@@ -136,6 +136,7 @@ def test_what_no_audit_can_do_is_refused_from_the_source(tmp_path: Path) -> None
     assert reason.startswith("the app does not use PyTorch (it imports sklearn)")
 
 
+SENDS = "    from flwr.app import RecordDict\n    {}grid.push_messages([grid.create_message(RecordDict(), {!r}, 1)])\n    dict("
 FROM_TRIAL: list[tuple[str, Change]] = [
     ("older interface, client_fn: an audit needs @app.train()",
      ("client", "app = ClientApp()\n\n\n@app.train()\n", "app = ClientApp(client_fn=lambda context: None)\n\n\n")),
@@ -143,8 +144,13 @@ FROM_TRIAL: list[tuple[str, Change]] = [
     ("the first round of the ServerApp was not seen, as its main raised ValueError: no table here",
      ("server", "    strategy = FedAvg", "    raise ValueError('no table here')\n    strategy = FedAvg")),
     ("the first round of the ServerApp was not seen, as its main ended", ("server", "    strategy.start(", "    dict(")),
-    ("the first round of the ServerApp was not seen, as its main raised NotImplementedError",
-     ("server", "    config = ", "    grid.create_message(None, 'train', 1, '1')\n    config = ")),
+    ("sends its messages of training itself: audited wraps a strategy",
+     ("server", "    strategy.start(", SENDS.format("", "train"))),
+    ("after its message 'query.embed', which no node answers here",
+     ("server", "    strategy.start(", SENDS.format("while True: ", "query.embed"))),
+    ("the model answers one image with shape (4,)", ("task", ".flatten(1))", ".flatten(1)).squeeze()")),
+    ("nn.BCEWithLogitsLoss() (task.py:26), for several labels or one answer of yes or no",
+     ("task", "nn.CrossEntropyLoss()", "nn.BCEWithLogitsLoss()")),
     ("the first round of the ServerApp was not seen, as configure_train raised",
      ("server", "    strategy.start(", "    strategy.configure_train = None\n    strategy.start(")),
     ("the model ends in one output", ("task", "nn.Linear(2 * 36, 4)", "nn.Linear(2 * 36, 1)")),
