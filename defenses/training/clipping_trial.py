@@ -49,15 +49,16 @@ def clipping_fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum
     """
 
     def fault(seed: int, dtype: torch.dtype) -> str:
-        return _fault(copy.deepcopy(model).to("cpu", dtype).train(), input_shape, clipped_sum, seed)
+        with torch.random.fork_rng([]):  # a forward pass may draw
+            return _fault(copy.deepcopy(model).to("cpu", dtype).train(), input_shape, clipped_sum, seed, dtype)
 
     # Double precision tells a fault from rounding.
     found = (why for seed in range(len(TRIALS)) if (why := fault(seed, torch.float32)) and fault(seed, torch.float64))
     return next(found, "")
 
 
-def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, seed: int) -> str:
-    generator, dtype = torch.Generator().manual_seed(seed), next(model.parameters()).dtype
+def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, seed: int, dtype: torch.dtype) -> str:
+    generator = torch.Generator().manual_seed(seed)
     _vary(model, generator)
     scales = torch.tensor(SCALES, dtype=dtype).view(-1, *[1] * len(input_shape))
     images = torch.rand(len(scales), *input_shape, generator=generator).to(dtype) * scales
@@ -67,16 +68,14 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, seed: 
         found = [_gradient(alone, image[None], target[None]) for image, target in zip(images, targets, strict=True)]
     except Exception as error:  # of a model of one's own
         return f"the model cannot be trained on one random example{_place(error, alone, 1)}: {_first_line(error)}"
-    before = {name: one for name, one in model.state_dict().items() if isinstance(one, Tensor)}
-    if moved := [
-        name for name, one in alone.state_dict().items() if name in before and not torch.equal(one, before[name])
-    ]:
+    before, after = ({**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (model, alone))
+    if moved := [name for name, one in before.items() if not torch.equal(after[name], one)]:
         return f"a forward pass changes {_named(moved)}, which carries examples to later steps outside of the bound"
     gradients = {name: torch.stack([one[name] for one in found]) for name in found[0]}
     lengths = {name: one.reshape(len(one), one[0].numel()).norm(dim=1) for name, one in gradients.items()}
     together = torch.stack(list(lengths.values())).norm(dim=0)
     ordered, (clipped, batches) = together.sort(descending=True).values.tolist(), TRIALS[seed]
-    norm = math.sqrt(ordered[clipped - 1] * ordered[clipped])
+    norm = math.sqrt(ordered[clipped - 1] * ordered[clipped]) or ordered[0] / 2
     if not 0 < norm < math.inf:
         return f"random examples have gradients of the lengths {', '.join(f'{one:.2g}' for one in ordered)}"
     for clips, at in batches:
@@ -115,7 +114,7 @@ def _gradient(model: nn.Module, image: Tensor, target: Tensor) -> dict[str, Tens
 
 
 def _distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-    with _WithoutDraws():
+    with _WithoutDraws():  # type: ignore[no-untyped-call]
         outputs: Tensor = model(images)
     if outputs.shape[:1] != images.shape[:1]:
         raise ValueError(f"the model returns the shape {tuple(outputs.shape)} for {len(images)} images")
@@ -123,7 +122,7 @@ def _distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
     return distance
 
 
-class _WithoutDraws(TorchDispatchMode):
+class _WithoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
     """Random draws of a forward pass, as of dropout, are constants: else two passes of one example would differ."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:

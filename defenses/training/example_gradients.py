@@ -231,14 +231,16 @@ def _lengths(weights: list[Any], outputs: Tensor, gradient: Tensor) -> Tensor:
 
 def _lengths_of(gradients: Tensor) -> Tensor:
     """Lengths (B,) of tensors (B, ...), which may have no entries."""
-    return gradients.reshape(len(gradients), math.prod(gradients.shape[1:])).norm(dim=1)
+    lengths: Tensor = gradients.reshape(len(gradients), math.prod(gradients.shape[1:])).norm(dim=1)
+    return lengths
 
 
 def _together(by_weight: list[Tensor]) -> Tensor:
     """Lengths (B,) of vectors from those of their parts."""
     if len(counts := {len(one) for one in by_weight}) > 1:
         raise DefenseError(f"layers see {' and '.join(map(str, sorted(counts)))} examples of one batch")
-    return torch.stack(by_weight).norm(dim=0)
+    lengths: Tensor = torch.stack(by_weight).norm(dim=0)
+    return lengths
 
 
 def _add_clipped(watched: Any, weights: list[Any], outputs: Tensor, gradient: Tensor, factors: Tensor) -> None:

@@ -38,7 +38,7 @@ class Average(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("kept", torch.zeros(36))
+        self.register_buffer("kept", torch.zeros(36), persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         self.kept.mul_(0.9).add_(rows.detach().mean(0), alpha=0.1)
