@@ -154,6 +154,12 @@ class RunDirectory(Generic[S]):
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
         rows, pictures, lost = kept(self.path)
+        there = {(row.defense, row.round) for row in rows}
+        if gone := [text for text, at in complete.items() if at >= 0 and (text, at) not in there]:
+            raise ConfigError(
+                f"resume: {rows_file} lacks round {complete[gone[0]]} of {gone[0] or 'no defence'}, which was complete; restore it "
+                "from a copy, or begin a run in another folder"
+            )
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)

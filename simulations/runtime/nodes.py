@@ -26,6 +26,8 @@ from strategies.exchange.exchange import Exchange
 CLIENTS_READY = "the clients are set up"
 """In the log of a run, once each client has its share of the data."""
 NODE_WAIT_SECONDS = 120.0
+FIRST_ANSWER_SECONDS = 600.0
+"""Ray gives up a worker that has not registered after 180 s, and starts another one without end."""
 MOST_EXAMPLES = 2**31
 """Of a client that has data of its own: the server plans by what it says."""
 
@@ -45,11 +47,12 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
             )
         time.sleep(0.5)
     # Until partitions are known, nodes stand for themselves. The first answer of a simulation waits for Ray to start.
-    exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
+    exchange = Exchange(grid, {node: node for node in ids}, FIRST_ANSWER_SECONDS)
     replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
     if len(replies) < wanted:
         raise RuntimeError(
-            f"{len(replies)} of {len(ids)} nodes reported their partition, num-clients asks for {wanted}"
+            f"{len(replies)} of {len(ids)} nodes reported their partition within {FIRST_ANSWER_SECONDS:.0f} s, num-clients asks "
+            f"for {wanted}: their workers may not have started"
         )
     nodes: dict[int, int] = {}
     for node, reply in replies.items():

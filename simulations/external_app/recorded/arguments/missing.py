@@ -28,7 +28,6 @@ from simulations.external_app.recorded.arguments.settings import (
     whole_numbers,
 )
 from simulations.run_folder.folder_lock import require_new
-from simulations.run_folder.places import require_folder
 from simulations.settings.errors import ConfigError, require_known
 from strategies.recording.files import BATCHES, DECAYS, EPOCHS, MOMENTA, RecordedReply, RecordingError, read_recording
 
@@ -70,8 +69,9 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_
     settings, wrong = _checked(values)
     request = Request(update, settings)
     problems, usable = [*map(_wrong, wrong), *_wrong_folder(out)], list[RecordedReply]()
-    if not update.exists():
-        problems.append(Problem(f"UPDATE: there is no file or folder {update}"))
+    if not (update.is_file() or update.is_dir()):
+        what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
+        problems.append(Problem(f"UPDATE: {update} {what}"))
     elif update.is_dir():
         problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
         try:
@@ -108,7 +108,8 @@ def _checked(values: Mapping[str, Any]) -> tuple[AttackSettings, list[str]]:
 def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
     """Of the weights sent, or of a single update."""
     with suppress(RecordingError):
-        return headers_of(usable[0].sent_file if usable else update)
+        path = usable[0].sent_file if usable else update
+        return headers_of(path) if path.is_file() else []  # to open a pipe is to wait for its writer
     return []
 
 
@@ -181,8 +182,7 @@ def _capitals(key: str) -> str:
 
 def _wrong_folder(out: Path) -> Iterator[Problem]:
     try:
-        require_folder(out, "--out")
-        require_new(out, f"--out {out}")
+        require_new(out, "--out")
     except ConfigError as error:
         yield Problem(str(error))
 

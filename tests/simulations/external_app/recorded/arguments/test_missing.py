@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shlex
 import subprocess
 import sys
@@ -99,6 +100,9 @@ def test_refuses_before_any_work(foreign: Path, tmp_path: Path) -> None:
         assert result.exit_code == 2, settings
         assert message in " ".join(result.output.split()), settings
         assert not (tmp_path / "out").exists()
+    os.mkfifo(tmp_path / "pipe")  # to open it is to wait for its writer
+    told = invoke(tmp_path / "pipe", out=tmp_path / "out", model="cnn")
+    assert (told.exit_code, "is no file and no folder" in told.output) == (2, True)
 
 
 def test_numbers_of_a_recording_that_are_none_blame_no_setting(tmp_path: Path) -> None:
