@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
@@ -43,7 +43,7 @@ def plain(called: str, model: nn.Module) -> nn.Module:
         )
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     for name, one in (parameters | buffers).items():
-        if isinstance(one, UninitializedTensorMixin):
+        if is_lazy(one):
             raise ModelError(
                 f"{called}: {name} has no shape before the first images (a lazy layer); name a function that shows the model some "
                 "first, so that server and clients begin with the same weights"

@@ -62,9 +62,11 @@ class LocalGrid(Grid):
         """Keeps the run of Flower's ServerApp."""
         self._run = run
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Not offered: messages are made by their class."""
-        raise NotImplementedError("make messages by flwr.app.Message")
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str = "", ttl: float | None = None
+    ) -> Message:
+        """As Flower's own grids."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """All nodes."""

@@ -15,7 +15,8 @@ from clients.data.card import DataCard
 from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
-from clients.models.own import ModelError, require_attackable
+from clients.models.library import ModelError
+from clients.models.own import require_attackable
 from clients.task.task import Task
 from defenses.base import Tensors
 from strategies.audit.pool import AttackPool

@@ -19,8 +19,6 @@ DEFAULT_NODES = 2
 DEFAULT_SECONDS = 120.0
 MOST_NODES = 10_000
 """Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
-TEXT = re.compile("For(SequenceClassification|TokenClassification|CausalLM|MaskedLM|QuestionAnswering|Seq2SeqLM)$")
-"""Classes of the package transformers."""
 NO_CLASSES = re.compile("BCE|binary_cross_entropy|MultiLabel")
 """Losses of PyTorch."""
 SECURE = re.compile(r"(secagg(plus)?_mod|SecAgg(Plus)?Workflow)$")
@@ -50,22 +48,21 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())
-    source, missing, reasons = read_source(project), project.missing(), tuple(hopeless(project))
-    found = {} if reasons or missing else try_app(project, nodes, seconds)
+    source, reasons = read_source(project), tuple(hopeless(project))
+    found = {} if reasons else try_app(project, nodes, seconds)
     server = ServerFacts(**found.get("server", {}), audited=_imports(project.server, "audited"))
     report = AppReport(
         folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=reasons,
-        missing=missing, nodes=nodes, run_config=dict(project.run_config), server=server,
+        nodes=nodes, run_config=dict(project.run_config), server=server,
         client=ClientFacts(**found.get("client", {}), answers=_imports(project.client, "answer_audits")),
         model=ModelFacts(**found.get("model", {})),
         settings=settings_of(server.message or {}, project.run_config, sgd=source.sgd), isolated=found.get("isolated", False),
     )  # fmt: skip
     if reasons:
         return report
-    absent = f"packages are missing, so the app cannot be imported: {', '.join(missing)} (uv pip install {' '.join(missing)})"
     return replace(
         report,
-        refused=(*([absent] if missing else []), *found.get("refused", []), *_of_labels(report, source)),
+        refused=(*found.get("refused", []), *_of_labels(report, source)),
         cannot=tuple(limits(source)),
         additions=lines_to_add(project, report, source),
         to_decide=tuple(questions(report, source)),
@@ -86,8 +83,6 @@ def hopeless(project: Project) -> Iterator[str]:
         yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
     for full in sorted(project.imports()):
         name = full.rpartition(".")[2]
-        if TEXT.search(name):
-            yield f"the app trains a model of text ({name}): an audit probes images, (C, H, W) in [0, 1]"
         if SECURE.match(name):
             yield f"the app uses secure aggregation ({name}): no server sees a single reply"
 

@@ -18,7 +18,8 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
-from clients.models.own import ModelError, answer_of, plain, require_attackable, require_one_input
+from clients.models.library import ModelError
+from clients.models.own import answer_of, plain, require_attackable, require_one_input
 from defenses.base import ImageShape
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.recording.wrapper import WrappingStrategy
@@ -33,13 +34,7 @@ Arrays = Sequence[Sequence[Any]]
 
 
 class BuiltModel(NamedTuple):
-    """A model, and the call that made it.
-
-    Attributes:
-        model: As it is now.
-        maker: Class or function.
-        given: Its arguments by name, without those that equal their defaults.
-    """
+    """A model as it is now, the class or function that made it, and the arguments by name that differ from their defaults."""
 
     model: nn.Module
     maker: Any
@@ -114,20 +109,19 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
     Returns:
         ``factory``: ``module:name`` of what builds it without arguments, or "". ``call``: a call with arguments instead. ``home``:
-        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent). ``images``: the size
-        of images that it was tried on, or "".
+        the module of that. ``images``: the size of images that it was tried on, or "".
     """
     part_of = ""
     for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
-        by = _fit(one.model, arrays)
-        if by == "part":
+        fits = _fit(one.model, arrays)
+        if fits == "part":
             part_of = part_of or one.target
-        elif by and (again := one.again()) is not None:
+        elif fits and (again := one.again()) is not None:
             images, why = _tried(again)
-            if why or _fit(again, arrays) == by:
+            if why or _fit(again, arrays):
                 refused += why
                 place = {"call": one.call} if one.given else {"factory": one.target}
-                return {**place, "home": one.maker.__module__, "by": by, "images": images}
+                return {**place, "home": one.maker.__module__, "images": images}
     matrices = [shape for _, shape in arrays if len(shape) == 2]
     if not part_of and matrices and matrices[-1][0] == 1:
         refused.append(ONE_OUTPUT)
@@ -140,24 +134,16 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
 
 def _fit(model: nn.Module, arrays: Arrays) -> str:
-    """How arrays are those of a model: "names", "order", "trained", or "part" where some are missing; "" for another model."""
+    """Whether arrays are those of a model: "all", "part" where some are missing, or "" for those of another model."""
     try:
         state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    except RuntimeError:  # of a lazy layer
-        return ""
-    sent = {name: tuple(shape) for name, shape in arrays}
-    if state == sent:
-        return "names"
-    app = AppModel.of(model)
-    try:
-        named = app.named({name: torch.empty(shape, device="meta") for name, shape in sent.items()})
-    except ModelMismatchError:
+        app = AppModel.of(model)
+        named = app.named({name: torch.empty(shape, device="meta") for name, shape in arrays})
+    except (RuntimeError, ModelMismatchError):  # of a lazy layer; of arrays that fit several modules
         return ""
     if not named or not {name: tuple(value.shape) for name, value in named.items()}.items() <= state.items():
         return ""
-    if app.whole(named).keys() < state.keys():
-        return "part"
-    return "trained" if app.unsent(named) else "order"
+    return "part" if app.whole(named).keys() < state.keys() else "all"
 
 
 def _tried(model: nn.Module) -> tuple[str, list[str]]:
@@ -187,18 +173,16 @@ def _answer(model: nn.Module, channels: Sequence[int]) -> tuple[ImageShape, Any]
 
     Models without convolutions may take rows. The answer is None where the model takes no size.
     """
-    rows, first = next((one.in_features for one in model.modules() if isinstance(one, nn.Linear)), 0), None
-    likely = [] if channels else [(1, 1, rows)]
-    for count in channels[:1] or (1, 3):
-        sides = [*([] if channels else [math.isqrt(rows // count)]), *SIDES, *(range(4, 129) if channels else ())]
-        likely = [*((count, side, side) for side in sides if side), *likely]
-    for shape in likely:
+    sides, counts = (*SIDES, *(range(4, 129) if channels else ())), channels[:1] or (1, 3)
+    rows = [(1, 1, one.in_features) for one in model.modules() if isinstance(one, nn.Linear) and not channels]
+    first: tuple[ImageShape, Any] = (0, 0, 0), None
+    for shape in [*((count, side, side) for side in sides for count in counts), *rows[:1]]:
         with suppress(ModelError), torch.no_grad():
             answer = answer_of("the model", model, torch.rand(2, *shape))
             if isinstance(answer, Tensor) and answer.dim() == 2:
                 return shape, answer
-            first = first or (shape, answer)
-    return first or ((0, 0, 0), None)
+            first = first if first[1] is not None else (shape, answer)
+    return first
 
 
 PATIENT = 3
@@ -213,11 +197,7 @@ class EnoughSeenError(BaseException):
 
 
 class StandInGrid(LocalGrid):
-    """Reports nodes that there are not, and keeps the first messages of training; then the server ends.
-
-    Args:
-        nodes: Number of nodes that are reported at first.
-    """
+    """Reports nodes that there are not, ``nodes`` of them at first, and ends the server at messages of training, which it keeps."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(0)
@@ -231,12 +211,6 @@ class StandInGrid(LocalGrid):
         self._asked += 1
         more = 2 ** max(0, self._asked - PATIENT)
         return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str = "", ttl: float | None = None
-    ) -> Message:
-        """As Flower's own grids."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Ends the server at messages of training, and where it sent others often; no node answers those."""

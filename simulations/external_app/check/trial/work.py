@@ -1,6 +1,6 @@
 """The work of the child process: import the app, look at its ClientApp, and run its ServerApp up to its first round.
 
-The app has no network and no data, and fedveil's own lines in it write nothing.
+The app has no data, and fedveil's own lines in it write nothing.
 """
 
 from __future__ import annotations

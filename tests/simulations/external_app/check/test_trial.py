@@ -77,12 +77,11 @@ def test_a_model_is_found_by_the_call_that_built_it_and_the_arrays_that_a_server
     assert found == {
         "factory": "models_of_a_test:Net",
         "home": "models_of_a_test",
-        "by": "names",
-        "images": "(1, 8, 8)",
+        "images": "(1, 1, 64)",
     }
-    assert find_model(arrays(net, named=False), seen, refused)["by"] == "order"
+    assert find_model(arrays(net, named=False), seen, refused)["factory"] == "models_of_a_test:Net"
     trained = find_model([one for one in arrays(net) if one[0] != "layer.bias"], seen, refused)
-    assert (trained["factory"], trained["by"]) == ("models_of_a_test:Net", "trained")
+    assert trained["factory"] == "models_of_a_test:Net"
     assert find_model(arrays(tiny), seen, refused)["call"] == "tiny(classes=3)"
     assert find_model(arrays(nn.Linear(8, 8)), seen, refused) == {}
     assert not refused
@@ -105,7 +104,7 @@ def test_a_model_that_takes_no_image_or_has_one_output_is_refused(made: ModuleTy
         (lambda: made.flat(784, 10), "(1, 28, 28)", ""),
         (lambda: made.flat(28 * 40, 10), "(1, 1, 1120)", ""),
         (lambda: made.flat(3 * 32 * 32, 10), "(3, 32, 32)", ""),
-        (lambda: made.parallel(), "(1, 8, 8)", ""),
+        (lambda: made.parallel(), "(1, 1, 64)", ""),
         (lambda: made.wide(), "", ""),
     ):
         refused: list[str] = []
@@ -114,7 +113,7 @@ def test_a_model_that_takes_no_image_or_has_one_output_is_refused(made: ModuleTy
         if reason.startswith("1.weight"):
             model(torch.zeros(1, 64))  # as a server must before it can send arrays
         found = find_model(arrays(model), seen, refused)
-        assert (found["by"], found["images"]) == ("names", images), reason
+        assert found["images"] == images, reason
         assert [reason in one for one in refused] == ([True] if reason else []), refused
     refused = []
     assert find_model([["0", [1, 30]], ["1", [1]]], [], refused) == {}
