@@ -109,7 +109,7 @@ def check(run: str, kind: str, change: Change, refused: bool) -> str:
     require({row["client"] for row in named} == ({LIAR} if refused else set()), f"named: {named[:2]}")
     require(found == verdict, f"the verdict is {found}, not {verdict}")
     require(accuracy(rows) > reached - FALLS, f"accuracy {accuracy(rows):.2f}, without the lie {reached:.2f}")
-    return f"{'refused: ' + named[0]['message'][:90] if refused else 'used'}; {found}, accuracy {accuracy(rows):.2f}"
+    return f"{'refused: ' + named[0]['message'][:90] if refused else 'used: possible'}; {found}, accuracy {accuracy(rows):.2f}"
 
 
 @cache

@@ -150,7 +150,7 @@ class AppNodes:
             if why := fault_in_count({"num-examples": (count := values_of(reply, "metrics").get("train-examples"))}):
                 left_out.append((_partition(reply), f"this node is left out: {why}"))
                 continue
-            self.examples[_partition(reply)] = count
+            self.examples[_partition(reply)] = int(count or 0)
             self.ids[_partition(reply)] = reply.metadata.src_node_id
         return left_out
 
