@@ -22,6 +22,7 @@ from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import remove_lock, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines
+from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, naming, undamaged
 from strategies.audit.whole_files import PARTIAL
@@ -38,11 +39,8 @@ def taken(out: Path, *, resume: bool) -> Iterator[None]:
     Raises:
         ConfigError: When the folder holds something, or where ``resume`` nothing that was begun, cannot be written, or is in use.
     """
-    try:
-        require_target(out, resume=resume)
-        missing = [one for one in (out, *out.parents) if not one.exists()]
-    except OSError as error:  # such as a name that is too long
-        raise ConfigError(f"OUT: cannot write into {out}: {error.strerror}") from error
+    require_target(out, resume=resume)
+    missing = [one for one in (out, *out.parents) if not one.exists()]
     busy = f"another `fedveil protect` is still writing to {out}; wait for it, or end it"
     try:
         with naming("OUT"):
@@ -63,8 +61,8 @@ def taken(out: Path, *, resume: bool) -> Iterator[None]:
 def require_target(out: Path, *, resume: bool) -> None:
     """Refuse a target folder that holds something, or where ``resume`` one without work that was begun; nothing is written."""
     if not resume:
-        require_new(out, f"OUT: {out}", "go on with --resume", (JOURNAL, MANIFEST), {JOURNAL + PARTIAL})
-    elif not any((out / name).is_file() for name in (JOURNAL, MANIFEST)):
+        require_new(out, "OUT", "go on with --resume", (JOURNAL, MANIFEST), {JOURNAL + PARTIAL})
+    elif not any(is_there(out / name, "OUT") for name in (JOURNAL, MANIFEST)):
         raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL} or {MANIFEST}); leave out --resume")
 
 

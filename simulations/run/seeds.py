@@ -23,7 +23,7 @@ from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import size_text
 from simulations.run_folder.folder_lock import require_new
-from simulations.run_folder.places import is_there, require_folder
+from simulations.run_folder.places import is_there
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
@@ -40,8 +40,7 @@ Ended = Iterable[tuple[Experiment, int]]
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
     """The experiments left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
     left, out = [], Path(experiment.output_dir)
-    require_folder(out)
-    require_new(out, f"--out {out}", leftovers={COMPARISON, *(folder.name for folder in out.glob("seed-*"))})
+    require_new(out, "output-dir", leftovers=(COMPARISON, "seed-*"))
     for seed in seeds:
         folder = out / f"seed-{seed}"
         one = experiment.but(seed=seed, output_dir=str(folder))

@@ -27,7 +27,6 @@ from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
 from simulations.run_folder.folder_lock import require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines, kept_lines
-from simulations.run_folder.places import require_folder
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import DegenerateModelError, Scorer, Scores, check, semi_train
 from simulations.search.settings import Search
@@ -72,8 +71,7 @@ class PolicySearch:
         Raises:
             ConfigError: When the settings cannot be used, or the folder cannot be one, or holds anything.
         """
-        require_folder(path, "--out")
-        require_new(path, f"--out {path}", f"go on with --resume {path}", BEGUN, LEFTOVERS)
+        require_new(path, "--out", f"go on with --resume {path}", BEGUN, LEFTOVERS)
         return check(search)
 
     @classmethod

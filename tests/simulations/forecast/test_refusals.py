@@ -116,7 +116,7 @@ def test_a_folder_with_files_of_a_person_gets_none_of_ours(tmp_path: Path) -> No
     for name in ("flower.log", ".command.lock", ".lock", "seed-0/seed.txt", "comparison.html"):
         (begun / name).parent.mkdir(parents=True, exist_ok=True)
         (begun / name).touch()
-    require_new(begun / "seed-1", "--out")
+    require_new(begun / "seed-1", "output-dir")
     assert len(of_seeds(Experiment.of(output_dir=str(begun)), [0, 1])) == 2
 
 
