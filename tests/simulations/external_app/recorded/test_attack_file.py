@@ -264,7 +264,7 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     update = files / "update"
     for result, told in (
-        (invoke(tmp_path / "none"), "UPDATE: there is no file"),
+        (invoke(tmp_path / "none"), "none does not exist; name a file or a folder"),
         (invoke(tmp_path), "holds no recording (no recording.json)"),
         (invoke(tmp_path / "text"), "cannot be read as safetensors"),
         (invoke(update, weights=tmp_path / "none"), "weights: there is no file"),
