@@ -257,8 +257,8 @@ def _where(model: nn.Module, images: Tensor) -> str:
     return ""
 
 
-_PROVEN: set[str] = set()
-"""Calls whose models this process has proved: a model is built for every message."""
+_PROVEN: set[tuple[Any, ...]] = set()
+"""Calls, classes and images for which this process has proved a model: it builds one for every message."""
 GROUP = "fedveil.models"
 """Entry points of models."""
 
@@ -304,7 +304,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
     if not isinstance(model, nn.Module):
         raise ModelError(f"{called} returns {type(model).__name__}; a torch.nn.Module is expected")
     model = plain(called, model)
-    if called not in _PROVEN:
+    if (asked := (called, num_classes, tuple(input_shape))) not in _PROVEN:
         prove(called, model, num_classes, input_shape)
-        _PROVEN.add(called)
+        _PROVEN.add(asked)
     return without_in_place(model).train()

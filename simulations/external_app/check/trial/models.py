@@ -245,7 +245,7 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
         why = failed[0] if failed else "it gave no message of training"
         others = f", after its message {grid.others[0]!r}, which no node answers here" if grid.others else ""
         refused.append(
-            f"the first round of the ServerApp was not seen, as {why}{others} (the check has no network and loads no data)"
+            f"the first round of the ServerApp was not seen, as {why}{others} (the check offers neither network nor data)"
         )
         return found
     if "strategy" not in found:
