@@ -21,7 +21,7 @@ class FederatedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of federated learning."""
 
     fraction_train: Share = setting(1.0, "share of the clients that train in a round")
-    max_update_norm: Annotated[float, Limit(0, 1e30)] = setting(
+    max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(
         0.0,
         "largest norm of a client's update; the server refuses a larger one. 0: 30 times the norm of the other clients' updates, "
         "and at least 3 times that of the weights",
