@@ -41,9 +41,11 @@ def local_model(observation: ClientUpdate) -> nn.Module:
 def shared_tensors(model: nn.Module) -> Tensors:
     """What clients and server exchange: parameters and floating-point buffers, by name, detached.
 
-    Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged.
+    Integer buffers (BatchNorm's batch counter) stay at home: they carry nothing that a model needs and cannot be averaged. So do
+    buffers with ``persistent=False``, which are no state: every build of the model has its own.
     """
-    named = [*model.named_parameters(), *model.named_buffers()]
+    state = model.state_dict()
+    named = [*model.named_parameters(), *(pair for pair in model.named_buffers() if pair[0] in state)]
     return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
 
 

@@ -25,8 +25,18 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from clients.data.images import fingerprint
+from clients.messages.account import kept_over_restarts
 from clients.messages.audit_answers import answer_audit
-from clients.messages.node import MODS, answers_of, check_bundle, client_of, draws_from_seed, partition_of, reply_to
+from clients.messages.node import (
+    MODS,
+    answers_of,
+    check_bundle,
+    client_of,
+    draws_from_seed,
+    keep_share,
+    partition_of,
+    reply_to,
+)
 from clients.scoring.exposed import prepare_exposed
 from clients.secrets.policy import allowed_pipelines
 from clients.task.local_data import Client
@@ -35,6 +45,8 @@ from clients.wire.records import metrics, values_of
 from defenses.pipeline import Pipeline
 
 app = ClientApp()
+
+ACCOUNTED = [*MODS, kept_over_restarts]
 
 
 def _of_its_scenario(message: Message, context: Context) -> Message:
@@ -48,10 +60,10 @@ def _of_its_scenario(message: Message, context: Context) -> Message:
 for message_type in sorted({name for side in client_sides().values() for name in side.handlers}):
     category, _, action = message_type.partition(".")
     register = {"train": app.train, "evaluate": app.evaluate, "query": app.query}[category]
-    (register(action, mods=MODS) if action else register(mods=MODS))(_of_its_scenario)
+    (register(action, mods=ACCOUNTED) if action else register(mods=ACCOUNTED))(_of_its_scenario)
 
 
-@app.query("setup", mods=MODS)
+@app.query("setup", mods=ACCOUNTED)
 def setup(message: Message, context: Context) -> Message:
     """Keep this node's indices for the run and check that its data can be read.
 
@@ -61,7 +73,7 @@ def setup(message: Message, context: Context) -> Message:
     partition = partition_of(context)
     check_bundle(str(config.get("app-dir", "")))
     if "indices" in message.content:
-        context.state["indices"] = message.content["indices"]
+        keep_share(message, context)
     client = client_of(message, context)
     sizes = {"partition": partition, "train-examples": client.data.num_train, "test-examples": client.data.num_test}
     if empty := [name for name, size in sizes.items() if name != "partition" and not size]:
@@ -92,7 +104,7 @@ def partition(message: Message, context: Context) -> Message:
     return reply_to(message, {"metrics": metrics({"partition": partition_of(context)})})
 
 
-@app.query("audit", mods=MODS)
+@app.query("audit", mods=ACCOUNTED)
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
     answers_of(context).require("audits", "scores of guesses")

@@ -203,12 +203,12 @@ class TrainingDefense(Defense):
         """
         return model
 
-    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
+    def check_model(self, model: nn.Module, input_shape: Shape) -> None:
         """Refuse a model that the defence cannot protect, before the run starts; most defences accept any model.
 
         Args:
             model: Stays as it is.
-            input_shape: Of one image, (C, H, W), where it is known: a defence may then try a batch.
+            input_shape: Of one image, (C, H, W).
 
         Raises:
             DefenseError: With the property that the model lacks.

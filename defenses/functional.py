@@ -1,4 +1,4 @@
-"""Pure tensor arithmetic that several defences share: maps of updates, and noise from a CPU generator."""
+"""Pure tensor arithmetic that several defences share: maps of updates, clipping factors, and noise from a CPU generator."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def laplace_like(tensor: Tensor, scale: float, generator: torch.Generator) -> Te
 def random_signs(shape: torch.Size | Shape, generator: torch.Generator) -> Tensor:
     """Independent fair signs -1.0 or 1.0, float32 on the CPU."""
     return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
+
+
+def clip_factors(lengths: Tensor, most: float) -> Tensor:
+    """Factors min(1, most / length) for vectors of these lengths, (B,) -> (B,).
+
+    The factor is 0 where a length is not finite, or so large that the factor would have no digits left. The caller must then count
+    the whole vector as zero: 0 times an infinite entry is no number.
+    """
+    factors = most / lengths.clamp(min=most)
+    return torch.where(factors >= torch.finfo(factors.dtype).tiny, factors, 0.0)
 
 
 def widened(tensor: Tensor) -> Tensor:

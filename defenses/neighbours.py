@@ -23,6 +23,9 @@ MEANING: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 """Neighbours -> in words, for readers of an epsilon."""
 
+BUDGET = "budget-"
+"""Begins the names of what an epsilon follows from. Where noise changes, its multiplier is that of the first step."""
+
 EXAMPLE_LEVEL, CLIENT_LEVEL = "example-level", "client-level"
 """What an epsilon protects: one example of a client, or all training examples of a client together."""
 

@@ -15,6 +15,7 @@ from defenses.base import (
     EdgeTrainingDefense,
     InputDefense,
     Numbers,
+    Shape,
     SmashedDefense,
     Training,
     TrainingDefense,
@@ -125,6 +126,18 @@ class Pipeline(FeatureChain):
             model = defense.extended(model, torch.Generator().manual_seed(seed))
         return model
 
+    def check_model(self, model: nn.Module, input_shape: Shape) -> None:
+        """Refuse a model that a stage of training or of updates cannot protect; (C, H, W) is the shape of one image.
+
+        Raises:
+            DefenseError: With the property that the model lacks.
+        """
+        for defense in self.defenses:
+            if isinstance(defense, TrainingDefense):
+                defense.check_model(model, input_shape)
+            elif isinstance(defense, UpdateDefense):
+                defense.check_model(model)
+
     def protect_training(self, training: Training, key: Key) -> Training:
         """Apply all training stages."""
         return fold(self._stages(TrainingDefense), "protect_training", training, key)
@@ -133,6 +146,11 @@ class Pipeline(FeatureChain):
         """Number of examples to report if a stage hides the true number, else None; see ``TrainingDefense``."""
         found = (defense.reported_examples(batch_size) for _, defense in self._stages(TrainingDefense))
         return next((number for number in found if number is not None), None)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a stage bounds what one example, or one client's data, can change; then no other number may depend on them."""
+        return any(defense.bounds_examples or defense.bounds_client for defense in self.defenses)
 
     @property
     def neighbours(self) -> str:

@@ -141,8 +141,8 @@ def run(
 
     --json prints "directory", "seed" and "outcomes" of each run. An outcome has "study", "defense", "message", "verdict",
     "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change" with "change_low" and
-    "change_high", "epsilon", its "level", "epsilon_by_accountant", "epsilon_shown" (a lower bound), "epsilon_shown_gaussian" (the
-    same if noise is Gaussian) and "warnings".
+    "change_high", "epsilon", its "level", "epsilon_terms", "epsilon_by_accountant", "epsilon_shown" (a lower bound),
+    "epsilon_shown_gaussian" (the same if noise is Gaussian) and "warnings".
 
     RAY_ADDRESS=HOST:PORT in the environment names a running Ray cluster, whose nodes then run clients and attacks.
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
         throttle = Throttle()
         for at, pipeline in enumerate(run.experiment.pipelines):
             run_pipeline(run, auditor, pipeline, at, clients, throttle)
-        run.write_progress(_after_training(run.experiment))
+        run.write_progress(_after_training(run.experiment), throttle)
         auditor.collect(wait=True)
     return finish(run)
 
@@ -96,6 +97,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     experiment = run.experiment
     exchange = Exchange(grid, find_nodes(grid, experiment), experiment.client_timeout)
     clients = set_up(exchange, experiment)
+    exchange = replace(exchange, dealt=clients.sizes)
     log.info("fedveil: %s", CLIENTS_READY)
     if warning := too_few_images(experiment, len(exchange.nodes)):
         log.warning("fedveil: %s", warning)

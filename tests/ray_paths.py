@@ -1,12 +1,9 @@
-"""Where tests that need Ray's workers are left out: Ray 2.55 starts none from a path with a space, and waits for them."""
-
-import sys
-import tempfile
-from pathlib import Path
+"""Where tests that need Ray's workers are left out: Ray 2.55 starts none from a path with a space."""
 
 import pytest
 
-REASON = "Ray starts no worker from a path with a space"
-PLACES = (Path(__file__).resolve(), sys.executable, tempfile.gettempdir())
+from clients.process.ray_cluster import spaced_path
 
-needs_ray_workers = pytest.mark.skipif(any(" " in str(place) for place in PLACES), reason=REASON)
+REASON = "Ray starts no worker from a path with a space"
+
+needs_ray_workers = pytest.mark.skipif(bool(spaced_path()), reason=REASON)

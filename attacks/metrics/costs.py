@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attacks.metrics.metric import Metric, Values
+from attacks.metrics.metric import Metric, Share
 
 OBJECTIVE = Metric("objective", higher_leaks=False)
 FEATURE_LOSS = Metric("feature_loss", higher_leaks=False)
@@ -15,7 +15,7 @@ GENERATOR_LOSS = Metric("generator_loss", higher_leaks=False, shown=())
 DISCRIMINATOR_LOSS = Metric("discriminator_loss", higher_leaks=False, shown=())
 """Further losses among the diagnostics of attacks."""
 ATTACK_SECONDS = Metric("attack-seconds", higher_leaks=False)
-MODEL_REFUSED = Metric("model-refused", values=Values.SHARE, higher_leaks=False, shown=())
+MODEL_REFUSED = Share("model-refused", higher_leaks=False, shown=())
 """Clients that refused the model that an active server sent."""
 ATTACK = Metric("attack")
 """Row of an attack that gave no score at all."""

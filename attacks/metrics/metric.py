@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -20,11 +19,6 @@ class Values(Enum):
     SHARE = "numbers from 0 to 1"
     HIT = "ones and zeros"
     BOUND = "a guarantee: over clients and seeds the largest counts, never the mean"
-
-    @property
-    def in_unit(self) -> bool:
-        """Whether a mean over trials lies between 0 and 1."""
-        return self in (Values.SHARE, Values.HIT)
 
 
 class Interval(Enum):
@@ -43,6 +37,10 @@ class OverSeeds(Enum):
     EXACT = "Clopper-Pearson over the images of all seeds together"
     CLUSTERED = "seeds are clusters of distinct images, as each seed trains another model"
     AREA = "Student's t over seeds, never narrower than the seeds' own intervals"
+
+
+UNIT, FINITE, FROM_0 = (0.0, 1.0), (-1e100, 1e100), (0.0, 1e100)
+"""Ranges of metrics, both ends included. No number of a run is larger than 1e100; rows hold none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,8 @@ class Metric:
         over_seeds: Of a mean over seeds.
         family: Whose positive control decides for it; None for numbers that need none.
         measure: Guessed and true images (B, C, H, W) in [0, 1] -> (B,), pair by pair.
-        most: Larger values are cut to it: an exact copy has an infinite PSNR, and a mean must not drop it.
+        range: Least and largest value of a trial. A client cuts what it measures to them, as an exact copy has an infinite PSNR;
+            the server refuses a reply with any other value.
         shown: References under which a page has a place of its own for it; under others it is listed with the other numbers.
         of_training: It is about a run's training or cost, not about an attack.
         in_rows: Whether it has rows; else a client sends it beside another metric.
@@ -107,7 +106,7 @@ class Metric:
     over_seeds: OverSeeds = OverSeeds.MEAN
     family: Family | None = None
     measure: Callable[[Tensor, Tensor], Tensor] | None = None
-    most: float = math.inf
+    range: tuple[float, float] = FINITE
     shown: tuple[str, ...] = ("",)
     of_training: bool = False
     in_rows: bool = True
@@ -117,6 +116,27 @@ class Metric:
         """The name of its score against a reference."""
         return ScoreName(self.name, reference)
 
+    def cut(self, values: Iterable[float]) -> list[float]:
+        """Measured values, cut to the range; NaN stays NaN."""
+        low, high = self.range
+        return [max(min(value, high), low) for value in values]
 
-Hit = partial(Metric, values=Values.HIT, interval=Interval.EXACT, over_seeds=OverSeeds.EXACT)
+    def allows(self, value: object) -> bool:
+        """Whether a reported value can be one of this metric; NaN never is."""
+        low, high = self.range
+        return (
+            isinstance(value, int | float) and low <= value <= high and (self.values is not Values.HIT or value in UNIT)
+        )
+
+    @property
+    def allowed(self) -> str:
+        """The values that ``allows`` lets pass, in words."""
+        return self.values.value if self.values is Values.HIT else "numbers from {:g} to {:g}".format(*self.range)
+
+
+Share = partial(Metric, values=Values.SHARE, range=UNIT)
+"""A metric of trials from 0 to 1."""
+Binary = partial(Metric, values=Values.HIT, range=UNIT)
 """A metric of trials that are 1 or 0."""
+Hit = partial(Binary, interval=Interval.EXACT, over_seeds=OverSeeds.EXACT)
+"""The same, with an exact interval."""

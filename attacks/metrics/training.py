@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from attacks.metrics.images import REFERENCES
-from attacks.metrics.metric import Metric, OverSeeds, Values
+from attacks.metrics.metric import FINITE, FROM_0, UNIT, Metric, OverSeeds, Share, Values
+from defenses.neighbours import BUDGET
 
-_Number = partial(Metric, of_training=True, higher_leaks=False)
-_Share = partial(_Number, values=Values.SHARE)
-_Bound = partial(Metric, of_training=True, values=Values.BOUND)
+_Number = partial(Metric, of_training=True, higher_leaks=False, range=FROM_0)
+_Share = partial(Share, of_training=True, higher_leaks=False)
+_Correlation = partial(_Number, range=(-1.0, 1.0))
+_Bound = partial(Metric, of_training=True, values=Values.BOUND, range=(0.0, math.inf))
 
 TEST_ACCURACY = _Share("test-accuracy", over_seeds=OverSeeds.CLUSTERED, shown=REFERENCES)
 TEST_LOSS = _Number("test-loss", shown=("", *REFERENCES))
 TEST_AUC = _Share("test-auc", over_seeds=OverSeeds.AREA)
-TRAIN_LOSS = _Number("train-loss")
-MCC_MICRO = _Number("mcc-micro", shown=REFERENCES)
-MCC_MACRO = _Number("mcc-macro", shown=REFERENCES)
+TRAIN_LOSS = _Number("train-loss", range=FINITE)
+MCC_MICRO = _Correlation("mcc-micro", shown=REFERENCES)
+MCC_MACRO = _Correlation("mcc-macro", shown=REFERENCES)
 """Matthews' correlation, from counts pooled over classes and as the mean over classes."""
 
 EPSILON = _Bound("epsilon")
@@ -25,11 +28,13 @@ EPSILON_WITH_PROBES = _Bound("epsilon-with-probes")
 EPSILON_ALL_CUTS = _Bound("epsilon-all-cuts")
 """Budget of all that a run sent of an image, at whatever cut."""
 EPSILON_BY = _Bound("epsilon-by-", prefix=True)
-"""Before the name of an accountant: its epsilon of what ``EPSILON`` is of. That of "gdp" approximates, and is no bound."""
+"""Before the name of an accountant, or of other neighbours: that epsilon of the same noise."""
 EPSILON_SHOWN = _Bound("epsilon-shown")
 EPSILON_SHOWN_GAUSSIAN = _Bound("epsilon-shown-gaussian")
 """Lower bounds of epsilon from canaries: without an assumption about the mechanism, and for Gaussian noise."""
-DELTA = _Bound("delta")
+DELTA = _Bound("delta", range=UNIT)
+BUDGET_TERM = _Number(BUDGET, prefix=True)
+"""What an epsilon follows from: its noise multiplier, clipping norm, sample rate and number of steps."""
 
 TRAIN_SECONDS = _Number("train-seconds")
 UPDATE_BYTES = _Number("update-bytes")
@@ -43,7 +48,7 @@ EDGE_PEAK_BYTES = _Number("edge-peak-bytes")
 CLIENT_HALF = (EDGE_PARAMETERS, EDGE_MACS, EDGE_TRAINING_MACS, EDGE_PEAK_BYTES)
 """What the client half of a split model costs: MACs are of one image."""
 LOG10_ORDERS = _Number("log10-orders")
-LOG10_TARGET_SHARE = _Number("log10-target-share")
+LOG10_TARGET_SHARE = _Number("log10-target-share", range=FINITE)
 BYTES_PER_SAMPLE = _Number("bytes-per-sample")
 SAMPLES_PER_SECOND = _Number("samples-per-second")
 BATCHES_LOST = _Number("batches-lost")

@@ -211,6 +211,6 @@ def score_representatives(
     held = torch.isin(classes, labels)
     if held.any():
         means = torch.stack([truth[labels == int(label)].mean(0) for label in classes[held]])
-        scores[CLASS_MEAN_PSNR.name] = psnr(images[held], means).tolist()
-        scores[CLASS_MEAN_SSIM.name] = ssim(images[held], means).tolist()
+        scores[CLASS_MEAN_PSNR.name] = CLASS_MEAN_PSNR.cut(psnr(images[held], means).tolist())
+        scores[CLASS_MEAN_SSIM.name] = CLASS_MEAN_SSIM.cut(ssim(images[held], means).tolist())
     return scores

@@ -80,7 +80,7 @@ class Oracle:
         seen, known = (F.normalize(self.features(images), dim=1) for images in (guess, truth))
         cosines = (seen @ known.T).abs()
         own = cosines.diagonal()
-        found = {FEATURE_SIMILARITY.name: own.tolist()}
+        found = {FEATURE_SIMILARITY.name: FEATURE_SIMILARITY.cut(own.tolist())}
         # A single image has no others to be identified among.
         return found | ({IDENTIFICATION.name: (own >= cosines.amax(1)).float().tolist()} if len(truth) > 1 else {})
 

@@ -20,10 +20,7 @@ from attacks.metrics.registry import metric_of
 FOLDER = Path(__file__).resolve().parent / "claims"
 PERCENT = ("test-accuracy", "attribute-accuracy", "recognition")
 """Metrics that the page shows in per cent, and their differences in points."""
-UNITS = {
-    "psnr": "dB", "psnr-paper": "dB", "edge-macs": "MACs", "edge-training-macs": "MACs", "edge-parameters": "parameters",
-    "edge-peak-bytes": "bytes",
-}  # fmt: skip
+UNITS = {"psnr": "dB", "psnr-paper": "dB"}
 TERM = re.compile(r"([+-]?)\s*([\d.]*)\s*([\w-]+)\(([^()]*)\)\s*")
 """A sign, a factor, the name of a number, and that of a pipeline."""
 
@@ -203,7 +200,8 @@ def _claim(data: Mapping[str, Any], known: Mapping[str, Any], first: str) -> Cla
 
 def _table(name: str, data: Mapping[str, Any], paper: Mapping[str, Any]) -> Table:
     known = {**paper, "names": {**paper.get("names", {}), **data.get("names", {})}}
-    claims = tuple(_claim(one, known, data.get("run", "")) for one in data["claims"])
+    shared = {"note": data["note"]} if "note" in data else {}
+    claims = tuple(_claim({**shared, **one}, known, data.get("run", "")) for one in data["claims"])
     return Table(name, data["says"], claims, data.get("command", ""))
 
 
@@ -233,7 +231,5 @@ def possible(claim: Claim) -> tuple[float, float]:
 
 
 def range_of(metric: str) -> tuple[float, float]:
-    """Smallest and largest value of a metric: shares and areas lie between 0 and 1, similarities between -1 and 1."""
-    if metric_of(metric).values.in_unit:
-        return 0.0, 1.0
-    return (-1.0, 1.0) if metric in ("ssim", "ms-ssim") else (-math.inf, math.inf)
+    """Smallest and largest value of a metric."""
+    return metric_of(metric).range

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from catalogue import Cell
 
 from attacks.metrics.names import Role
+from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.analysis.run import read_run
 from simulations.run_folder.rows import Row
 
@@ -20,6 +22,9 @@ KEPT = ("defense", "attack", "role", "metric", "reference", "cut", "round", "val
 """Fields of a row that are kept."""
 VERSIONS = ("fedveil", "flwr", "torch", "python")
 """Versions that are kept where the run's configuration has them."""
+
+LATE = "three quarters"
+"""The last round with a number of those before the last quarter, and after the first half."""
 
 Records = Mapping[str, Mapping[int, Sequence[Row]]]
 """Name of a run -> seed -> rows."""
@@ -34,7 +39,9 @@ def chosen(rows: Sequence[Row], cell: Cell) -> list[Row]:
     rounds = [row.round for row in found]
     if not rounds:
         return []
-    at = {"first": min(rounds), "last": max(rounds)}.get(str(cell.at), cell.at)
+    end = max(rounds)
+    late = max((at for at in rounds if end / 2 <= at <= 0.75 * end), default=None)
+    at = {"first": min(rounds), "last": end, LATE: late}.get(str(cell.at), cell.at)
     return [row for row in found if row.round == at]
 
 
@@ -53,7 +60,8 @@ def keep(folder: Path, run: str, seed: int, cells: Sequence[Cell]) -> list[str]:
     """Write the small file of a finished run's folder, with the rows that cells read; cells without a row, in words."""
     whole = read_run(folder)
     found = {cell: chosen(whole.rows, cell) for cell in cells}
-    lines = sorted({json.dumps(_kept(row)) for rows in found.values() for row in rows})
+    late = [chosen(whole.rows, replace(cell, at=LATE)) for cell in cells if cell.metric == TEST_ACCURACY.name]
+    lines = sorted({json.dumps(_kept(row)) for rows in (*found.values(), *late) for row in rows})
     versions = {name: text for name, text in sorted((whole.config.get("versions") or {}).items()) if name in VERSIONS}
     head = f'{{"run": {json.dumps(run)}, "seed": {seed}, "versions": {json.dumps(versions)}, "rows": [\n'
     (FOLDER / f"{run}-seed{seed}.json").write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")

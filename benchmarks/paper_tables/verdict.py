@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from catalogue import Claim, Table, possible
-from records import Records, chosen
+from catalogue import Cell, Claim, Table, possible
+from records import LATE, Records, chosen
 
 from attacks.metrics.metric import OverSeeds
 from attacks.metrics.registry import metric_of
@@ -20,8 +20,10 @@ CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "open"
 NOT_VALIDATED = "not-validated"
 NOT_YET = "not run yet"
 """Note on a claim whose runs have no small file."""
-EXACT = ("edge-parameters", "edge-macs", "edge-training-macs", "edge-peak-bytes")
-"""Metrics that are counted, so that they have no interval."""
+LEAST_SEEDS = 3
+"""Fewer seeds decide nothing of what has seeds."""
+STILL = 0.01
+"""An accuracy has converged that changes by no more than this over the last quarter of the rounds, in the mean over seeds."""
 Ends = tuple[float | None, float | None]
 """Lower and upper end of an interval; None where it has none."""
 
@@ -76,16 +78,44 @@ def judge(claim: Claim, records: Records) -> Judged:
         return Judged(claim, OPEN, note="the runs have no such number")
     found = _compared(claim, [rows[seed] for seed in used], list(known.values()))
     value, low, high = (None if one is None else claim.scale * one for one in found)
-    low, high = within(low, high, possible(claim))
     units = min(sum(of[at].n for of in known.values()) for at in range(len(cells)))
     unusual = {one.status for of in known.values() for one in of} - {"ok"}
     notes = sorted(unusual - {NOT_VALIDATED} if claim.control else unusual) + ([claim.note] if claim.note else [])
     if dropped := [seed for seed in seeds if seed not in known]:
         # A failed attack is a result: to leave its seed out of the mean would favour those that worked.
         notes.append(f"no number in seed{'s' if len(dropped) > 1 else ''} {', '.join(map(str, dropped))}")
-    verdict = OPEN if notes else side_of(low, high, claim.side, claim.bound)
+    converged = all(_converged(cell, [run[seed] for seed in used]) for cell, run in zip(cells, runs, strict=True))
+    return _decided(claim, (value, low, high), f"{units:,}", used, notes, converged)
+
+
+def _decided(
+    claim: Claim, found: tuple[float | None, float | None, float | None], n: str, seeds: tuple[int, ...] | str,
+    notes: Sequence[str], converged: bool,
+) -> Judged:  # fmt: skip
+    """The verdict on a compared number with its ends, which ``notes``, too few seeds or an early end leave open."""
+    value, (low, high) = found[0], within(found[1], found[2], possible(claim))
+    by_interval = side_of(low, high, claim.side, claim.bound)
+    weak = (
+        []
+        if isinstance(seeds, str) or len(seeds) >= LEAST_SEEDS
+        else [f"of {('one seed', 'two seeds')[len(seeds) - 1]}"]
+    )
+    weak += [] if converged else ["not shown to converge"]
+    if by_interval != OPEN and weak and not notes:
+        notes = [f"by its interval {by_interval}, but {' and '.join(weak)}"]
     note = " and ".join(notes) or ("" if low is not None else "no interval")
-    return Judged(claim, verdict, value, low, high, f"{units:,}", used, note)
+    return Judged(claim, OPEN if notes else by_interval, value, low, high, n, seeds, note)
+
+
+def _converged(cell: Cell, seeds: Sequence[Sequence[Row]]) -> bool:
+    """Whether an accuracy at the end of training stood still; other numbers need not."""
+    if cell.metric != TEST_ACCURACY.name or cell.at != "last":
+        return True
+    pairs = [(chosen(rows, cell), chosen(rows, replace(cell, at=LATE))) for rows in seeds]
+    if not all(late for _, late in pairs):
+        return False
+    changes = [(merge(last).mean or 0.0) - (merge(late).mean or 0.0) for last, late in pairs]
+    return abs(math.fsum(changes) / len(changes)) <= STILL
 
 
 def _scores(rows: Sequence[Sequence[Row]]) -> list[Score]:
@@ -143,8 +173,8 @@ def _hull(claim: Claim, scores: Sequence[Score], shared: Sequence[bool] | None =
     if (change := _change(claim, scores)) is not None:
         return change
     low = high = 0.0
-    for at, ((factor, cell), one) in enumerate(zip(claim.terms, scores, strict=True)):
-        fixed = cell.metric in EXACT or (shared is not None and not shared[at])
+    for at, ((factor, _), one) in enumerate(zip(claim.terms, scores, strict=True)):
+        fixed = shared is not None and not shared[at]
         least, most = _scaled(factor, *((one.mean, one.mean) if fixed else (one.low, one.high)))
         if least is None or most is None:
             return None, None
@@ -186,13 +216,14 @@ def measured_earlier(claim: Claim) -> Judged:
         least, most = newcombe(*((share / 100, found["tests"]) for share in shares))
         low, high = (100 * least, 100 * most) if low is None else (min(low, 100 * least), max(high, 100 * most))
     value = found.get("value", value)
-    low, high = within(low, high, possible(claim))
-    reason = claim.note or found.get("note", "")
-    verdict = OPEN if reason else side_of(low, high, claim.side, claim.bound)
-    note = reason or ("" if low is not None else "no interval")
+    reasons = [reason for reason in (claim.note or found.get("note", ""),) if reason]
     n = found.get("n") or f"{found['tests']:,}"
     seeds = range(len(each)) if each else found.get("seeds", (0,))
-    return Judged(claim, verdict, value, low, high, n, seeds if isinstance(seeds, str) else tuple(seeds), note)
+    accuracy = any(cell.metric == TEST_ACCURACY.name for _, cell in claim.terms) or (
+        not claim.terms and claim.unit == "points"
+    )
+    ends = (value, low, high)
+    return _decided(claim, ends, n, seeds if isinstance(seeds, str) else tuple(seeds), reasons, not accuracy)
 
 
 def within(low: float | None, high: float | None, ends: tuple[float, float]) -> Ends:

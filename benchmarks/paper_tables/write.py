@@ -26,11 +26,16 @@ RULE = """## The rule
 
 A claim is **confirmed** if the 95 % interval of the compared number lies wholly on the claimed side, **refuted** if it lies wholly
 on the other side, and **open** otherwise. An open claim without a reason in brackets has its bound inside the interval. Verdicts
-are about our small networks and data. A confirmed claim about a weak attack is no protection.
+are about the networks and data named here. A confirmed claim about a weak attack is no protection.
 
+- **Seeds.** Fewer than three seeds decide nothing, whatever the interval.
+- **Convergence.** A claim about accuracy after training is decided only if no accuracy in it changed by more than one point over
+  the last quarter of the rounds, in the mean over seeds. Earlier numbers do not show that.
+- **Every network** that was measured is in a mean.
+- **Size.** A bound that the paper gives for images of another size decides nothing.
 - **Interval.** Over several seeds it is Student's t, paired by seed. All seeds have the same test images: an accuracy's interval is
-  never narrower than that of one seed's images. With one seed it is the widest that the intervals of the single numbers allow; it
-  holds for other images, not for other weights. Intervals are not corrected for the number of claims.
+  never narrower than that of one seed's images. With one seed it is the widest that the intervals of the single numbers allow.
+  Intervals are not corrected for the number of claims.
 - **Earlier numbers** of pages of results stand until the runner has measured the claim with as many seeds.
 - **Not-validated** is an attack that fails without a defence, too.
 - **Tables and promises.** A table is refuted if any claim is, confirmed if all are, and open otherwise; a promise likewise, by the

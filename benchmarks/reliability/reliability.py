@@ -3,9 +3,11 @@
     python benchmarks/reliability/reliability.py PIECE [--cases N] [--seed S] [--first K] [--kinds A,B] [--minutes M] [--verbose]
 
 Pieces: ``breaks`` (signals, a full disk, a changed output folder, a second run; ``--real N`` on Flower's runtime), ``hostile``
-(messages of a client and of a server), ``replies`` (corrupted at random), ``files`` (damaged). A piece is a list of cases, of which
-a random one follows from the seed and its number: ``--first K --cases 1`` repeats it. A case that does not meet its requirements is
-printed, and the script ends with an error. Results are on docs/reliability.md.
+(messages of a client and of a server), ``lies`` (one client sends false numbers), ``node`` (repeated and steered messages to a
+deployed node, names of data sets), ``overflow`` (weights on which one example overflows), ``replies`` (corrupted at random),
+``files`` (damaged). A piece is a list of cases, of which a random one follows from the seed and its number: ``--first K --cases 1``
+repeats it. A case that does not meet its requirements is printed, and the script ends with an error. Results are on
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import argparse
 
 from reliability_breaks import breaks
 from reliability_files import files
+from reliability_lies import lies
+from reliability_node import node
+from reliability_overflow import overflow
 from reliability_replies import replies
 from reliability_runs import CaseError, try_all
 from reliability_wire import hostile
 
-PIECES = {one.__name__: one for one in (breaks, hostile, replies, files)}
+PIECES = {one.__name__: one for one in (breaks, hostile, lies, node, overflow, replies, files)}
 
 
 def main() -> None:

@@ -59,6 +59,12 @@ def pickled() -> Array:
     return raw(file.getvalue())
 
 
+def filled(one: Array, value: float) -> Array:
+    """An array of one number, where it is of floats."""
+    found = one.numpy()
+    return Array(np.full_like(found, value)) if found.dtype.kind == "f" else one
+
+
 def large() -> ArrayRecord:
     """A tensor of 1 GiB."""
     return ArrayRecord({"x": Array(np.zeros(GIB // 4, np.float32))})
@@ -69,7 +75,7 @@ Change = Callable[[RecordDict], object]
 ARRAYS: dict[str, Callable[[Array], Array]] = {
     "other shapes": lambda _: Array(np.ones(7, np.float32)),
     "other types": lambda one: Array(one.numpy().astype(np.complex64)),
-    "NaN": lambda one: Array(np.full_like(one.numpy(), np.nan)),
+    **{value: partial(filled, value=float(value)) for value in ("NaN", "3e38", "1e30", "1e3")},
     "pickled objects": lambda _: pickled(),
     "a header of 4 TiB": lambda _: headed((2**40,)),
     "bytes that are no array": lambda _: raw(b"\x00" * 100),

@@ -13,7 +13,7 @@ import torch
 from clients.data import composed, packaged, public_tables
 from clients.data.files import file_sets, picture_files
 from clients.data.files.file_sets import Place
-from clients.data.hugging_face import hugging_face
+from clients.data.hugging_face import hugging_face, require_hub_name
 from clients.data.images import (
     IMAGE_MEMORY,
     DataError,
@@ -41,6 +41,8 @@ __all__ = [
     "to_float",
 ]
 
+HUB = "hf"
+"""Begins the names of data sets of Hugging Face."""
 DEFAULT_DIR = Path("~/.cache/fedveil")
 
 
@@ -94,12 +96,8 @@ def load_dataset(
     for what, value in (("image-size", image_size), ("train-limit", train_limit), ("test-limit", test_limit)):
         if value < 0:
             raise DataError(f"{what} is {value}; allowed: 0 (no limit) or more")
+    require_name(name)
     base, _, option = name.partition(":")
-    own = is_own(name, _sources())
-    if not own and (base not in _sources() or (option and not _sources()[base].option)):
-        close = difflib.get_close_matches(base, _sources(), n=1, cutoff=0.5)
-        hint = f", did you mean {close[0]!r}?" if close else ""
-        raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
     root = Path(data_dir or DEFAULT_DIR).expanduser().absolute()
     try:
         missing = data_dir and not download and not root.is_dir()
@@ -109,7 +107,7 @@ def load_dataset(
         raise DataError(f"{name}: data-dir {root} is not a directory")
     try:
         limits = (train_limit, test_limit)
-        if own:
+        if is_own(name, _sources()):
             source = own_source(name)
         else:
             described = _sources()[base]
@@ -130,6 +128,17 @@ def load_dataset(
 def dataset_names() -> dict[str, str]:
     """Name -> one line with its source, for listings."""
     return {name: source.about for name, source in _sources().items()}
+
+
+def require_name(name: str) -> None:
+    """Raise ``DataError``, with the nearest name, unless the name can be that of a data set; nothing is read."""
+    base, _, option = name.partition(":")
+    if base == HUB:
+        require_hub_name(option)
+    elif not is_own(name, _sources()) and (base not in _sources() or (option and not _sources()[base].option)):
+        close = difflib.get_close_matches(base, _sources(), n=1, cutoff=0.5)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
 
 
 def reads_data_dir(name: str) -> bool:
@@ -260,9 +269,9 @@ _SOURCES: dict[str, DataSource] = {
         "out those that cannot be read, and counts them",
         option=file_sets.REFUSE,
     ),
-    "hf": DataSource(
+    HUB: DataSource(
         hugging_face,
-        "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), its cache, or with download=true",
+        "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), or with download=true",
         option="/",
     ),
     "census": DataSource(

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from clients.data.files.file_sets import Place
 from clients.data.images import DataError, MissingDataError, Source
 from clients.data.own import source_of
+from clients.wire.texts import shown
 
 if TYPE_CHECKING:
     from datasets import Dataset  # type: ignore[import-untyped]
 
+HUB_NAME = re.compile(
+    r"(?=.{3,96}$)(?!buckets/|.*(?:--|\.\.))[a-z0-9][\w.-]*/[a-z0-9][\w.-]*(?<![.-])", re.ASCII | re.IGNORECASE
+)
+"""The names of data sets that Hugging Face gives; "buckets/" begins those of its storage."""
 TEST_PARTS = ("test", "validation")
 """What may stand for the test part, in order: some publish theirs without classes under another name."""
+
+
+def require_hub_name(name: str) -> None:
+    """Raise ``DataError`` for anything but ``owner/name`` at Hugging Face.
+
+    The package ``datasets`` takes any other text for a folder, an address or a reader of files.
+    """
+    if not HUB_NAME.fullmatch(name):
+        raise DataError(
+            f"dataset is {shown(f'hf:{name}')}; allowed: hf:owner/name, such as hf:zalando-datasets/fashion_mnist"
+        )
 
 
 def hugging_face(place: Place) -> Source:
     """A data set ``hf:owner/name`` with a column of images and one of class labels, in parts for training and for test.
 
-    It is looked for in ``data-dir``, as ``save_to_disk`` writes it below ``owner/name``, then in the cache of ``datasets``
-    (``HF_DATASETS_CACHE``), and with ``download`` in the network. ``datasets`` runs no code of a repository.
+    It is read from ``data-dir``, as ``save_to_disk`` writes it below ``owner/name``; with ``download`` also from the cache of
+    ``datasets`` (``HF_DATASETS_CACHE``) and from the network. ``datasets`` runs no code of a repository.
 
     Raises:
         DataError: When it is nowhere, or has no such parts or columns.
     """
-    name = place.option
-    if name.count("/") > 1 or not all(part and part.strip(".") for part in name.split("/")):
-        raise DataError(f"dataset is {place.name!r}; allowed: hf:owner/name, such as hf:zalando-datasets/fashion_mnist")
-    found = _read(place, name)
+    require_hub_name(place.option)
+    found = _read(place, place.option)
     train, test = found.get("train"), next((found[part] for part in TEST_PARTS if part in found), None)
     if train is None or test is None:
         raise DataError(
@@ -43,30 +57,21 @@ def _read(place: Place, name: str) -> Any:
     import datasets
 
     stored = place.root / name
+    offered = stored.is_dir() and stored.resolve().is_relative_to(place.root.resolve())  # not through a link
+    if not offered and not place.download:
+        raise MissingDataError(f"{place.name}: there is no folder {stored}", download="download=true")
+    if not offered and os.path.lexists(name):
+        raise DataError(
+            f"{place.name}: {name} lies below the working directory too, and would be read in its place; work elsewhere, or save "
+            f"the data set to {stored}"
+        )
     try:
-        if stored.is_dir():
-            return datasets.load_from_disk(str(stored))
-        with _offline(not place.download):
-            return datasets.load_dataset(name)
+        return datasets.load_from_disk(str(stored)) if offered else datasets.load_dataset(name)
     except Exception as error:  # of readers and of the network: they raise anything
         said = " ".join(str(error).split())[:300] or type(error).__name__
-        if stored.is_dir():
-            raise DataError(f"{place.name}: {stored} cannot be read: {said}") from error
-        where = f"neither {stored} nor the cache {datasets.config.HF_DATASETS_CACHE} holds it"
-        raise MissingDataError(f"{place.name}: {where} ({said})", download="download=true") from error
-
-
-@contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
-    """Let ``datasets`` read only its cache, so that it never uses the network on its own."""
-    import datasets
-
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = wanted or before
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
+        raise DataError(
+            f"{place.name}: it cannot be read from {stored if offered else 'Hugging Face'}: {said}"
+        ) from error
 
 
 def _columns(name: str, data: Dataset) -> tuple[str, str]:

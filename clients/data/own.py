@@ -67,13 +67,23 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
         raise DataError(
             f"dataset: {name} has the class {count - 1}; allowed: 0 to {MOST_CLASSES - 1}, numbered without gaps"
         )
+    # A node's own examples may be of some classes where the data set names the others.
     titles = [str(title) for title in getattr(train_data, "classes", ())]
-    # A node's own examples may be of one class where the data set names the others.
-    if count < 2 or (len(titles) < count and len(np.union1d(train.labels, test.labels)) < 2):
+    if 0 < len(titles) < count:
+        last = len(titles) - 1
+        raise DataError(f"dataset: {name} has the class {count - 1}, and 'classes' names {last + 1}, 0 to {last}")
+    seen = np.union1d(train.labels, test.labels)
+    if count < 2 or (not titles and len(seen) < 2):
         raise DataError(f"dataset: {name} has only the class {count - 1}; allowed: 2 or more classes")
-    names = tuple(titles if len(titles) >= count else map(str, range(count)))
-    seen = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
-    flat = seen.movedim(1, 0).flatten(1).float() / 255
+    if not titles and (absent := np.setdiff1d(range(count), seen).tolist()):
+        more = f" and {len(absent) - 3} more have" if len(absent) > 3 else " has" if len(absent) == 1 else " have"
+        raise DataError(
+            f"dataset: {name}: of the classes 0 to {count - 1}, {', '.join(map(str, absent[:3]))}{more} no example; number them "
+            "from 0 without gaps, leave out examples without a class, such as 255, or name all in a list 'classes'"
+        )
+    names = tuple(titles or map(str, range(count)))
+    images = train.read(np.linspace(0, len(train.labels) - 1, min(len(train.labels), MOST_MEASURED)).astype(np.intp), 0)
+    flat = images.movedim(1, 0).flatten(1).float() / 255
     mean, std = flat.mean(1), flat.std(1).clamp_min(1e-3)
     return Source(train, test, names, tuple(mean.tolist()), tuple(std.tolist()))
 
@@ -126,12 +136,17 @@ def _labels(what: str, data: Any) -> Labels:
     if targets is None or len(targets) != len(data):
         targets = [_example(what, data, at)[1] for at in range(len(data))]
     found = np.asarray(targets)
-    if found.shape != (len(data),) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
-        least = f", down to {found.min()}" if np.issubdtype(found.dtype, np.integer) and found.size else ""
+    if found.shape not in ((len(data),), (len(data), 1)):
         raise DataError(
-            f"dataset: classes of {what} are {found.dtype} of shape {found.shape}{least}; whole numbers from 0 are expected"
+            f"dataset: {what} has labels of shape {found.shape}; one class for each of the {len(data)} examples is expected"
         )
-    return found.astype(np.int64)
+    if not np.issubdtype(found.dtype, np.integer):
+        raise DataError(f"dataset: {what} has labels of {found.dtype}; whole numbers from 0 are expected")
+    if found.min() < 0:
+        raise DataError(
+            f"dataset: {what} has the class {found.min()}, and 0 is the lowest; leave examples without a class out"
+        )
+    return found.astype(np.int64).reshape(-1)
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ import hashlib
 import json
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -56,7 +56,7 @@ from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
-from clients.wire.records import metrics, to_record, values_of
+from clients.wire.records import digest_of, metrics, to_record, values_of
 from defenses.base import Batch, NamedTensors
 
 KEPT = "fedveil-last-reply"
@@ -72,11 +72,11 @@ def remembering(answer: Call) -> Call:
 
     def answered(message: Message, context: Context) -> Message:
         received = list(message.content.array_records.values())
-        before = _digest(received) if len(received) == 1 else ""  # first: an app may change what it was sent
+        before = digest_of(received) if len(received) == 1 else ""  # first: an app may change what it was sent
         reply = answer(message, context)
         sent = [] if reply.has_error() else list(reply.content.array_records.values())
         if before and len(sent) == 1:
-            context.state[KEPT] = ConfigRecord({"digest": before + _digest(sent)})
+            context.state[KEPT] = ConfigRecord({"digest": before + digest_of(sent)})
         return reply
 
     return answered
@@ -90,7 +90,7 @@ def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord,
     sent: Any = message.content["sent"]
     came: Any = message.content["reply"]
     kept: Any = context.state.pop(KEPT, None) or {}
-    if kept.get("digest") != _digest([sent]) + _digest([came]):
+    if kept.get("digest") != digest_of([sent]) + digest_of([came]):
         raise UnknownReplyError("this is not the last reply of this node, or the reply was checked before")
     return sent, came
 
@@ -100,15 +100,6 @@ def distance(sent: NamedTensors, came: NamedTensors, assumed: NamedTensors) -> f
     away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
     step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
     return float((away / step) ** 0.5) if step else float("inf")
-
-
-def _digest(records: Iterable[ArrayRecord]) -> str:
-    digest = hashlib.blake2b(digest_size=32)
-    for record in records:
-        for name, array in record.items():
-            digest.update(repr((name, array.dtype, tuple(array.shape), len(array.data))).encode())
-            digest.update(array.data)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from clients.data.card import DataCard
 from clients.external_app.app_checks import PerChannel
 from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.federated.client import LocalClient
+from clients.models.own import answer_of
 from clients.secrets.draws import Draws
 from clients.task.local_data import LocalData
 from clients.task.task import Task
@@ -162,6 +163,7 @@ def card_of(images: Tensor, model: nn.Module, mean: PerChannel, std: PerChannel)
 
     Raises:
         DataMistake: When the model gives no logits (1, K), or mean and std do not fit the channels.
+        ModelError: When the model does not take such images.
     """
     shape = images.shape[1], images.shape[2], images.shape[3]
     channels = shape[0]
@@ -172,7 +174,7 @@ def card_of(images: Tensor, model: nn.Module, mean: PerChannel, std: PerChannel)
         )
     card = DataCard(2, shape, tuple(map(float, means)), tuple(map(float, stds)))
     with torch.no_grad():
-        logits = model.eval()(normalise(images[:1], card))
+        logits = answer_of("model", model.eval(), normalise(images[:1], card))
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         raise DataMistake(
             f"model gives {getattr(logits, 'shape', type(logits).__name__)}; expected logits (1, K) with K >= 2"

@@ -13,6 +13,7 @@ from torch import nn
 from clients.data.datasets import ImageDataset
 from clients.data.images import ImageData
 from clients.federated.plan import FederatedPlan
+from clients.models.own import plain
 from clients.process.own_code import own_code
 from clients.wire.limits import MOST_IMAGES, Limit, StepsOrNone
 from defenses.base import Defense, DefenseError
@@ -72,7 +73,7 @@ class AppPlan(FederatedPlan):
 
 
 def built(factory: ModelFactory) -> nn.Module:
-    """Build a model by an app's function or class; ``ValueError`` when it builds none without arguments."""
+    """Build a model by an app's function or class, ``plain``; ``ValueError`` when it builds none without arguments."""
     allowed = "allowed: a class or function that builds the model without arguments"
     try:
         model = factory()
@@ -80,7 +81,7 @@ def built(factory: ModelFactory) -> nn.Module:
         raise ValueError(f"model is {factory!r}, which fails: {type(error).__name__}: {error}; {allowed}") from error
     if not isinstance(model, nn.Module) or isinstance(factory, nn.Module):
         raise ValueError(f"model is {factory!r}, which gives {type(model).__name__}; {allowed}")
-    return model
+    return plain(f"model is {factory!r}", model)
 
 
 def name_of(factory: ModelFactory) -> str:

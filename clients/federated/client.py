@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
+from attacks.metrics.training import EPSILON_WITH_PROBES
 from clients.federated.budget import budget_spent
 from clients.federated.canaries import CanaryClient, ClientCanaries, KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
@@ -50,8 +51,8 @@ class LocalResult:
         updates: Name -> (local - global), protected; one, or one per probe.
         num_examples: Examples behind each; a public number where a defence hides the true one.
         local_steps: Optimizer steps behind each.
-        metrics: "train-loss" unless a defence bounds what one example reveals, "train-seconds" unless it hides the number of
-            examples, a privacy budget.
+        metrics: "train-loss" unless a defence bounds what one example reveals; "train-seconds" unless it hides the number of
+            examples, or the client is a real one under a bound; a privacy budget.
         ledger: To be kept until the next round; see ``Ledger``.
     """
 
@@ -75,15 +76,15 @@ class LocalClient(Client):
         loss, steps = self._run(training, key)
         update = self._update(model, weights, key, self.canary)
         # An exact loss is a message about every example, which no bound of an update would cover.
-        bounded = any(defense.bounds_examples or defense.bounds_client for defense in self.pipeline.defenses)
-        losses = {} if bounded else {"train-loss": loss}
+        losses = {} if self.pipeline.bounded else {"train-loss": loss}
         state = self.pipeline.recorded(training.state)
         spent = budget_spent(self.pipeline, self.task, state)
         # Only the client's ledger knows both: what they spend together is not the sum of two budgets.
         spent |= self._privacy_with_probes(state, ledger["probe"]) if ledger.get("probe") else {}
         public = self.pipeline.reported_examples(self.task.plan.batch_size)
-        # Where the number of examples is hidden, times would reveal it.
-        times = {} if public else {"train-seconds": time.perf_counter() - start}
+        # Where the number of examples is hidden, times would reveal it. Of a real client under a bound, so would they an example.
+        hidden = public or (self.pipeline.bounded and self.data.draws.notebook)
+        times = {} if hidden else {"train-seconds": time.perf_counter() - start}
         metrics = {**losses, **spent, **times}
         # Exact, because a pass repeats no example; of a Poisson sample (DP-SGD) the expected size, as the true one is private.
         examples = public or min(self._num_examples, steps * self.task.plan.batch_size)
@@ -207,7 +208,7 @@ class LocalClient(Client):
 
     def _privacy_with_probes(self, trained: Mapping[str, Any], probed: Mapping[str, Any]) -> Numbers:
         spent = self.pipeline.privacy(trained, probed)
-        return {f"{name}-with-probes": value for name, value in spent.items() if name != "delta"}
+        return {EPSILON_WITH_PROBES.name: spent["epsilon"]} if spent else {}
 
     def probed(self, target: int, question: int = 0) -> Probed:
         """The images of a probe: equal in every round, pipeline and request, so that curves compare the same people.

@@ -14,34 +14,34 @@ type                content                                              reply
 A device keeps its half; here it comes with every message, so that a client needs no memory. The whole model comes with the
 evaluation alone: it was trained on the server's own images, and gives the client the answers without a defence.
 
-Within a phase a node works with one version of what the defences have learned: under two of them, what is sent of an image would
-be two protected forms of it.
+Within a phase a node with an account (``clients.messages.account``) works with one client half and one version of what the
+defences have learned: under two of them, what is sent of an image would be two protected forms of it.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message
-from torch import Tensor
+from flwr.app import Context, Message
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.local_model import shared_tensors
 from attacks.metrics.training import AGREEMENT, ANSWERS_GAINED, ANSWERS_LOST, QUERY_SECONDS
 from attacks.normalisation import normalise
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
-from clients.messages.node import book, client_as, reply_to
-from clients.secrets.policy import RefusedError
+from clients.messages.account import answer_once, book, require_same
+from clients.messages.agreed_model import require_agreed
+from clients.messages.node import client_as, reply_to
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import ClientSide
 from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate
-from clients.wire.records import metrics, tensors_of, to_record, values_of
+from clients.wire.records import digest_of, metrics, tensors_of, to_record, values_of
 from defenses.base import Numbers
 
 KIND = "message:query"
@@ -122,13 +122,14 @@ class InferenceClient(Client):
         plain = torch.cat([self._plain(positions, model) for positions in chunks(self.data.num_test, CHUNK)])
         classes = answers.argmax(1)
         right, was_right = classes == labels, plain == labels
-        return found | {
-            "test-accuracy-transformed": float(right.float().mean()),
-            "test-loss-transformed": float(F.cross_entropy(answers, labels)),
-            AGREEMENT.name: float((classes == plain).float().mean()),
-            ANSWERS_LOST.name: float((was_right & ~right).float().mean()),
-            ANSWERS_GAINED.name: float((right & ~was_right).float().mean()),
+        served = {
+            "test-accuracy-transformed": right.float().mean(),
+            "test-loss-transformed": F.cross_entropy(answers, labels),
+            AGREEMENT.name: (classes == plain).float().mean(),
+            ANSWERS_LOST.name: (was_right & ~right).float().mean(),
+            ANSWERS_GAINED.name: (right & ~was_right).float().mean(),
         }
+        return found | {name: self.data.reported(float(value)) for name, value in served.items()}
 
     def _plain(self, positions: Tensor, model: CutModel) -> Tensor:
         """Classes (n,) that the whole model sees in clean test images."""
@@ -148,12 +149,17 @@ def features(message: Message, context: Context) -> Message:
     if count < 1:  # which would begin the queries anew and book nothing
         raise ValueError(f"{count} batches of queries were requested; allowed: 1 or more")
     pipeline = client.pipeline.with_state(tensors_of(message, "learned"))
-    require_version(context, client, pipeline.version, str(config["version"]))
+    if pipeline.version != (stated := str(config["version"])):
+        raise ValueError(
+            f"version is {stated!r}, but the tensors under learned are {pipeline.version!r}; allowed: their own version"
+        )
+    half = load_weights(plan.build_cut(cut).client, tensors_of(message, "client"))
+    require_half(context, client, half)
+    require_same(context, client, "version of what the defences learned", pipeline.version)
     numbers = range(first, min(first + count, len(client.queries)))
     # At another cut the same image is sent again, under new noise: for the node that is a repetition.
     book(context, client, "a query", first, len(numbers), over_rounds=True)
     client.data.renew(KIND, first, len(numbers))
-    half = load_weights(plan.build_cut(cut).client, tensors_of(message, "client"))
     sender = Sender(half, pipeline, client.data.card.mean, client.data.card.std)
     sent = {str(number): client.queries.latent(number, sender) for number in numbers}
     seconds = time.perf_counter() - start
@@ -166,34 +172,24 @@ def features(message: Message, context: Context) -> Message:
     )
 
 
-def require_version(context: Context, client: InferenceClient, version: str, stated: str) -> None:
-    """Record which version of the learned defences protects a phase's queries; the node keeps the latest of each pipeline.
-
-    Raises:
-        RefusedError: When this phase has another one.
-        ValueError: When the message's version is not that of its tensors.
-    """
-    if version != stated:
-        raise ValueError(
-            f"version is {stated!r}, but the tensors under learned are {version!r}; allowed: their own version"
-        )
-    kept: Any = context.state.get("versions") or {}
-    name, now = str(client.pipeline), client.task.round
-    phase, known = json.loads(kept[name]) if name in kept else (now, version)
-    if phase == now and known != version:
-        raise RefusedError(
-            f"this node protects the queries of a phase with one version of {name}: in round {now} version is {version!r}; "
-            f"allowed: {known!r}"
-        )
-    context.state["versions"] = ConfigRecord({**kept, name: json.dumps([now, version])})
+def require_half(context: Context, client: InferenceClient, half: nn.Module) -> None:
+    """Refuse a second client half within a phase: under two of them, what is sent of an image would be two views of it."""
+    require_same(context, client, "client half", digest_of([to_record(shared_tensors(half))]))
 
 
 def judge(message: Message, context: Context) -> Message:
     """Score the answers by this client's own labels."""
-    client = client_as(InferenceClient, message, context)
+    client, sent = client_as(InferenceClient, message, context), tensors_of(message, "arrays")
     plan = InferencePlan.narrow(client.task.plan)
-    model = plan.build_cut(plan.cut_of(client.task.round), tensors_of(message, "arrays"))
-    return reply_to(message, {"metrics": metrics(client.judge(tensors_of(message, "answers")["0"], model))})
+    model = plan.build_cut(plan.cut_of(client.task.round), sent)
+
+    def require() -> None:
+        require_agreed(context, client, sent, plan.rounds + 1)  # every cut is one of the same trained model
+        require_half(context, client, model.client)
+
+    return answer_once(
+        message, context, client, lambda: client.judge(tensors_of(message, "answers")["0"], model), require
+    )
 
 
 SIDE = ClientSide("inference", InferenceClient, InferencePlan, {"query.features": features, "evaluate": judge})

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,18 +19,18 @@ from clients.flower_private import SIMULATION_WORKER
 from clients.process.machine import memory_of_machine
 from clients.secrets.draws import Draws, Notebook, SecretError, default_folder, kept_secret
 from clients.secrets.policy import (
-    UNLIMITED,
     AnswerPolicy,
     RefusedError,
     may_download,
-    refusal,
+    not_again,
     require_own_code,
     require_own_files,
     require_pipeline,
 )
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import client_side, read_task
-from clients.wire.records import REFUSED, to_tensors, values_of
+from clients.task.task import Plan
+from clients.wire.records import REFUSED, digest_of, to_tensors, values_of
 from clients.wire.texts import RecordError, shortened
 from defenses.spec import parse
 
@@ -53,7 +54,8 @@ def watchdog(message: Message, context: Context, call_next: Call) -> Message:
     """Turn a client's work of more than ``config.timeout`` seconds into an error reply, and keep its worker alive.
 
     If a call that Python cannot interrupt hangs, the process is ended a little later, and its log shows the place. The runtime then
-    tries once more, and reports the loss. The node's own ``max-seconds`` holds for any value of the server.
+    tries once more, and reports the loss. The node's own ``max-seconds`` holds for any value of the server, and is the only limit
+    of a real node under a defence with a bound: the server would learn from its own limits how long some examples take.
     """
     name, seconds = _limit(message, context)
     if seconds <= 0 or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
@@ -92,9 +94,20 @@ def _limit(message: Message, context: Context) -> tuple[str, float]:
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
+    if _hides_times(message, context):
+        del limits["client-timeout"]
     seconds, name = min(((value, name) for name, value in limits.items() if value > 0), default=(0.0, ""))
     # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
     return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
+
+
+def _hides_times(message: Message, context: Context) -> bool:
+    if draws_from_seed(context):
+        return False
+    try:
+        return parse(read_task(values_of(message, "config").get("task")).plan.pipeline).bounded
+    except (RuntimeError, ValueError):  # which the message's handler refuses
+        return False
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
@@ -131,15 +144,22 @@ def draws_of(context: Context, seed: int) -> Draws:
     partition = partition_of(context)
     if draws_from_seed(context):
         return Draws.simulated(seed, partition)
-    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
-    if not folder.is_absolute():
-        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
     kept: Any = context.state.get("nonces") or {"text": ""}
 
     def keep(text: str) -> None:
         context.state["nonces"] = ConfigRecord({"text": text})
 
-    return Draws(kept_secret(folder / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep))
+    return Draws(
+        kept_secret(secret_folder(context) / f"partition-{partition}.secret"), Notebook(str(kept["text"]), keep)
+    )
+
+
+def secret_folder(context: Context) -> Path:
+    """Folder of what the node keeps for itself; ``SecretError`` unless ``secret-dir`` is absolute."""
+    folder = Path(str(context.node_config.get("secret-dir", default_folder())))
+    if not folder.is_absolute():
+        raise SecretError(f"secret-dir is {str(folder)!r} in the node's configuration; it must be absolute")
+    return folder
 
 
 def answers_of(context: Context) -> AnswerPolicy:
@@ -159,6 +179,7 @@ def client_of(message: Message, context: Context) -> Client:
     require_own_code(context.node_config, task.plan.model, task.plan.dataset, simulated=simulated)
     weights = str(getattr(task.plan, "weights", ""))
     require_own_files(context.node_config, task.plan.data_dir, weights, simulated=simulated)
+    require_same_plan(context, task.plan)
     if message.metadata.message_type != "query.setup":  # which shows nothing of the images, and names no pipeline yet
         require_pipeline(context.node_config, task.plan.pipeline)
         # As understood: what is spent, drawn and kept for a pipeline is one account, however it is spelt.
@@ -180,6 +201,33 @@ def client_of(message: Message, context: Context) -> Client:
     return client_side(task.plan.scenario).client(LocalData(task, partition, train, test, draws))
 
 
+def require_same_plan(context: Context, plan: Plan) -> None:
+    """Record the first plan of a run; raise ``RefusedError`` for another, which would show the same images in another form.
+
+    Each pipeline has an account of its own, and the card is known only after the set-up.
+    """
+    if not answers_of(context).has_account:
+        return
+    asked: dict[str, Any] = json.loads(json.dumps(asdict(replace(plan, pipeline=""))))
+    kept: Any = context.state.get("plan")
+    known = json.loads(kept["text"]) if kept else asked
+    if None in (asked["card"], known["card"]):
+        asked["card"] = known["card"] = asked["card"] or known["card"]
+    if odd := [name for name, value in asked.items() if known.get(name) != value]:
+        raise not_again(f"anything for another plan in the same run ({odd[0]} differs)")
+    context.state["plan"] = ConfigRecord({"text": json.dumps(known)})
+
+
+def keep_share(message: Message, context: Context) -> None:
+    """Keep the indices of this node's examples; raise ``RefusedError`` for others than those that were dealt out at first."""
+    dealt: Any = message.content["indices"]
+    kept: Any = context.state.get("share") or {}
+    digest = digest_of([dealt])
+    if answers_of(context).has_account and kept.get("digest", digest) != digest:
+        raise not_again("anything of other examples in the same run")
+    context.state["indices"], context.state["share"] = dealt, ConfigRecord({"digest": digest})
+
+
 def _share(record: Any) -> tuple[list[int], list[int]]:
     found = to_tensors(record) if isinstance(record, ArrayRecord) else {}
     if set(found) != {"train", "test"} or any(
@@ -195,37 +243,6 @@ def client_as(kind: type[C], message: Message, context: Context) -> C:
     if not isinstance(client, kind):
         raise RuntimeError(f"{message.metadata.message_type} is no message of the scenario {client.task.plan.scenario}")
     return client
-
-
-def book(
-    context: Context, client: Client, kind: str, first: int = 0, count: int = 1, *, over_rounds: bool = False
-) -> None:
-    """Record that ``count`` batches or images of a ``kind`` from ``first`` on are about to be sent under new draws.
-
-    Rounds only go forward, so that only the counts of the latest one are kept in ``context``. With ``over_rounds`` a run
-    needs each once, so that sending it in another round is sending it again.
-
-    Raises:
-        RefusedError: When it was sent before, more often than the node's operator allows (``repeats``).
-        ValueError: When ``first`` is negative: such numbers would name what earlier rounds sent.
-    """
-    answers, task = answers_of(context), client.task
-    if first < 0:
-        raise ValueError(f"{kind} number {first} was requested; allowed: 0 or more")
-    if answers.repeats == UNLIMITED:
-        return
-    kept: Any = context.state.get("sent") or {}
-    name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
-    latest, counts = json.loads(kept[name]) if name in kept else (task.round, {})
-    if over_rounds:
-        latest = task.round
-    if task.round < latest:
-        raise RefusedError(f"{refusal('repeats', f'{kind} of a round before {latest}')} (-1 allows it)")
-    counts = counts if task.round == latest else {}
-    numbers = [str(number) for number in range(first, first + count)]
-    answers.require_repeats(f"{kind} of round {task.round}", max((counts.get(n, 0) for n in numbers), default=0))
-    counts |= {number: counts.get(number, 0) + 1 for number in numbers}
-    context.state["sent"] = ConfigRecord({**kept, name: json.dumps([task.round, counts])})
 
 
 def partition_of(context: Context) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
+from attacks.gradient.costs import COSTS
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, attackable
+from attacks.observations import trained_parameters
 from clients.models.library import LIBRARIES, ModelError, without_in_place
 from clients.process.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
 from defenses.base import ImageShape
@@ -19,33 +22,119 @@ from defenses.base import ImageShape
 FAR = 1000.0
 """How many times as large inputs, or weights, are tried."""
 IN_PLACE = "; something is changed in place that a layer needs: write y = y + 1 in place of y += 1"
+REMEDIES = {
+    "inplace": IN_PLACE, "in-place": IN_PLACE,
+    "setup_context": "; register no backward hooks, and write functions with setup_context and generate_vmap_rule = True",
+    "item()": "; choose by torch.where in place of a number's value",
+}  # fmt: skip
+"""What a message of torch holds -> what to do."""
+
+
+def plain(called: str, model: nn.Module) -> nn.Module:
+    """The model in float32 on the CPU, without what ``torch.compile`` and ``nn.DataParallel`` put around it or its parts.
+
+    Raises:
+        ModelError: For TorchScript, tensors without values, and parameters that are no real numbers.
+    """
+    model = _unwrapped(model)
+    if any(isinstance(one, torch.jit.ScriptModule) for one in model.modules()):
+        raise ModelError(
+            f"{called} is of TorchScript, whose operations attacks cannot follow; build it without torch.jit"
+        )
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for name, one in (parameters | buffers).items():
+        if is_lazy(one):
+            raise ModelError(
+                f"{called}: {name} has no shape before the first images (a lazy layer); name a function that shows the model some "
+                "first, so that server and clients begin with the same weights"
+            )
+        if one.is_meta:
+            raise ModelError(f"{called}: {name} is on the device meta, without values; build the model on the CPU")
+    for name, one in parameters.items():
+        if not one.is_floating_point():
+            raise ModelError(
+                f"{called}: the parameter {name} is {one.dtype}; allowed: real floating-point numbers. Whole numbers belong in a "
+                "buffer, a complex number in two parameters"
+            )
+    return model.cpu().float()
+
+
+def _unwrapped(model: Any) -> Any:
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    vars(model).pop("_compiled_call_impl", None)  # of ``model.compile()``
+    for name, part in model._modules.items():
+        if part is not None and (inner := _unwrapped(part)) is not part:
+            model._modules[name] = inner
+    return model
 
 
 def prove(called: str, model: nn.Module, num_classes: int, input_shape: ImageShape) -> None:
-    """Try the operations of training and attacks on a copy: logits, first and second gradients; ``ModelError`` for failures."""
-    if lazy := [name for name, one in model.named_parameters() if isinstance(one, nn.UninitializedParameter)]:
+    """Refuse, by ``ModelError``, a model that ``require_attackable`` refuses, or whose answers are no logits."""
+    require_attackable(called, model, num_classes, input_shape)
+    trial = _copied(called, model).eval()
+    logits = trial(_images(input_shape))
+    if bool(((logits > 0) & (logits < 1)).all()) and isinstance(_last(trial), nn.Sigmoid | nn.Softmax):
+        raise ModelError(f"{called} ends in {type(_last(trial)).__name__}; logits, from before it, are expected")
+    sums = logits.detach().exp().sum(1) if logits.min() < 0 else logits.detach().sum(1)
+    if torch.allclose(sums, torch.ones(2), atol=1e-5):
         raise ModelError(
-            f"{called}: {lazy[0]} has no shape before the first images (a lazy layer); name a function that shows the model some "
-            "first, so that server and clients begin with the same weights"
+            f"{called} answers with probabilities or their logarithms; logits, from before the softmax, are expected"
         )
+    _require_two_signs(called, trial, _images(input_shape))
+
+
+def require_attackable(called: str, model: nn.Module, num_classes: int, input_shape: ImageShape) -> None:
+    """Have copies of a model do what training and attacks do: answer one image and two, and be inverted from a gradient.
+
+    Raises:
+        ModelError: Where they cannot.
+    """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(f"{called} has no parameter to train")
+    require_one_input(called, model)
+    trial, images = _copied(called, model), _images(input_shape)
+    for training, count in ((False, 2), (True, 2), (False, 1)):
+        logits = answer_of(called, trial.train(training), images[:count])
+        _require_logits(called, logits, count, num_classes)
+    trial = _copied(called, nn.ModuleList([trial, model]))[0]  # Either may have kept something of its answers.
+    _require_inversion(called, trial, images, num_classes)
+
+
+def answer_of(called: str, model: nn.Module, images: Tensor) -> Any:
+    """What a model answers to normalised images (B, C, H, W); ``ModelError``, with the layer, where it fails."""
     try:
-        trial = copy.deepcopy(model)
+        return model(images)
     except Exception as error:
-        raise ModelError(f"{called} cannot be copied ({error}); its tensors must be parameters or buffers") from error
-    # Images enter a model normalised, and so beyond [0, 1].
-    images = torch.linspace(-2, 2, 2 * math.prod(input_shape)).view(2, *input_shape)
-    for training in (False, True):
-        try:
-            logits = trial.train(training)(images)
-        except Exception as error:
-            where = _where(trial, images)
-            mode = "in train mode" if training else "in eval mode"
-            raise ModelError(f"{called} does not take images of {tuple(input_shape)} {mode}: {where}{error}") from error
-        _require_logits(called, trial, logits, num_classes)
-    _require_two_signs(called, trial.eval(), images)
-    _require_gradients(called, trial.train(), images)
+        mode = "in train mode" if model.training else "in eval mode"
+        raise ModelError(
+            f"{called} does not take images of {tuple(images.shape[1:])} {mode}: {_where(model, images)}{error}"
+        ) from error
+
+
+def require_one_input(called: str, model: nn.Module) -> None:
+    """Refuse, by ``ModelError``, a model that images alone do not suffice for."""
+    try:
+        inspect.signature(model.forward).bind("images")
+    except TypeError as error:
+        raise ModelError(
+            f"{called}: its forward takes other arguments than the images ({error}); wrap it in a model that fills in the rest"
+        ) from error
+
+
+def _images(input_shape: ImageShape) -> Tensor:
+    """Two images; they enter a model normalised, and so beyond [0, 1]."""
+    return torch.linspace(-2, 2, 2 * math.prod(input_shape)).view(2, *input_shape)
+
+
+def _copied(called: str, model: Any) -> Any:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ModelError(
+            f"{called} cannot be copied ({error}); its tensors must be parameters or buffers, and what it keeps of an answer must "
+            "be detached"
+        ) from error
 
 
 def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
@@ -79,29 +168,29 @@ def disturb(model: nn.Module) -> None:
             parameter.add_(torch.linspace(-0.1, 0.1, max(parameter.numel(), 2))[: parameter.numel()].view_as(parameter))
 
 
-def _require_gradients(called: str, model: nn.Module, images: Tensor) -> None:
-    """Refuses a model through which no gradient reaches the images, or none of the gradient."""
+def _require_inversion(called: str, model: nn.Module, images: Tensor, num_classes: int) -> None:
+    """Refuse a model whose gradients gradient matching cannot compare, or compare by the images."""
     disturb(model)  # Some parameters start with zeros, and would hide everything before them.
-    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    seen = images.clone().requires_grad_()
-    try:
-        # As attacks compute it: the fused attention kernels have no second derivative.
-        with sdpa_kernel(SDPBackend.MATH):
-            loss = F.cross_entropy(model(seen), torch.zeros(len(images), dtype=torch.long))
-        gradient = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
-        norm = torch.stack([one.square().sum() for one in gradient if one is not None]).sum()
-        torch.autograd.grad(norm, seen)
-        (reached,) = torch.autograd.grad(F.cross_entropy(model(seen), torch.zeros(len(images), dtype=torch.long)), seen)
-    except RuntimeError as error:
-        raise ModelError(
-            f"{called}: the gradient of its gradient, by which attacks compare updates, cannot be computed"
-            f"{_cut_at(model, images)}: {error}{IN_PLACE if 'inplace' in str(error) else ''}"
-        ) from error
-    if not reached.any():
-        raise ModelError(
-            f"{called}: no gradient reaches the images, as behind torch.round or argmax{_cut_at(model, images)}; what a model "
-            "computes must have a gradient"
-        )
+    shown = {name: torch.zeros(1, *one.shape) for name, one in trained_parameters(model).items()}
+    for train_mode in (False, True):
+        seen = images[: 1 + train_mode]  # One image may have no batch statistics.
+        inverted, shape = attackable(model, train_mode), (len(seen), *images[0].shape)
+        try:
+            labels = inverted(seen).argmin(1)[None]  # Of the likeliest class a gradient may round to zero.
+            problem = MatchingProblem(inverted, shape, num_classes, shown, labels, COSTS["l2"], 0.0)
+            _, reached = GradientMatching(problem)(seen.reshape(1, -1), torch.arange(1))
+        except Exception as error:
+            why = str(error).partition("\n")[0].rstrip(".")
+            remedy = next((REMEDIES[one] for one in REMEDIES if one in str(error)), "")
+            raise ModelError(
+                f"{called}: the gradient of its gradient, by which attacks compare updates, cannot be computed"
+                f"{_cut_at(model, images)}: {why}{remedy}"
+            ) from error
+        if not reached.any():
+            raise ModelError(
+                f"{called}: no gradient reaches the images, as behind torch.no_grad, torch.round or argmax"
+                f"{_cut_at(model, images)}; what a model computes must have a gradient"
+            )
 
 
 def _cut_at(model: nn.Module, images: Tensor) -> str:
@@ -131,22 +220,17 @@ def _last(model: nn.Module) -> nn.Module | None:
     return layers[-1] if layers else None
 
 
-def _require_logits(called: str, model: nn.Module, logits: Any, num_classes: int) -> None:
-    if not isinstance(logits, torch.Tensor):
-        raise ModelError(f"{called} answers with {type(logits).__name__}; logits (B, {num_classes}) are expected")
-    if tuple(logits.shape) != (2, num_classes):
+def _require_logits(called: str, logits: Any, count: int, num_classes: int) -> None:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        came = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(f"{called} answers with {came}; real logits (B, {num_classes}) are expected")
+    if tuple(logits.shape) != (count, num_classes):
         raise ModelError(
-            f"{called} answers two images with shape {tuple(logits.shape)}; logits (2, {num_classes}) are expected"
+            f"{called} answers {'two images' if count == 2 else 'one image'} with shape {tuple(logits.shape)}; logits "
+            f"({count}, {num_classes}) are expected"
         )
     if not logits.isfinite().all():
         raise ModelError(f"{called} answers with NaN or infinite logits")
-    if bool(((logits > 0) & (logits < 1)).all()) and isinstance(_last(model), nn.Sigmoid | nn.Softmax):
-        raise ModelError(f"{called} ends in {type(_last(model)).__name__}; logits, from before it, are expected")
-    sums = logits.detach().exp().sum(1) if logits.min() < 0 else logits.detach().sum(1)
-    if torch.allclose(sums, torch.ones(2), atol=1e-5):
-        raise ModelError(
-            f"{called} answers with probabilities or their logarithms; logits, from before the softmax, are expected"
-        )
 
 
 def _where(model: nn.Module, images: Tensor) -> str:
@@ -173,6 +257,8 @@ def _where(model: nn.Module, images: Tensor) -> str:
     return ""
 
 
+_PROVEN: set[tuple[Any, ...]] = set()
+"""Calls, classes and images for which this process has proved a model: it builds one for every message."""
 GROUP = "fedveil.models"
 """Entry points of models."""
 
@@ -212,5 +298,8 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
         raise ModelError(f"{called} raises {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{called} returns {type(model).__name__}; a torch.nn.Module is expected")
-    prove(called, model, num_classes, input_shape)
+    model = plain(called, model)
+    if (asked := (called, num_classes, tuple(input_shape))) not in _PROVEN:
+        prove(called, model, num_classes, input_shape)
+        _PROVEN.add(asked)
     return without_in_place(model).train()

@@ -17,14 +17,15 @@ from dataclasses import replace
 import torch
 from flwr.app import Context, Message
 
-from clients.messages.node import answers_of, book, client_as, reply_to
+from clients.messages.account import answer_once, book
+from clients.messages.agreed_model import require_agreed
+from clients.messages.node import answers_of, client_as, reply_to
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.batches import chunks
 from clients.task.local_data import Client, LocalData
 from clients.task.scenarios import ClientSide
-from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, rows
-from clients.training.evaluation import device, evaluate
+from clients.training.evaluation import evaluate_weights
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 from defenses.random_draws import generator_for
 
@@ -113,9 +114,12 @@ def upload(message: Message, context: Context) -> Message:
 
 def judge(message: Message, context: Context) -> Message:
     """Accuracy of the server's model on this client's share of the test data."""
-    client = client_as(OutsourcedClient, message, context)
-    model = load_weights(client.task.plan.build_model(), tensors_of(message, "arrays")).to(device())
-    return reply_to(message, {"metrics": metrics(evaluate(client.data, model))})
+    client, sent = client_as(OutsourcedClient, message, context), tensors_of(message, "arrays")
+
+    def require() -> None:
+        require_agreed(context, client, sent, client.task.round + 1)
+
+    return answer_once(message, context, client, lambda: evaluate_weights(client.data, sent), require)
 
 
 SIDE = ClientSide("outsourced", OutsourcedClient, OutsourcedPlan, {"train.upload": upload, "evaluate": judge})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import site
 import socket
 import sys
 from collections.abc import Mapping
@@ -42,22 +43,27 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 LONGEST_FOLDER = 35
 """Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
 SHORT = "/tmp"
-"""For temporary files where ``TMPDIR`` is too long for Ray's sockets, as on clusters that name it after the job."""
+"""For temporary files where ``TMPDIR`` is too long for Ray's sockets, as on clusters that name it after the job, or has a space."""
 
 
 def local_cluster(environment: Mapping[str, str]) -> Variables:
     """Variables that make Ray bind to loopback and obey only processes with a token of 256 bits.
 
-    Where sockets in ``TMPDIR`` would have too long a path, Ray makes them in ``/tmp``. Variables that ``environment`` sets
-    stay as they are. Ray reads these variables when it is imported.
+    Where ``TMPDIR`` takes no sockets (its path is too long, or has a space), Ray makes them in ``/tmp``. Variables that
+    ``environment`` sets stay as they are. Ray reads these variables when it is imported.
     """
     found = {NO_OTHER_MACHINES: environment.get(NO_OTHER_MACHINES, "0")} | _short_files(environment)
     return found if MODE in environment else found | {MODE: "token", TOKEN: secrets.token_hex(32)}
 
 
 def _short_files(environment: Mapping[str, str]) -> Variables:
-    fits = FILES in environment or len(os.fsencode(environment.get("TMPDIR", SHORT))) <= LONGEST_FOLDER
+    fits = FILES in environment or takes_sockets(environment.get("TMPDIR", SHORT))
     return {} if fits else {FILES: SHORT}
+
+
+def takes_sockets(folder: str, longest: int = LONGEST_FOLDER) -> bool:
+    """Whether Ray can keep its sockets and logs in a folder."""
+    return len(os.fsencode(folder)) <= longest and " " not in folder
 
 
 def patient(environment: Mapping[str, str]) -> Variables:
@@ -92,12 +98,18 @@ def ray_reason(text: str) -> str:
     return " ".join(_LOGS.split(text)[0].split())
 
 
+def spaced_path() -> str:
+    """The path of this Python, of its packages or of fedveil where it has a space, else "": Ray 2.55 starts no worker there."""
+    paths = (sys.executable, *site.getsitepackages(), str(Path(__file__).resolve()))
+    return next((path for path in paths if " " in path), "")
+
+
 def session_folder(folder: Path) -> Variables:
-    """Variables under which Ray keeps sockets and logs in a folder; none where a socket's path would be too long.
+    """Variables under which Ray keeps sockets and logs in a folder; none where its path is too long for a socket, or has a space.
 
     By default they are in ``/tmp/ray``, which Ray makes writable for every user and never empties.
     """
-    return {FILES: str(folder)} if len(os.fsencode(folder)) <= LONGEST_FOLDER else {}
+    return {FILES: str(folder)} if takes_sockets(str(folder)) else {}
 
 
 def keep_ray_here() -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +22,23 @@ from typing import Any
 from clients.process.own_code import OwnCodeError
 from clients.wire.texts import plain, shortened
 
-START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from clients.process.trial_process import main; main(sys.argv[1])"
+START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from clients.process.isolation import leave_network, supervise
+known = {"isolated": leave_network()} if sys.argv[3:] else {}
+supervise()
+from clients.process.trial_process import main
+main(sys.argv[1], known)
+"""
 """Python's path comes first: the child must find the very packages, and the user's modules, that this process finds."""
 ORDER, RESULT = "order.json", "result.json"
 LONGEST = 20_000
 """Characters of an error that are handed over."""
 TAIL = 4096
 """Bytes of the child's output that are kept."""
+GRACE = 10.0
+"""Seconds for the end of what the child started."""
 FIRST_VICTIM = "1000"
 """In ``/proc/self/oom_score_adj``: where memory runs out, the system ends the child before any other process."""
 
@@ -37,10 +47,11 @@ class AbruptError(OwnCodeError):
     """An error of the user's code, or the end of its process, that no function of ours reports. The text begins with a verb."""
 
 
-def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
+def tried(work: str, arguments: Mapping[str, Any], seconds: float, *, offline: bool = False) -> Any:
     """Run a function of ours, ``package.module:function``, on the user's code in a child process with a time limit.
 
-    Arguments and result are what JSON can write.
+    Arguments and result are what JSON can write. ``offline``: the process leaves the network (``leave_network``), and the function
+    gets an argument more, ``isolated``: whether the system let it.
 
     Raises:
         OwnCodeError: With the text of a ``ValueError`` of the function.
@@ -51,7 +62,7 @@ def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
         (folder / ORDER).write_text(
             json.dumps({"work": work, "arguments": dict(arguments), "argv": sys.argv}), encoding="utf-8"
         )
-        code, printed = _run(folder, seconds)
+        code, printed = _run(folder, seconds, ["offline"] if offline else [])
         try:
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -64,11 +75,11 @@ def tried(work: str, arguments: Mapping[str, Any], seconds: float) -> Any:
     return result["value"]
 
 
-def _run(folder: Path, seconds: float) -> tuple[int | None, str]:
+def _run(folder: Path, seconds: float, words: Sequence[str]) -> tuple[int | None, str]:
     """Runs a child to its end; its exit code, None where it had to be killed, and the last line that it printed."""
     child = subprocess.Popen(
         # without warnings, which the process that the user watches prints again: what the child printed last is the code's own word
-        [sys.executable, "-W", "ignore", "-c", START, str(folder), json.dumps(sys.path)],
+        [sys.executable, "-W", "ignore", "-c", START, str(folder), json.dumps(sys.path), *words],
         stdin=subprocess.PIPE,  # its end is this process's end
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -83,7 +94,11 @@ def _run(folder: Path, seconds: float) -> tuple[int | None, str]:
     except subprocess.TimeoutExpired:
         code = None
     finally:
-        with suppress(ProcessLookupError, PermissionError):  # the child, and what it started
+        assert child.stdin is not None
+        child.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE)
+        with suppress(ProcessLookupError, PermissionError):  # what is left where the code has ended its supervisor
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         reader.join(1.0)  # not longer: a process that left the group may hold the other end
@@ -111,9 +126,8 @@ def _how_it_ended(code: int) -> str:
     return f"crashes its process ({name})"
 
 
-def main(folder: str) -> None:
-    """Carry out an order in the child process, and end the child."""
-    _end_with_parent()
+def main(folder: str, known: Mapping[str, Any]) -> None:
+    """Carry out an order in the child process, with the arguments in it and those that are ``known`` here, and end the child."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a command in the background may have ignored
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_VICTIM, encoding="ascii")
@@ -121,7 +135,7 @@ def main(folder: str) -> None:
     sys.argv[:] = order["argv"]  # as the code will find it in the process that the user watches
     try:
         module, _, function = order["work"].partition(":")
-        result = {"value": getattr(import_module(module), function)(**order["arguments"])}
+        result = {"value": getattr(import_module(module), function)(**order["arguments"], **known)}
         text = json.dumps(result)
     except BaseException as error:  # KeyboardInterrupt and SystemExit too: only the code raises them here
         text = json.dumps(_described(error))
@@ -139,15 +153,3 @@ def _described(error: BaseException) -> dict[str, str]:
     if text and isinstance(error, ValueError):
         return {"refused": text}
     return {"raised": f"raises {type(error).__name__}: {text}".rstrip(": ")}
-
-
-def _end_with_parent() -> None:
-    """Ends this process, and what it started, when the other end of its input is closed; its code finds an empty input."""
-    alive = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-
-    def wait() -> None:
-        os.read(alive, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    Thread(target=wait, daemon=True).start()

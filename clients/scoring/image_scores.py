@@ -11,7 +11,6 @@ from attacks.guesses import Labels, Reconstruction
 from attacks.image_measures import ms_ssim, mse, psnr, ssim
 from attacks.metrics.guesses import LABEL_ACCURACY
 from attacks.metrics.images import (
-    MAX_PSNR,
     MS_SSIM,
     MS_SSIM_SUCCESS,
     MSE_PAPER,
@@ -88,7 +87,7 @@ def paper_scores(guess: Tensor, truth: Tensor, scale: PaperScale) -> Scores:
     """
     g, t = (normalise(images.cpu(), scale) for images in (guess, truth))
     measured = ((MSE_PAPER, mse), (PSNR_PAPER, psnr), (SSIM_PAPER, ssim))
-    return {one.of(): measure(g, t).clamp(max=MAX_PSNR).tolist() for one, measure in measured}
+    return {one.of(): one.cut(measure(g, t).tolist()) for one, measure in measured}
 
 
 def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
@@ -97,7 +96,7 @@ def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
     The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
     """
     found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
-    return {MS_SSIM.of("original"): found.tolist(), MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist()}
+    return {MS_SSIM.of("original"): MS_SSIM.cut(found.tolist()), MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist()}
 
 
 def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:
@@ -149,9 +148,6 @@ def both_references(guesses: tuple[Reconstruction, Reconstruction], truth: Probe
 
 
 def image_scores(guess: Tensor, truth: Tensor, pairs: Pairs, reference: str) -> Scores:
-    """Every metric of given pairs of images that has a ``measure``, at most ``Metric.most``."""
+    """Every metric of given pairs of images that has a ``measure``, cut to ``Metric.range``."""
     found = score_pairs(guess, truth, pairs)
-    return {
-        ScoreName(name, reference): [min(value, metric_of(name).most) for value in values]
-        for name, values in found.items()
-    }
+    return {ScoreName(name, reference): metric_of(name).cut(values) for name, values in found.items()}

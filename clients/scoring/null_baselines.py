@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
-from attacks.metrics.images import FLAT_PSNR, MAX_PSNR, NULL_PSNR
+from attacks.metrics.images import FLAT_PSNR, NULL_PSNR
 from attacks.metrics.names import GuessName, Role, Scores
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
@@ -149,7 +149,7 @@ def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> Scores:
         del nulls["mean"]
     best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
     flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
-    return {one.of(): values.clamp(max=MAX_PSNR).tolist() for one, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
+    return {one.of(): one.cut(values.tolist()) for one, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
 
 
 def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:

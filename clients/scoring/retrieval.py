@@ -135,21 +135,20 @@ def retrieval(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor
 
     ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what
     ``other_images`` finds. Returns ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a
-    null guess; nothing where there are no others: the only candidate is always found.
+    null guess; nothing where that is 1: the only candidate is always found.
     """
     if not len(others):
         return {}
     images, truth = guess.images.detach().cpu(), truth.cpu()
     if not paired:
         hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
-        chance = min(max(len(truth), len(images)) / (len(truth) + len(others)), 1.0)
-        return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [chance] * len(hits)}
+        return _found(hits, max(len(truth), len(images)) / (len(truth) + len(others)))
     hits, size = [], min(CANDIDATES - 1, len(others))
     for place, (row, column) in enumerate(zip(*pairs, strict=True)):
         # Each image has others of its own, as far as they go round.
         mine = others[(torch.arange(size) + place * size) % max(len(others), 1)]
         hits += retrieved(images[row][None], torch.cat([truth[column][None], mine]), torch.tensor([0]))
-    return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [1 / (1 + size)] * len(hits)}
+    return _found(hits, 1 / (1 + size))
 
 
 def retrieval_from_round(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor) -> Scores:
@@ -162,7 +161,7 @@ def retrieval_from_round(guess: Reconstruction, pairs: Pairs, truth: Tensor, oth
     (h + 1) / (M + 1), which is never below 1 in 100.
 
     None of the ``others`` is of the round. Arguments and result are as of ``retrieval``; nothing where there are fewer than two
-    others, as one has nothing to be compared with.
+    others, as one has nothing to be compared with, or where each of them is found blindly.
     """
     if len(others) < 2:
         return {}
@@ -171,10 +170,13 @@ def retrieval_from_round(guess: Reconstruction, pairs: Pairs, truth: Tensor, oth
     hits = own < MARGIN * _errors(images, others).amin(1)
     between = _errors(others, others).fill_diagonal_(torch.inf)
     blind = _errors(others, truth).amin(1) < MARGIN * between.amin(1)
-    return {
-        RETRIEVAL.of("original"): hits.float().tolist(),
-        RETRIEVAL_CHANCE.of(): [(int(blind.sum()) + 1) / (count + 1)] * len(hits),
-    }
+    return _found(hits.float().tolist(), (int(blind.sum()) + 1) / (count + 1))
+
+
+def _found(hits: list[float], chance: float) -> Scores:
+    if not RETRIEVAL_CHANCE.allows(chance):
+        return {}
+    return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [chance] * len(hits)}
 
 
 def _errors(guess: Tensor, known: Tensor) -> Tensor:

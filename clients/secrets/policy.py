@@ -57,8 +57,8 @@ class AnswerPolicy(Settings):
     reveal_orders: bool = setting(False, "the true order of shuffled tokens")
     repeats: Times = setting(
         0,
-        "how often more than once the training of a round, a batch of it or the test images behind it are sent, for each pipeline "
-        "of a run: every time is under new noise, and noise averages out. Training never needs it",
+        "how often more than once the training of a round, a batch of it or the test images behind it are sent, or its model is "
+        "evaluated, for each pipeline of a run: noise averages out, and answers add up. Training never needs it",
     )
     upload_passes: Times = setting(
         1, "``train.upload``: how often each image may be uploaded in the passes that a task asks for"
@@ -94,9 +94,14 @@ class AnswerPolicy(Settings):
                 f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})"
             )
 
+    @property
+    def has_account(self) -> bool:
+        """Whether the node counts what it sends."""
+        return self.repeats != UNLIMITED
+
     def require_repeats(self, what: str, so_far: int) -> None:
         """Raise ``RefusedError`` for a message sent ``so_far`` times that may not be sent again."""
-        if self.repeats != UNLIMITED and so_far > self.repeats:
+        if self.has_account and so_far > self.repeats:
             raise RefusedError(f"{refusal('repeats', f'{what} again')} (now {self.repeats}; sent {so_far} times)")
 
 
@@ -165,6 +170,11 @@ def may_download(node_config: NodeConfig, *, simulated: bool) -> bool:
 def refusal(name: str, what: str) -> str:
     """The text of a refusal: it names the key that would allow it."""
     return f"this node does not give {what}: its operator may allow it by {name.replace('_', '-')} in the node's configuration"
+
+
+def not_again(what: str) -> RefusedError:
+    """The refusal of what would give the server another look at the same examples."""
+    return RefusedError(f"{refusal('repeats', what)} (-1 allows it)")
 
 
 def is_refusal(reason: str, name: str) -> bool:

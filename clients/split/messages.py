@@ -31,12 +31,13 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from clients.messages.node import Records, answers_of, book, client_as, reply_to
+from clients.messages.account import answer_once, book, require_same
+from clients.messages.node import Records, answers_of, client_as, reply_to
 from clients.secrets.policy import refusal
 from clients.split.plan import SplitPlan
 from clients.split.training import EdgeState, SplitClient
 from clients.task.scenarios import ClientSide
-from clients.wire.records import metrics, tensors_of, to_record, to_tensors, values_of, withheld
+from clients.wire.records import digest_of, metrics, tensors_of, to_record, to_tensors, values_of, withheld
 from defenses.base import Tensors
 
 
@@ -70,7 +71,7 @@ def collect(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     client = client_as(SplitClient, message, context)
     book(context, client, "an update of the client half")
-    before, after = tensors_of(message, "edge"), _kept(client, context)
+    before, after = _received(client, message, context), _kept(client, context)
     update = client.edge_update(before, after.weights)
     examples = min(client.data.num_train, after.steps * client.task.plan.batch_size)
     return _answer(message, {"arrays": to_record(update)}, max(examples, 1), start, **{"local-steps": after.steps})
@@ -84,8 +85,9 @@ def smash(message: Message, context: Context) -> Message:
     transmissions, targets = int(config["transmissions"]), range(client.task.plan.probe_targets)
     kept: Any = context.state.get("transmissions") or {"sent": 0}
     answers.require_transmissions(transmissions * len(targets), int(kept["sent"]))
+    received = _received(client, message, context)
     context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + transmissions * len(targets)})
-    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
+    edge = client.load_edge(received).requires_grad_(False)
     sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
     records: Records = {name: to_record({"features": features}) for name, features in sent.items()}
     records["targets"] = to_record({f"target-{at}": client.audits.targets(at) for at in targets})
@@ -105,7 +107,7 @@ def audit_step(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     answers_of(context).require("probes", "updates after one step on an audit batch")
     client = client_as(SplitClient, message, context)
-    edge, gradients = client.load_edge(tensors_of(message, "edge")), tensors_of(message, "gradients")
+    edge, gradients = client.load_edge(_received(client, message, context)), tensors_of(message, "gradients")
     updates = {name: client.audits.step(edge, int(name.rpartition("-")[2]), g) for name, g in gradients.items()}
     return _answer(message, {name: to_record(u) for name, u in updates.items()}, client.task.plan.probe_images, start)
 
@@ -115,8 +117,9 @@ def smash_test(message: Message, context: Context) -> Message:
     start = time.perf_counter()
     client, config = client_as(SplitClient, message, context), values_of(message, "config")
     first, count = int(config["first"]), int(config["count"])
+    received = _received(client, message, context, client.task.round + 1)
     book(context, client, "a test image", first, min(count, max(client.data.num_test - first, 0)))
-    edge = client.load_edge(tensors_of(message, "edge")).requires_grad_(False)
+    edge = client.load_edge(received).requires_grad_(False)
     features = client.smash_test(edge, first, count)
     return _answer(message, {"features": to_record({"0": features})}, len(features), start)
 
@@ -127,14 +130,14 @@ def judge(message: Message, context: Context) -> Message:
     logits = tensors_of(message, "logits").get("0")
     if logits is None:
         raise RuntimeError("the evaluation of a split model needs the server's logits")
-    return reply_to(message, {"metrics": metrics(client.judge(logits))})
+    return answer_once(message, context, client, lambda: client.judge(logits))
 
 
 def _advance(client: SplitClient, message: Message, context: Context) -> EdgeState:
     """The client half after the gradients of this message; kept in the node's state where it is trained."""
     if not SplitPlan.narrow(client.task.plan).trains_edge:
         return EdgeState({})
-    if begin := tensors_of(message, "edge"):
+    if begin := _received(client, message, context):
         about: Any = context.state.get("edge-about")
         same = about is not None and about["pipeline"] == client.task.plan.pipeline
         state = client.begin_round(begin, _read(context) if same else EdgeState({}))
@@ -145,6 +148,13 @@ def _advance(client: SplitClient, message: Message, context: Context) -> EdgeSta
         state = client.apply_gradients(state, int(values_of(message, "config")["applied"]), ordered)
     _keep(client, context, state)
     return state
+
+
+def _received(client: SplitClient, message: Message, context: Context, at: int | None = None) -> Tensors:
+    """The weights of the client half with which round ``at`` (default: the task's) begins, the same in all its messages."""
+    if edge := tensors_of(message, "edge"):
+        require_same(context, client, "client half", digest_of([to_record(edge)]), at)
+    return edge
 
 
 def _keep(client: SplitClient, context: Context, state: EdgeState) -> None:

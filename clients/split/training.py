@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -150,10 +150,10 @@ class SplitClient(Client):
         return network
 
     def load_edge(self, weights: NamedTensors) -> EdgeHalf:
-        """The client half with these weights; without any, as it was initialised."""
+        """The client half with these weights; without any, and where it is frozen, as it was initialised."""
         plan = SplitPlan.narrow(self.task.plan)
         edge = copy.deepcopy(_initial_edge(plan))
-        if weights:
+        if weights and plan.trains_edge:
             load_weights(edge, weights)
         return edge.requires_grad_(plan.trains_edge).train(plan.trains_edge)
 
@@ -196,21 +196,21 @@ class SplitClient(Client):
         objective = self.task.plan.objective
         targets = objective.targets(truth, self.data.card.num_classes)
         said, true = objective.answers(logits), targets > 0
-        return (_pairs(logits, truth) if self.data.card.is_table else {}) | {
+        return (_pairs(logits, truth, self.data.reported) if self.data.card.is_table else {}) | {
             "true-positives": (said & true).sum(0).tolist(),
             "false-positives": (said & ~true).sum(0).tolist(),
             "false-negatives": (~said & true).sum(0).tolist(),
             "examples": [len(truth)],
-            "loss": [len(truth) * float(objective.loss(logits, targets))],
+            "loss": [len(truth) * self.data.reported(float(objective.loss(logits, targets)))],
         }
 
 
-def _pairs(logits: Tensor, truth: Tensor) -> dict[str, list[float]]:
-    """The counts behind an area under the ROC curve, as ``SplitClient.judge`` gives them; two classes."""
+def _pairs(logits: Tensor, truth: Tensor, reported: Callable[[float], float]) -> dict[str, list[float]]:
+    """The counts behind an area under the ROC curve of two classes, of which ``reported`` is sent."""
     score = logits[:, 1] - logits[:, 0]
     members, others = score[truth == 1], score[truth == 0]
     pairs = len(members) * len(others)
-    return {"pairs": [pairs * auc(members, others) if pairs else 0.0, float(pairs)]}
+    return {"pairs": [pairs * reported(auc(members, others)) if pairs else 0.0, float(pairs)]}
 
 
 @functools.lru_cache(maxsize=16)

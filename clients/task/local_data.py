@@ -74,6 +74,17 @@ class LocalData:
         """Number of training examples."""
         return len(self._train)
 
+    def reported(self, value: float) -> float:
+        """A number about the test examples as an evaluation sends it; exact in a simulation, which protects no person.
+
+        A node with a secret keeps decimals down to a tenth of 1 / sqrt(number of test examples) or below: the number itself is
+        known no better. Of a number above 10 it keeps as many digits fewer behind the point as it has more before.
+        """
+        if self.draws.notebook is None or not math.isfinite(value):
+            return value
+        before = math.floor(math.log10(max(abs(value), 1)))
+        return round(value, math.ceil(math.log10(self.num_test) / 2) + 1 - before)
+
     @cached_property
     def train_indices(self) -> tuple[int, ...]:
         """Which examples of the data set it trains on."""

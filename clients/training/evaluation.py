@@ -79,7 +79,8 @@ def evaluate(data: LocalData, model: nn.Module) -> Numbers:
 
     Returns:
         "test-accuracy-original", "test-loss-original" and the same for "transformed" (test images protected where the
-            pipeline asks for it at inference; else equal), and "num-examples".
+            pipeline asks for it at inference; else equal), with the digits that ``LocalData.reported`` leaves, and
+            "num-examples".
     """
     model.eval()
     shown = ["original"] + ["transformed"] * data.pipeline.at_inference
@@ -93,7 +94,7 @@ def evaluate(data: LocalData, model: nn.Module) -> Numbers:
             found[f"test-loss-{name}"] += loss / data.num_test
     for what in ("accuracy", "loss"):
         found.setdefault(f"test-{what}-transformed", found[f"test-{what}-original"])
-    return {"num-examples": data.num_test, **found}
+    return {"num-examples": data.num_test, **{name: data.reported(value) for name, value in found.items()}}
 
 
 @torch.no_grad()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,16 @@ def _header(version: tuple[int, int], text: bytes) -> tuple[tuple[int, ...], boo
     if len(shape) > MOST_AXES or any(type(side) is not int or not 0 <= side <= LONGEST_SIDE for side in shape):
         raise ValueError(f"shape {shape}")
     return shape, fortran, dtype
+
+
+def digest_of(records: Iterable[ArrayRecord]) -> str:
+    """64 hexadecimal digits of the names, types, shapes and values of all arrays."""
+    digest = hashlib.blake2b(digest_size=32)
+    for record in records:
+        for name, array in record.items():
+            digest.update(repr((name, array.dtype, tuple(array.shape), len(array.data))).encode())
+            digest.update(array.data)
+    return digest.hexdigest()
 
 
 def metrics(values: Mapping[str, int | float | list[float]]) -> MetricRecord:

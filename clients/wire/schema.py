@@ -41,6 +41,9 @@ class Settings(BaseModel):
             super().__init__(**{key_of(name): value for name, value in values.items()})
         except ValidationError as error:
             raise self.refused(refusal(error, fields_of(type(self)), self.place)) from None
+        for name, text in vars(self).items():
+            if isinstance(text, str) and text.encode(errors="ignore").decode() != text:
+                raise self.refused(f"{key_of(name)} is {shown(text)}; allowed: text in UTF-8, as messages and files hold it")
         self.check_together()
 
     def check_together(self) -> None:

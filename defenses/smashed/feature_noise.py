@@ -11,8 +11,8 @@ from torch import Tensor
 
 from defenses.base import Numbers, SmashedDefense
 from defenses.checks import LEAST_MULTIPLIER, checked_field, choice_field, is_number, noise_field, scale_field
-from defenses.functional import gaussian_like, widened
-from defenses.neighbours import REPLACE_ONE, SENSITIVITY, ZERO_OUT
+from defenses.functional import clip_factors, gaussian_like, widened
+from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 
 AGAINST_NOISE = ("FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork")
@@ -99,8 +99,15 @@ class FeatureDP(SmashedDefense):
         return gaussian_epsilon(sensitivity / self.noise_multiplier, self.delta)
 
     def privacy(self, releases: int) -> Numbers:
-        """``epsilon`` and ``delta``; see the base class."""
-        return {"epsilon": self.epsilon(releases), "delta": self.delta}
+        """``epsilon`` and ``delta`` with their terms; see the base class."""
+        terms = {
+            "noise-multiplier": self.noise_multiplier,
+            "clipping-norm": self.clip,
+            "sample-rate": 1.0,
+            "steps": releases,
+        }
+        named = {f"{BUDGET}{name}": value for name, value in terms.items()}
+        return {"epsilon": self.epsilon(releases), "delta": self.delta} | named
 
     def protect_features(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Clip each example and add the noise."""
@@ -114,8 +121,12 @@ class FeatureDP(SmashedDefense):
 
 
 def clip_examples(features: Tensor, clip: float) -> Tensor:
-    """Scale each example by min(1, C / ||h||_2), with one norm over all its numbers: (B, ...) -> (B, ...)."""
-    exact = widened(features)
-    norms: Tensor = torch.linalg.vector_norm(exact, dim=tuple(range(1, exact.dim())), keepdim=True)
-    # A norm of zero is raised to C, not divided by.
-    return (exact * (clip / norms.clamp(min=clip))).to(features.dtype)
+    """Scale each example by min(1, C / ||h||_2), with one norm over all its numbers: (B, ...) -> (B, ...).
+
+    An example whose norm is not finite counts as zero, so that the server cannot learn of it by weights that make it overflow.
+    """
+    exact = widened(features).flatten(1)
+    overflows = clip_factors(exact.detach().norm(dim=1), clip) == 0
+    exact = exact.masked_fill(overflows[:, None], 0.0)
+    clipped = exact * clip_factors(torch.linalg.vector_norm(exact, dim=1), clip)[:, None]
+    return clipped.view(features.shape).to(features.dtype)

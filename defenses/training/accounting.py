@@ -11,7 +11,7 @@ from typing import Any
 
 from defenses.base import Numbers
 from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
-from defenses.neighbours import REPLACE_ONE, SENSITIVITY
+from defenses.neighbours import ADD_OR_REMOVE, BUDGET, REPLACE_ONE, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.training.privacy_loss import prv_epsilon
 from defenses.training.quiet_import import opacus_module
@@ -19,16 +19,16 @@ from defenses.training.quiet_import import opacus_module
 Steps = tuple[tuple[float, float, int], ...]
 """(noise over sensitivity, sample rate, number of steps) of each entry."""
 
-RDP, PRV, EXACT, GDP = "rdp", "prv", "exact", "gdp"
-"""Accountants: Renyi divergences; privacy loss random variables; the closed form for steps on all examples; a central limit."""
+RDP, PRV, EXACT = "rdp", "prv", "exact"
+"""Accountants: Renyi divergences; privacy loss random variables; the closed form for steps on all examples."""
 MEANING: Mapping[str, str] = MappingProxyType({
     RDP: "upper bound by Renyi divergences",
     PRV: "upper bound by privacy loss random variables",
     EXACT: "exact, as every step was on all examples",
-    GDP: "approximation by a central limit, no bound",
+    ADD_OR_REMOVE: "the same noise for one example more or less, as Opacus counts",
 })  # fmt: skip
-"""Accountant -> what its epsilon is, for readers."""
-CLAIMING = (RDP, PRV)
+"""Accountant, or other neighbours -> what that epsilon is, for readers."""
+CLAIMING = (PRV, RDP)
 """Accountants that a claim may be of: their epsilon is an upper bound."""
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
@@ -82,7 +82,7 @@ def together(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def epsilon_spent(
-    state: Mapping[str, Any], delta: float, accountant: str = RDP, neighbours: str = REPLACE_ONE
+    state: Mapping[str, Any], delta: float, accountant: str = PRV, neighbours: str = REPLACE_ONE
 ) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
@@ -110,8 +110,8 @@ def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: st
     """Name of an accountant -> its epsilon at ``delta`` of all steps recorded in a training state; see ``epsilon_spent``.
 
     ``RDP`` is an upper bound and always there. Where every step was on all examples, ``EXACT`` is, too. Elsewhere ``PRV`` is, an
-    upper bound that is close to the exact epsilon, unless its grid would be too large. ``GDP`` approximates epsilon by a central
-    limit. It is no bound, and can be too small.
+    upper bound that is close to the exact epsilon, unless its grid would be too large. Beside replaced examples stands
+    ``ADD_OR_REMOVE``, by the closest of these: its steps have half the sensitivity.
     """
     steps = _merged(state, delta)
     found = {RDP: _rdp_epsilon(steps, delta)}
@@ -120,31 +120,31 @@ def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: st
     tight = _tight_epsilon(steps, delta, neighbours)
     if tight is not None:
         found[EXACT if _on_all_examples(steps) else PRV] = tight
-    return found | {GDP: gdp_epsilon(steps, delta, neighbours)}
+    if neighbours == REPLACE_ONE:
+        halved = tuple((SENSITIVITY[REPLACE_ONE] * noise, rate, count) for noise, rate, count in steps)
+        other = _tight_epsilon(halved, delta, ADD_OR_REMOVE)
+        found[ADD_OR_REMOVE] = _rdp_epsilon(halved, delta) if other is None else other
+    return found
 
 
-def gdp_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
-    """What many steps with small sample rates spend, by a central limit theorem; an approximation, no bound.
+def budget_terms(states: Sequence[Mapping[str, Any]], neighbours: str, norm: float) -> Numbers:
+    """What the epsilon of recorded steps follows from, beside delta: metrics by name; none before the first step.
 
-    The sum of the losses of T steps approaches that of one Gaussian mechanism of parameter mu, with mu^2 the sum of the chi-square
-    divergences of the steps. Of one example more or less a step has q^2 (e^(1 / z^2) - 1), of a replacement
-    2 q^2 (e^(1 / z^2) - e^(-1 / z^2)). A step on all examples has 1 / z^2, or 4 / z^2, exactly.
-
-    Source: Bu, Dong, Long, Su, "Deep Learning with Gaussian Differential Privacy" (2020), Theorem 5, for the first; the second
-    follows from Dong, Roth, Su, "Gaussian Differential Privacy" (2019), Theorem 3.5, in the same way.
+    Args:
+        states: Training states.
+        neighbours: Of the epsilon.
+        norm: The clipping norm at the start.
     """
-    squares = []
-    for noise, rate, count in steps:
-        if rate == 1:
-            squares.append(count / noise**2)
-            continue
-        inverse = 1 / (SENSITIVITY[neighbours] * noise) ** 2
-        try:
-            one = 4 * math.sinh(inverse) if neighbours == REPLACE_ONE else math.expm1(inverse)
-        except OverflowError:
-            return math.inf
-        squares.append(count * rate**2 * one)
-    return gaussian_epsilon(math.sqrt(math.fsum(squares)), delta)
+    entries = [entry for state in states for entry in recorded_steps(state) if entry[2]]
+    if not entries:
+        return {}
+    noise, rate, _ = entries[0]
+    return {
+        f"{BUDGET}noise-multiplier": SENSITIVITY[neighbours] * noise,
+        f"{BUDGET}clipping-norm": norm,
+        f"{BUDGET}sample-rate": rate,
+        f"{BUDGET}steps": sum(count for *_, count in entries),
+    }
 
 
 def _merged(state: Mapping[str, Any], delta: float) -> Steps:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,16 +39,6 @@ def raised_noise(noise_multiplier: float, count_noise: float) -> float:
         count_noise: k, the standard deviation of the count's noise in units of z; above 0.5.
     """
     return noise_multiplier / math.sqrt(1 - 1 / (2 * count_noise) ** 2)
-
-
-def gradient_lengths(optimizer: Any) -> Tensor:
-    """L2 norm (B,) of the gradient of each example in a step, from the gradients that an optimizer of Opacus keeps."""
-    found = optimizer.grad_samples
-    if not len(found[0]):
-        return torch.zeros(0)
-    by_tensor = [one.reshape(len(one), -1).norm(dim=1).to(found[0].device) for one in found]
-    lengths: Tensor = torch.stack(by_tensor, 1).norm(dim=1)
-    return lengths
 
 
 @dataclass

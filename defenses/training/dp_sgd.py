@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import DefenseError, Numbers, Shape, Training, TrainingDefense
+from defenses.base import DefenseError, Loss, Numbers, Shape, Training, TrainingDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -26,14 +27,24 @@ from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
 from defenses.training.accounting import (
     CLAIMING,
-    RDP,
+    PRV,
+    budget_terms,
     epsilon_by_accountant,
     epsilon_spent,
     least_epsilon,
     together,
 )
-from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm, gradient_lengths
-from defenses.training.example_gradients import GHOST, PER_EXAMPLE, attach_hooks, check_layers, ghost_loss, try_ghost
+from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm
+from defenses.training.clipping_trial import WAY_OUT, clipping_fault
+from defenses.training.example_gradients import (
+    GHOST,
+    PER_EXAMPLE,
+    attach_hooks,
+    check_layers,
+    example_optimizer,
+    example_sums,
+    ghost_loss,
+)
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.quiet_import import opacus_module
 from defenses.training.step_settings import (
@@ -67,10 +78,10 @@ class DPSGD(TrainingDefense):
       an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
       times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
-    The accountant "rdp" takes a replacement under Poisson sampling as one example more or less at twice the norm: an upper bound,
-    above the exact divergence of the two mixtures at every order of ``ORDERS``. "prv" takes the two mixtures themselves, and of one
-    example more or less the larger epsilon of the two directions. One step on a few examples (a probe, see ``Training``) is
-    accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
+    The accountant "prv" takes the two mixtures of a replacement under Poisson sampling themselves, and of one example more or less
+    the larger epsilon of the two directions. "rdp" takes a replacement as one example more or less at twice the norm: an upper
+    bound, above the exact divergence of the two mixtures at every order of ``ORDERS``. One step on a few examples (a probe, see
+    ``Training``) is accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
 
     What a caller sees of the returned ``Training``:
 
@@ -94,7 +105,7 @@ class DPSGD(TrainingDefense):
         max_grad_norm: C, the largest L2 norm of one example's gradient.
         neighbours: "replace-one" or "add-or-remove"; see above.
         sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
-        accountant: Of the claimed epsilon and of ``target_epsilon``: "rdp" or "prv"; see ``epsilon_spent``. Both are upper bounds,
+        accountant: Of the claimed epsilon and of ``target_epsilon``: "prv" or "rdp"; see ``epsilon_spent``. Both are upper bounds,
             and "prv" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
         clipping: "per-example" keeps each example's gradient until the step. "ghost" keeps their norms and makes a second backward
             pass; see ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
@@ -113,7 +124,7 @@ class DPSGD(TrainingDefense):
     max_grad_norm: float = scale_field(1.0)
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None
-    accountant: str = choice_field(RDP, CLAIMING)
+    accountant: str = choice_field(PRV, CLAIMING)
     clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
     target_quantile: float | None = None
     norm_learning_rate: float = scale_field(0.2, least=1e-6, most=10.0)
@@ -173,11 +184,27 @@ class DPSGD(TrainingDefense):
         """Whether the clipping norm is another one in later steps."""
         return self.target_quantile is not None or self.clip_decay < 1
 
-    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
-        """Refuse a model without gradients per example, before the run starts; see ``check_layers`` and ``try_ghost``."""
+    def check_model(self, model: nn.Module, input_shape: Shape) -> None:
+        """Refuse a model in which a step is not the sum of clipped gradients, before the run starts; see ``clipping_fault``."""
         check_layers(model, self)
-        if self.clipping == GHOST and input_shape is not None:
-            try_ghost(model, input_shape, self)
+        if why := clipping_fault(model, input_shape, self._sum_without_noise):
+            other, ghost = DPSGD(noise_multiplier=0.0)._sum_without_noise, self.clipping == GHOST
+            if ghost and not clipping_fault(model, input_shape, other):
+                raise DefenseError(f"{self}: ghost clipping: {why}; use clipping={PER_EXAMPLE!r}")
+            raise DefenseError(f"{self}: {why}; {WAY_OUT}")
+
+    def _sum_without_noise(
+        self, model: nn.Module, images: Tensor, targets: Tensor, loss: Loss, norm: float
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """See ``ClippedSum``."""
+        plain = DPSGD(noise_multiplier=0.0, max_grad_norm=norm, clipping=self.clipping)
+        loader = DataLoader(TensorDataset(images, targets), batch_size=len(images))
+        given = Training(model, torch.optim.SGD(model.parameters()), loader, loss, 1, 1)
+        training = plain.protect_training(given, torch.Generator())
+        training.optimizer.zero_grad()
+        training.loss(model, images, targets).backward()  # type: ignore[no-untyped-call]
+        training.optimizer.step()
+        return example_sums(model, len(images))
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Return the set-up with DP-SGD; see the class.
@@ -196,8 +223,9 @@ class DPSGD(TrainingDefense):
         by_steps = self.sample_rate is not None and not training.probe
         # Not through PrivacyEngine: it truncates n q to a whole number (0 for 49 batches of 1) and loses a step of 93
         # per epoch to the rounding of 1 / (1 / 93).
-        kind = "DPOptimizerFastGradientClipping" if self.clipping == GHOST else "DPOptimizer"
-        optimizer = getattr(opacus_module("optimizers"), kind)(
+        ghost = self.clipping == GHOST
+        kind = opacus_module("optimizers").DPOptimizerFastGradientClipping if ghost else example_optimizer()
+        optimizer = kind(
             training.optimizer,
             noise_multiplier=noise_multiplier,
             max_grad_norm=self.max_grad_norm,
@@ -211,15 +239,9 @@ class DPSGD(TrainingDefense):
         of = (noise_multiplier, self.max_grad_norm, rate, sampling.sensitivity, schedule, adaptive, training.probe)
         settings = StepSettings(state, *of)
         settings.prepare(optimizer)
-        measure = adaptive.measure if adaptive else lambda _: None
-        loss = ghost_loss(training.loss, watched, optimizer, self, measure) if self.clipping == GHOST else training.loss
-
-        def after(optimizer: Any) -> None:
-            if adaptive and self.clipping == PER_EXAMPLE:
-                adaptive.measure(gradient_lengths(optimizer))
-            settings.made(optimizer)
-
-        optimizer.attach_step_hook(after)
+        optimizer.measure = adaptive.measure if adaptive else lambda _: None
+        loss = ghost_loss(training.loss, watched, optimizer, self) if ghost else training.loss
+        optimizer.attach_step_hook(settings.made)
         return replace(
             training,
             optimizer=optimizer,
@@ -258,9 +280,10 @@ class DPSGD(TrainingDefense):
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
 
     def privacy(self, *states: Mapping[str, Any]) -> Numbers:
-        """The epsilon, at ``target_delta``, of all steps recorded in the states together; ``inf`` without noise."""
+        """The epsilon, at ``target_delta``, of all steps recorded in the states together, with its terms; ``inf`` without noise."""
         spent = epsilon_spent(together(states), self.target_delta, self.accountant, self.neighbours)
-        return {"epsilon": spent, "delta": self.target_delta}
+        terms = budget_terms(states, self.neighbours, self.max_grad_norm)
+        return {"epsilon": spent, "delta": self.target_delta} | terms
 
     def privacy_by_accountant(self, *states: Mapping[str, Any]) -> Numbers:
         """Name of an accountant -> its epsilon of all recorded steps, where it is finite; see ``epsilon_by_accountant``."""

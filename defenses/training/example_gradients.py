@@ -11,17 +11,18 @@ Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Examp
 
 from __future__ import annotations
 
-import copy
+import functools
+import math
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from defenses.base import DefenseError, Loss, Shape
+from defenses.base import DefenseError, Loss
+from defenses.functional import clip_factors
 from defenses.training.quiet_import import opacus_module
 
 PER_EXAMPLE, GHOST = "per-example", "ghost"
@@ -95,63 +96,108 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     return watched
 
 
-def ghost_loss(
-    loss: Loss, watched: Any, optimizer: Any, owner: object, measure: Callable[[Tensor], None] = lambda _: None
-) -> Loss:
+def forget(model: nn.Module) -> None:
+    """Drop what Opacus keeps of a forward pass without a backward pass, as of a layer whose outputs the loss does not use."""
+    for module in model.modules():
+        for name in ("activations", "max_batch_len"):
+            module.__dict__.pop(name, None)
+    for weight in model.parameters():
+        weight._forward_counter = 0  # type: ignore[attr-defined]
+
+
+@functools.cache
+def example_optimizer() -> Any:
+    """Opacus' optimizer of gradients per example, in which one that is not finite counts as zero, and so does a missing one.
+
+    ``measure`` receives the lengths (B,) of the examples' gradients in each step.
+    """
+
+    class ExampleOptimizer(opacus_module("optimizers").DPOptimizer):  # type: ignore[misc]
+        measure: Callable[[Tensor], None]
+
+        @property
+        def grad_samples(self) -> list[Tensor]:
+            held = [getattr(weight, "grad_sample", None) for weight in self.params]
+            count = next((len(one) for one in held if one is not None), 1)
+            for weight, one in zip(self.params, held, strict=True):
+                weight.grad_sample = weight.new_zeros((count, *weight.shape)) if one is None else one
+            return [weight.grad_sample for weight in self.params]
+
+        def clip_and_accumulate(self) -> None:
+            held = self.grad_samples
+            lengths = _together([_lengths_of(one) for one in held])
+            factors = clip_factors(lengths, self.max_grad_norm)
+            for weight, one in zip(self.params, held, strict=True):
+                one[factors == 0] = 0.0
+                weight.summed_grad = torch.einsum("i,i...", factors, one)
+            self.measure(lengths)
+
+    return ExampleOptimizer
+
+
+def example_sums(model: nn.Module, count: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The sum of clipped gradients after a step without noise on ``count`` examples, and the gradients' lengths; by parameter."""
+    trained: dict[str, Any] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    lengths = {
+        name: weight._norm_sample if hasattr(weight, "_norm_sample") else _lengths_of(weight.grad_sample)
+        for name, weight in trained.items()
+    }
+    return {name: weight.grad * count for name, weight in trained.items()}, lengths
+
+
+def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
     """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
 
     The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
     a factor for each row of the output would not clip each example.
 
+    An example whose gradient is not finite is left out, and both passes begin anew: a factor of zero would not remove it.
+
     Args:
         loss: Mean loss of a batch.
         watched: As ``attach_hooks`` returns it with ``GHOST``.
-        optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass.
+        optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass, and its ``measure`` receives the
+            lengths (B,) of the examples' gradients.
         owner: Named in errors.
-        measure: Receives the lengths (B,) of the examples' gradients in each backward pass.
     """
+    weights = [weight for weight in watched.parameters() if weight.requires_grad]
 
-    def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    def forward(model: nn.Module, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, the model's outputs, and the gradient of the loss at them."""
+        forget(model)
         seen = _SeenOutputs(model)
-        try:
-            value = loss(seen, images, targets)  # type: ignore[arg-type]
-        except NotImplementedError as error:  # a layer that is used twice
-            raise DefenseError(
-                f"{owner}: the model has no ghost clipping: {error}; use clipping={PER_EXAMPLE!r}"
-            ) from error
-        weights: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
+        value = loss(seen, images, targets)  # type: ignore[arg-type]
         found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True, retain_graph=True)
         if len(seen.leaves) != 1 or found[0] is None or any(one is not None for one in found[1:]):
             raise DefenseError(
                 f"{owner}: ghost clipping needs a loss that depends on the weights through one output of the model alone; use "
                 f"clipping={PER_EXAMPLE!r}"
             )
+        return value, seen.outputs[0], found[0]
+
+    def backward(
+        model: nn.Module, images: Tensor, targets: Tensor, outputs: Tensor, gradient: Tensor, factor: Tensor
+    ) -> None:
+        lengths = _lengths(weights, outputs, factor * gradient)
+        optimizer.measure(lengths)
+        factors = clip_factors(lengths, optimizer.max_grad_norm)
+        while not (kept := factors > 0).all():
+            images, targets = images[kept], targets[kept]
+            factors = factors[kept]
+            if len(images):
+                with torch.enable_grad():
+                    _, outputs, gradient = forward(model, images, targets)
+                factors = clip_factors(_lengths(weights, outputs, factor * gradient), optimizer.max_grad_norm)
+        _add_clipped(watched, weights, outputs, factor * gradient, factors)
+
+    def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        value, outputs, gradient = forward(model, images, targets)
         proxy = value.detach().requires_grad_()
         # At the time of backward, because zero_grad may come between the loss and it.
-        proxy.register_hook(  # type: ignore[no-untyped-call]
-            lambda factor: _two_passes(seen.outputs[0], factor * found[0], watched, optimizer, owner, measure)
-        )
+        proxy.register_hook(lambda factor: backward(model, images, targets, outputs, gradient, factor))  # type: ignore[no-untyped-call]
         return proxy
 
     return ghost
-
-
-def try_ghost(model: nn.Module, input_shape: Shape, owner: object) -> None:
-    """Make both passes of ghost clipping for two black images through a copy of a model.
-
-    Raises:
-        DefenseError: When ghost clipping cannot handle the model; ``owner`` is named.
-    """
-    copied = copy.deepcopy(model).train()
-    watched = attach_hooks(copied, owner, GHOST)
-
-    def distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        squares: Tensor = (model(images).flatten(1) - targets).square().mean()
-        return squares
-
-    device = next(copied.parameters()).device
-    images, norm = torch.zeros(2, *input_shape, device=device), SimpleNamespace(max_grad_norm=1.0)
-    ghost_loss(distance, watched, norm, owner)(copied, images, images.new_zeros(2, 1)).backward()  # type: ignore[no-untyped-call]
 
 
 class _SeenOutputs:
@@ -172,38 +218,43 @@ class _SeenOutputs:
         return self.leaves[-1]
 
 
-def _two_passes(
-    outputs: Tensor,
-    gradient: Tensor,
-    watched: Any,
-    optimizer: Any,
-    owner: object,
-    measure: Callable[[Tensor], None],
-) -> None:
-    named = {name: weight for name, weight in watched.named_parameters() if weight.requires_grad}
-    weights = list(named.values())
+def _lengths(weights: list[Any], outputs: Tensor, gradient: Tensor) -> Tensor:
+    """Lengths (B,) of the gradients of examples, by a first backward pass; a weight that takes no part adds nothing."""
     # Opacus leaves the norms of a layer that takes no part in a batch as they were: they are of examples of an earlier batch.
     for weight in weights:
         weight._norm_sample = None
     outputs.backward(gradient, retain_graph=True)  # type: ignore[no-untyped-call]
-    missing = [name for name, weight in named.items() if weight._norm_sample is None]
-    if missing:
-        raise DefenseError(
-            f"{owner}: ghost clipping knows no gradient norm of {', '.join(missing[:3])}, which took no part in a batch or belongs "
-            "to a layer with inputs of more than 3 dimensions; allowed: a model whose weights all act in each batch"
-        )
-    norms = watched.get_norm_sample()
-    measure(norms)
-    factors = (optimizer.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)  # as Opacus clips gradients that are kept
+    for weight in weights:
+        weight._norm_sample = gradient.new_zeros(len(gradient)) if weight._norm_sample is None else weight._norm_sample
+    return _together([weight._norm_sample for weight in weights])
+
+
+def _lengths_of(gradients: Tensor) -> Tensor:
+    """Lengths (B,) of tensors (B, ...), which may have no entries."""
+    lengths: Tensor = gradients.reshape(len(gradients), math.prod(gradients.shape[1:])).norm(dim=1)
+    return lengths
+
+
+def _together(by_weight: list[Tensor]) -> Tensor:
+    """Lengths (B,) of vectors from those of their parts."""
+    if len(counts := {len(one) for one in by_weight}) > 1:
+        raise DefenseError(f"layers see {' and '.join(map(str, sorted(counts)))} examples of one batch")
+    lengths: Tensor = torch.stack(by_weight).norm(dim=0)
+    return lengths
+
+
+def _add_clipped(watched: Any, weights: list[Any], outputs: Tensor, gradient: Tensor, factors: Tensor) -> None:
+    """Leave the sum of clipped gradients in ``grad``, by a second backward pass; that of a weight without a known norm is zero."""
     for weight in weights:
         weight.grad = None
-    watched.disable_hooks()
-    try:
-        # Times the number of examples: the loss is their mean, and the optimizer divides by the expected number.
-        scaled = gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) * len(gradient)
-        outputs.backward(scaled)  # type: ignore[no-untyped-call]
-    finally:
-        watched.enable_hooks()
+    if len(factors):
+        watched.disable_hooks()
+        try:
+            # Times the number of examples: the loss is their mean, and the optimizer divides by the expected number.
+            scaled = gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) * len(gradient)
+            outputs.backward(scaled)  # type: ignore[no-untyped-call]
+        finally:
+            watched.enable_hooks()
     for weight in weights:
-        if weight.grad is None:
+        if weight.grad is None or not weight._norm_sample.any():
             weight.grad = torch.zeros_like(weight)

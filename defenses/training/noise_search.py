@@ -34,7 +34,7 @@ def noise_for_budget(
     delta: float,
     sample_rate: float,
     steps: int,
-    accountant: str = RDP,
+    accountant: str = PRV,
     neighbours: str = REPLACE_ONE,
     levels: Levels = (),
 ) -> float:
@@ -180,7 +180,7 @@ def _searched(aim: _Aim, spent: Callable[[float], float], accountant: str, begin
 
 
 def _noise_by_central_limit(aim: _Aim) -> float:
-    """Where a search begins: the noise over the sensitivity whose ``gdp_epsilon`` is ``epsilon``, roughly where noise changes."""
+    """Where a search begins: the noise over the sensitivity of ``epsilon`` by a central limit (Bu et al. 2020, Theorem 5)."""
     share = gaussian_ratio(aim.epsilon, aim.delta) ** 2 / aim.steps / aim.sample_rate**2
     if aim.sample_rate == 1:
         noise = 1 / math.sqrt(share)

@@ -15,6 +15,7 @@ from defenses.base import Loss
 from defenses.checks import SMALLEST
 from defenses.training.accounting import record_step
 from defenses.training.adaptive_clipping import AdaptiveNorm, raised_noise
+from defenses.training.example_gradients import forget
 from defenses.training.quiet_import import opacus_module
 
 NORM, SCHEDULE = "max_grad_norm", "schedule"
@@ -156,6 +157,7 @@ def safe_for_empty_batches(loss: Loss) -> Loss:
     """The same loss, and zero for no examples, whose mean is NaN; the gradient of that zero has no per-example parts to add."""
 
     def safe(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        forget(model)
         if len(images):
             return loss(model, images, targets)
         zero = torch.zeros((), device=images.device, requires_grad=True)

@@ -25,7 +25,7 @@ from defenses.checks import (
 from defenses.functional import gaussian_like, map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_ratio
-from defenses.training.accounting import exact_epsilon, record_step, recorded_steps
+from defenses.training.accounting import budget_terms, exact_epsilon, record_step, recorded_steps
 
 USUAL_MULTIPLIER = 4.0
 """z when neither it nor a target is given: one update then spends an epsilon of 1.99 at delta 1e-5."""
@@ -121,7 +121,11 @@ class ClientDP(UpdateDefense):
         finite = map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
         norm = math.sqrt(sum(finite[name].double().square().sum().item() for name in sorted(finite)))
         factor = 1.0 if norm <= self.max_norm else self.max_norm / norm
-        noised = map_update(lambda tensor: tensor * factor + gaussian_like(tensor, self.std, generator), finite)
+        # In float64: in float32 a factor below 1e-38 would be rounded to few digits.
+        noised = map_update(
+            lambda tensor: (tensor.double() * factor).to(tensor.dtype) + gaussian_like(tensor, self.std, generator),
+            finite,
+        )
         return {name: tensor.to(update[name].dtype) for name, tensor in noised.items()}
 
     def recorded(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,8 +133,9 @@ class ClientDP(UpdateDefense):
         return with_release(state, self.noise / SENSITIVITY[REPLACE_CLIENT])
 
     def privacy(self, *states: Mapping[str, Any]) -> Numbers:
-        """The exact epsilon at ``target_delta`` of all releases recorded in the states together; ``inf`` without noise."""
-        return {"epsilon": epsilon_of_releases(states, self.target_delta), "delta": self.target_delta}
+        """The exact epsilon at ``target_delta`` of all releases recorded in the states, with its terms; ``inf`` without noise."""
+        terms = budget_terms(states, self.neighbours, self.max_norm)
+        return {"epsilon": epsilon_of_releases(states, self.target_delta), "delta": self.target_delta} | terms
 
 
 def with_release(state: Mapping[str, Any], ratio: float) -> dict[str, Any]:

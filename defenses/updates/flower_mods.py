@@ -18,6 +18,7 @@ from defenses.base import DefenseError, Numbers, Update, UpdateDefense
 from defenses.checks import LARGEST_NOISE, checked_field, flag_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
+from defenses.training.accounting import budget_terms
 from defenses.updates.client_dp import epsilon_of_releases, with_release
 
 LEAST, LEAST_EPSILON, LEAST_DELTA, MOST_EPSILON = 1e-6, 1e-3, 1e-300, 1e6
@@ -133,8 +134,9 @@ class FlowerLocalDP(UpdateDefense):
         return with_release(state, self.ratio)
 
     def privacy(self, *states: Mapping[str, Any]) -> Numbers:
-        """The exact epsilon at ``delta`` of all releases recorded in the states together."""
-        return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta}
+        """The exact epsilon at ``delta`` of all releases recorded in the states together, with its terms."""
+        terms = budget_terms(states, self.neighbours, self.clipping_norm)
+        return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta} | terms
 
 
 @dataclass(frozen=True, repr=False)

@@ -62,7 +62,7 @@ class Soteria(TrainingDefense):
         named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in parts)
         require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
 
-    def check_model(self, model: nn.Module, input_shape: Shape | None = None) -> None:
+    def check_model(self, model: nn.Module, input_shape: Shape) -> None:
         """Refuse a model without the layer."""
         self.defended(model)
 

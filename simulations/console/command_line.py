@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -93,7 +93,7 @@ def paragraphs(text: str) -> str:
 
 
 def setting_of(text: str, fields: Mapping[str, FieldInfo]) -> tuple[str, Any]:
-    """``key=value`` with the value read as the type of its field, where there is one of that key, else as text."""
+    """``key=value`` with the value read by ``value_of`` for its field, where there is one of that key, else for text."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"-s {text!r}: expected key=value")
@@ -102,16 +102,18 @@ def setting_of(text: str, fields: Mapping[str, FieldInfo]) -> tuple[str, Any]:
 
 
 def value_of(text: str, kind: type) -> Any:
-    """A word of the command line as a value of a setting's type: text needs no quotes, true and false may be small."""
-    if kind is str:
-        return text
-    try:
-        words = {"true": True, "false": False}
-        if kind is float and text.strip().lower().lstrip("+-") in ("nan", "inf"):  # as TOML writes them
-            return float(text)
-        return words[text.lower()] if kind is bool and text.lower() in words else ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # all of which some text provokes
-        return text
+    """A word of the command line as a value of a setting's type: as TOML writes it, such as 'lenet', or as plain text.
+
+    So that the same word serves here and in ``flwr run --run-config``; True, NaN and .5 are read besides.
+    """
+    for written in dict.fromkeys((text, text if kind is str else text.lower())):
+        with suppress(ValueError, RecursionError):
+            found = _settings(f"value = {written}")
+            if found.keys() == {"value"} and (kind is not str or isinstance(found["value"], str)):
+                return found["value"]
+    with suppress(ValueError):
+        return float(text) if kind is float else text
+    return text
 
 
 def fail(message: str, longest: int = LONGEST_ERROR) -> NoReturn:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from clients.data.datasets import dataset_names
+from clients.data.datasets import dataset_names, require_name
 from clients.models.classifiers import model_names
 from clients.process.own_code import is_own
-from simulations.settings.errors import require_known
+from simulations.settings.errors import naming, require_known
 
 
 def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
@@ -17,6 +17,9 @@ def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
         others = [one for one in also if one]
         beside = f"(or {' or '.join(others)})" if others else ""  # which the list of data sets does not have
         require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, beside, listed="datasets")
+    if name not in also:
+        with naming(key):
+            require_name(name)
 
 
 def require_model(name: str) -> None:

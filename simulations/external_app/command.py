@@ -48,7 +48,8 @@ def attack(
 
     --json prints "directory", "page", "scored" (whether originals were given), "claims" (what the app says about its differential
     privacy, unchecked) and "attacks". Each attack has "attack", "round", "recovered" of "attacked" images, "share" in [0, 1] with
-    its interval "low" to "high", "psnr", "best_psnr", "labels", "status" and "failure".
+    its interval "low" to "high", "psnr", "best_psnr", "null_psnr" (of the best guess without an attack), "verdict", "labels",
+    "status" and "failure".
 
     What is missing or wrong is named in one error, which ends with the complete command.
 

@@ -16,12 +16,12 @@ from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images
-from simulations.run_folder.folder_lock import COMMAND_LOCK, require_free, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, require_new, take_lock
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import kept
-from simulations.run_folder.run_directory import busy
+from simulations.run_folder.run_directory import FOLDERS, busy
 from simulations.runtime.nodes import dealt
-from simulations.runtime.own_code_trials import MIXES_IN_TRAINING, try_dataset, try_model
+from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.errors import ConfigError, naming
 
 
@@ -34,8 +34,9 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     require_folder(out)
     require_free(out, busy(out), COMMAND_LOCK)
     require_free(out, busy(out))
-    if not experiment.resume and ((out / "config.json").exists() or (out / "rows.jsonl").exists()):
-        raise ConfigError(f"{out} already holds a run; go on with --resume {out}, or name another folder with --out")
+    if not experiment.resume:
+        unbegun = FOLDERS if (out / LOCK).is_file() else ()  # of a run that ended before its first round
+        require_new(out, "output-dir", f"go on with --resume {out}", ("config.json", "rows.jsonl"), unbegun)
     if experiment.resume:
         for lost in kept(out)[2]:
             say(f"warning: {lost}")
@@ -117,12 +118,6 @@ def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
     name = experiment.model
     step = experiment.width, experiment.norm, experiment.batch_size
     found = try_model("model", name, card.num_classes, card.input_shape, *step)
-    for pipeline in experiment.pipelines:
-        if pipeline.needs_group_norm and MIXES_IN_TRAINING in found:
-            raise ConfigError(
-                f"model: {name} {MIXES_IN_TRAINING}. {pipeline} needs the gradient of each example alone: its guarantee would not "
-                "hold. Change the model, or leave the defence out"
-            )
     return [f"model: {name} {doubt}" for doubt in found]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attacks.image_measures import mean_psnr
+from clients.data.files.decoding import FullScale
 from clients.data.images import DataError
 from clients.process.worker_processes import in_workers
 from clients.secrets.draws import digest_of
@@ -36,6 +37,7 @@ class Order:
         size: Side of the copies; 0: that of the sources.
         source: Name of the folder or data set, without its place.
         place: Full path of the sources. The manifest has only a digest of it.
+        scale: Levels that become 0 and 255 in the sources beyond 8 bits; see ``clients.data.files.decoding.full_scale``.
     """
 
     root: Path
@@ -45,6 +47,7 @@ class Order:
     size: int
     source: str
     place: str = ""
+    scale: FullScale | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def copy(order: Order, source: str, output: str) -> Copy:
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        image, notes = read(path, order.size)
+        image, notes = read(path, order.size, order.scale)
         pipeline = parse(order.pipeline)
         if why := pipeline.unfit(*image.shape):
             raise DataError(why)

@@ -19,15 +19,14 @@ from typing import Any
 
 from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import LOCK, remove_lock, require_new, take_lock
+from simulations.run_folder.folder_lock import remove_lock, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines
+from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, naming, undamaged
 from strategies.audit.whole_files import PARTIAL
 
 MANIFEST, JOURNAL = "manifest.json", ".journal.jsonl"
-LEFTOVERS = {LOCK, JOURNAL + PARTIAL}
-"""Of a command that was killed before it had begun."""
 MOST_SIZES = 3
 """Sizes of pictures whose windows the terminal names, before it counts the others."""
 
@@ -39,11 +38,8 @@ def taken(out: Path, *, resume: bool) -> Iterator[None]:
     Raises:
         ConfigError: When the folder holds something, or where ``resume`` nothing that was begun, cannot be written, or is in use.
     """
-    try:
-        require_target(out, resume=resume)
-        missing = [one for one in (out, *out.parents) if not one.exists()]
-    except OSError as error:  # such as a name that is too long
-        raise ConfigError(f"OUT: cannot write into {out}: {error.strerror}") from error
+    require_target(out, resume=resume)
+    missing = [one for one in (out, *out.parents) if not one.exists()]
     busy = f"another `fedveil protect` is still writing to {out}; wait for it, or end it"
     try:
         with naming("OUT"):
@@ -64,8 +60,8 @@ def taken(out: Path, *, resume: bool) -> Iterator[None]:
 def require_target(out: Path, *, resume: bool) -> None:
     """Refuse a target folder that holds something, or where ``resume`` one without work that was begun; nothing is written."""
     if not resume:
-        require_new(out, f"OUT: {out}", "go on with --resume", LEFTOVERS)
-    elif not any((out / name).is_file() for name in (JOURNAL, MANIFEST)):
+        require_new(out, "OUT", "go on with --resume", (JOURNAL, MANIFEST), {JOURNAL + PARTIAL})
+    elif not any(is_there(out / name, "OUT") for name in (JOURNAL, MANIFEST)):
         raise ConfigError(f"OUT: {out} holds nothing to go on with (no {JOURNAL} or {MANIFEST}); leave out --resume")
 
 
@@ -86,6 +82,7 @@ class Manifest:
             "place_digest": _digest(f"protect place:{self.order.secret}:{self.order.place}".encode())[:16],
             "secret_digest": _digest(f"protect:{self.order.secret}".encode())[:16],
             "versions": {name: version(name) for name in ("fedveil", "torch", "pillow")},
+            "levels": list(self.order.scale or ()),
         }
 
     @property
@@ -110,7 +107,7 @@ class Manifest:
 
     def _read(self) -> None:
         begun, *files = self._lines() or [{}]
-        if {**begun, "versions": None} != {**self.about, "versions": None}:
+        if {"levels": [], **begun, "versions": None} != {**self.about, "versions": None}:
             changed = ", ".join(
                 f"{key} was {begun.get(key)!r} and is {value!r}"
                 for key, value in self.about.items()
@@ -127,7 +124,7 @@ class Manifest:
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off; or the manifest as such lines."""
         if self._begun != self._journal:
-            manifest = json.loads(self._begun.read_text(encoding="utf-8"))
+            manifest = {"levels": []} | json.loads(self._begun.read_text(encoding="utf-8"))
             return [{name: manifest[name] for name in self.about}, *(one | {"error": ""} for one in manifest["files"])]
         *lines, _ = self._journal.read_bytes().split(b"\n")  # behind the last line feed is what was cut off
         return [json.loads(line) for line in lines]

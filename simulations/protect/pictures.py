@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from clients.data.files.decoding import decode_noted, merge_equal
+from clients.data.files.decoding import MOST_PIXELS, FullScale, decode_noted, merge_equal
 from clients.data.images import resize, to_float
 from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
@@ -18,8 +18,6 @@ from strategies.audit.whole_files import whole
 
 LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every pixel; copies of other formats become PNG, because a lossy one would change what the defence made."""
-MOST_PIXELS = 100_000_000
-"""Of one picture, decoded: files that hold more are refused as decompression bombs."""
 
 
 class ProtectedPicture(NamedTuple):
@@ -83,7 +81,7 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
     return {name: copy for copy, name in made.items()}
 
 
-def read(path: Path, size: int = 0) -> ProtectedPicture:
+def read(path: Path, size: int = 0, scale: FullScale | None = None) -> ProtectedPicture:
     """Decode a picture as a run on the folder would; its central square is scaled to ``size``; 0: not scaled.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
@@ -95,7 +93,7 @@ def read(path: Path, size: int = 0) -> ProtectedPicture:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        decoded = decode_noted(path, MOST_PIXELS)
+        decoded = decode_noted(path, MOST_PIXELS, scale)
     # Once more, because the colours may all lie outside the central square.
     return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from clients.data.files.decoding import full_scale, scale_text
 from clients.secrets.draws import SecretError, default_folder, kept_secret
 from clients.wire.schema import fields_of
 from defenses.base import InputDefense
@@ -63,9 +64,11 @@ def work(
         with taken(target, resume=resume), TemporaryDirectory(prefix="fedveil-") as temporary:
             key = _secret(shown, secret, resume=resume)
             root = pictures.folder(temporary)
-            manifest = Manifest(
-                Order(root, target, str(pipeline), key, settings.image_size, pictures.name, pictures.place)
-            )
+            scale = full_scale(root / name for name in names)
+            if scale:
+                shown.say(f"notice: {scale_text(scale)} in pictures beyond 8 bits")
+            of = pictures.name, pictures.place, scale
+            manifest = Manifest(Order(root, target, str(pipeline), key, settings.image_size, *of))
             manifest.begin(resume=resume)
             _copy_all(shown, manifest, names, settings.workers or os.cpu_count() or 1)
             found = manifest.finish(names)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from clients.process.ray_cluster import spaced_path
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
@@ -122,7 +123,13 @@ def _with_hardware(request: RunRequest) -> RunRequest:
     """The request with the machines that it may use; the environment may name a Ray cluster, too."""
     if request.in_process:
         return request
-    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", "")))
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address and (path := spaced_path()):
+        raise ConfigError(
+            f"Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and an "
+            "environment whose paths have none"
+        )
+    return replace(request, hardware=hardware_at(address))
 
 
 def print_run(out: Path, seed: int) -> None:
@@ -145,8 +152,7 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         require_jobs(request.jobs)
         for one in left[:1]:
             preflight(one, say)
-        if not dry_run:  # what is to run elsewhere can be tried here
-            request.hardware.require_attack_cards(experiment.attack_gpus)
+        request.hardware.require_attack_cards(experiment.attack_gpus)
         if request.hardware.ray_address:
             say(str(request.hardware))
         say(f"cards: {request.shares(experiment)}")

@@ -22,6 +22,7 @@ from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import size_text
+from simulations.run_folder.folder_lock import require_new
 from simulations.run_folder.places import is_there
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
@@ -30,6 +31,7 @@ from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED
 
+COMPARISON = "comparison.html"
 EXIT_STOPPED = 130
 Ended = Iterable[tuple[Experiment, int]]
 """Experiments with the exit codes of their runs, in the order in which they ended."""
@@ -37,9 +39,10 @@ Ended = Iterable[tuple[Experiment, int]]
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
     """The experiments left to run: finished ones are left out, begun ones are resumed if their settings are the same."""
-    left = []
+    left, out = [], Path(experiment.output_dir)
+    require_new(out, "output-dir", leftovers=(COMPARISON, "seed-*"))
     for seed in seeds:
-        folder = Path(experiment.output_dir) / f"seed-{seed}"
+        folder = out / f"seed-{seed}"
         one = experiment.but(seed=seed, output_dir=str(folder))
         config = folder / "config.json"
         if is_there(config, "output-dir"):
@@ -86,10 +89,10 @@ def finish_seeds(console: Terminal, experiment: Experiment, seeds: Sequence[int]
         return 1
     done = [folder for seed in seeds if (folder := out / f"seed-{seed}").is_dir()]
     groups = grouped(done)
-    write_comparison(groups, out / "comparison.html")
+    write_comparison(groups, out / COMPARISON)
     if not console.quiet:
         print_groups(console, groups)
-    console.say(f"all seeds: {out / 'comparison.html'}")
+    console.say(f"all seeds: {out / COMPARISON}")
     return worst
 
 

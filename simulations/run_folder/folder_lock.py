@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Collection
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
+from clients.wire.texts import shown
+from simulations.run_folder.places import require_folder
 from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
@@ -17,22 +20,33 @@ COMMAND_LOCK = ".command.lock"
 """The same for a command, which has the folder before the process that it starts locks ``LOCK``."""
 
 
-def require_new(folder: Path, named: str, advice: str, leftovers: Collection[str]) -> None:
-    """Refuse a folder with any content but the files of a command that was killed before it had begun.
+LOG = "flower.log"
+"""Of a run's runtime, which may not have started."""
+
+
+def require_new(
+    folder: Path, key: str, resume: str = "", begun: Collection[str] = (), leftovers: Collection[str] = ()
+) -> None:
+    """Refuse a folder that cannot be written, or has any content but the files of a command that was killed before it had begun.
+
+    Every command that writes a folder of results calls this first, so that no file of a person lies among them.
 
     Args:
         folder: May be missing.
-        named: How the error names it, such as "--out runs/1".
-        advice: How to go on with what is there.
-        leftovers: Names of such files.
+        key: Setting or option that names it.
+        resume: How to go on with a command that was begun there.
+        begun: Names of files that show such a command.
+        leftovers: Patterns of names of files, beside locks and logs, that a command leaves before it has begun.
 
     Raises:
-        ConfigError: When the path is a file, or the folder is not empty.
+        ConfigError: Naming the key, the first thing that the folder holds, and what to do.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{named} is a file; name a folder")
-    if folder.is_dir() and any(path.name not in leftovers for path in folder.iterdir()):
-        raise ConfigError(f"{named} is not empty; {advice}, or name another folder")
+    require_folder(folder, key)
+    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    ours = LOCK, COMMAND_LOCK, LOG, *leftovers
+    if there := [name for name in held if not any(fnmatchcase(name, one) for one in ours)]:
+        way = f"{resume}, or name" if {*held} & {*begun} else "name"
+        raise ConfigError(f"{key}: {folder} is not empty: it holds {shown(there[0])}; {way} another folder")
 
 
 def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
@@ -44,18 +58,18 @@ def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("a+", encoding="utf-8")
-    except OSError as error:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(refusal + _holder(file)) from None
+        if not _is_at(folder / name, file):  # its last holder removed it between these lines
+            file.close()
+            return take_lock(folder, refusal, name)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except OSError as error:  # of a full disk, too
         raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(refusal + _holder(file)) from None
-    if not _is_at(folder / name, file):  # its last holder removed it between these lines
-        file.close()
-        return take_lock(folder, refusal, name)
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
     return file
 
 

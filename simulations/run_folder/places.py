@@ -42,18 +42,16 @@ def require_folder(out: Path, key: str = "output-dir") -> None:
 
     Neither it nor the nearest folder above it that exists may be a file, or closed to writing, and its name must be possible.
     """
-    advice = "; name another folder with --out"
+    advice = "; name another folder"
     nearest = next(one for one in (out, *out.parents) if is_there(one, key, advice))
     if not nearest.is_dir():
-        raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another with --out")
+        raise ConfigError(f"{key}: {nearest} is a file, and results need a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ConfigError(f"{key}: {nearest} may not be written to; name another folder with --out")
+        raise ConfigError(f"{key}: {nearest} may not be written to{advice}")
     for part in out.relative_to(nearest).parts:
         is_there(nearest / part, key, advice)  # a name may be too long below a folder that is yet to be made
     try:  # where all may write, as root may, some file systems still take nothing, such as /proc
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise ConfigError(
-            f"{key}: {nearest} takes no files ({error.strerror}); name another folder with --out"
-        ) from error
+        raise ConfigError(f"{key}: {nearest} takes no files ({error.strerror}){advice}") from error

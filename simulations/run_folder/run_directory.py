@@ -48,6 +48,8 @@ _ROLES = list(Role)
 """In the order of their rows."""
 OF_STUDY = ("experiment", "scenario", "dataset", "model", "seed")
 """Fields of a row that are those of its study."""
+FOLDERS = ("pictures", "checkpoints", "jobs", "history")
+"""Made before the first round, and so before ``config.json``."""
 LINES_LOST = "lines-lost"
 """Metric of a row about a line of the run's files that could not be read on resume."""
 
@@ -72,6 +74,7 @@ class RunDirectory(Generic[S]):
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
+    _on_change: Callable[[Path], Any] | None = None
     _open: dict[str, int] = field(default_factory=dict)
     _begun: int = 0
     _done: int = 0
@@ -104,7 +107,7 @@ class RunDirectory(Generic[S]):
         except BaseException:
             run.close()  # else the folder stays taken while this process lives
             raise
-        for folder in ("pictures", "checkpoints", "jobs", "history"):
+        for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)
         return run
 
@@ -151,6 +154,12 @@ class RunDirectory(Generic[S]):
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
         rows, pictures, lost = kept(self.path)
+        there = {(row.defense, row.round) for row in rows}
+        if gone := [text for text, at in complete.items() if at >= 0 and (text, at) not in there]:
+            raise ConfigError(
+                f"resume: {rows_file} lacks round {complete[gone[0]]} of {gone[0] or 'no defence'}, which was complete; restore it "
+                "from a copy, or begin a run in another folder"
+            )
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)
@@ -221,7 +230,7 @@ class RunDirectory(Generic[S]):
         (self.path / "jobs" / f"{job.name}.safetensors").unlink(missing_ok=True)
         self._done += self._open.pop(job.name, 0)
         if self._progress:  # before the first round, a run that goes on still shows what it had reached
-            self.write_progress(self._progress)
+            self.write_progress(self._progress, self._on_change)
 
     def keep_history(self, job: AttackJob) -> None:
         """Keep a round's observations until the pipeline's attacks on all rounds begin."""
@@ -274,8 +283,11 @@ class RunDirectory(Generic[S]):
         self.write_progress({**self._progress, "finished": False, "failed": reason})
 
     def write_progress(self, progress: Mapping[str, Any], on_change: Callable[[Path], Any] | None = None) -> None:
-        """Writes config.json with the attacks that this process began and finished; ``on_change`` then rebuilds the report."""
-        self._progress = dict(progress)
+        """Writes config.json with the attacks that this process began and finished.
+
+        ``on_change`` then rebuilds the report, as it does whenever a job is closed until the next progress.
+        """
+        self._progress, self._on_change = dict(progress), on_change
         counted = {**progress, "attacks": self._begun, "attacks_done": self._done}
         run = {"run": self._times.about() | {IN_PROCESS: self.in_process}}
         about = about_run(self.experiment, self.path, counted, self.image_size) | run

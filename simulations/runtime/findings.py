@@ -30,7 +30,7 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
             console.say("  † not validated, or too few images for a verdict")
         for one in found:
             reported = one.reported.text if one.reported else ""
-            notes = [*(claim.text for claim in one.claims), one.accountants, one.audit, reported]
+            notes = [*(claim.text for claim in one.claims), one.budget, one.audit, reported]
             # Not those of each finding: they do not name their message.
             notes += [of for line in lines if one.first and line.defense == one.defense for of in line.all_caveats]
             for note in filter(None, notes):
@@ -73,7 +73,7 @@ def _table(found: Sequence[Finding], title: str) -> Table:
                 for start in (" if noise ", " (gap ", " (above "):
                     below = below.replace(start, f"\n{start[1:]}")
                 further = below.replace(" % confidence", " %\nconfidence")
-                further += f"\n{one.further_epsilon}".replace(": ", ":\n") if one.further_epsilon else ""
+                further += "".join(f"\n{text}".replace(": ", ":\n") for text in one.further_epsilon)
                 claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
                 spent = [(claimed or two(one.epsilon)) + further] if budgets else []
                 own = one.reported if one.accuracy is None else None

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder
+from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder, takes_sockets
 from simulations.runtime.guardian import Guardian, end_runtime
 from simulations.settings.chosen_shares import environment_of
 
@@ -32,6 +32,8 @@ BESIDE = ("LICENSE", "README.md")
 PORT_VARIABLE = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100
+KEPT_LINES = 60
+"""Of each log of a runtime that failed."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that ask the command to end, besides Ctrl-C."""
 
@@ -154,12 +156,13 @@ class LocalRuntime:
             runs = []
         return str(runs[0]["status"]) if runs else ""
 
-    def keep_superlink_log(self) -> None:
-        """Appends the log of the local SuperLink, which goes with the home, to ``log_path``."""
-        log = self.home / "local-superlink" / "superlink.log"
-        if log.is_file():
-            with self.log_path.open("ab") as kept:
-                kept.write(b"\n--- log of the local SuperLink\n" + log.read_bytes())
+    def keep_logs(self) -> None:
+        """Appends the end of the logs of the local SuperLink and of Ray's node manager, which go with the home, to ``log_path``."""
+        for name in ("local-superlink/superlink.log", *(f"session_latest/logs/raylet.{end}" for end in ("out", "err"))):
+            if (log := self.home / name).is_file():
+                end = b"\n".join(log.read_bytes().split(b"\n")[-KEPT_LINES:])
+                with self.log_path.open("ab") as kept:
+                    kept.write(f"\n--- log of {log.name}\n".encode() + end)
 
     def stop(self) -> None:
         """End every process of this runtime, the simulation first, and remove its home."""
@@ -168,10 +171,10 @@ class LocalRuntime:
 
 
 def short_temporary_folder() -> str:
-    """The directory for temporary files, or ``/tmp`` where Ray could make no sockets in a home in it, as its path is too long."""
+    """The directory for temporary files, or ``/tmp`` where Ray could make no sockets in a home in it."""
     usual = tempfile.gettempdir()
-    longest = LONGEST_FOLDER - len("/fedveil-flwr-abcdefgh")
-    return usual if len(os.fsencode(usual)) <= longest or not os.access(SHORT, os.W_OK) else SHORT
+    fits = takes_sockets(usual, LONGEST_FOLDER - len("/fedveil-flwr-abcdefgh"))
+    return usual if fits or not os.access(SHORT, os.W_OK) else SHORT
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,10 +42,11 @@ class LocalGrid(Grid):
         act_as_task()
         self.cpus_per_client = cpus_per_client
         self.app = app
+        run = random.SystemRandom().getrandbits(62)  # as every run of Flower, another one
         common: dict[str, Any] = {"num-partitions": clients, "randomness": "seed"}
         self.contexts = {
             FIRST_NODE + at: Context(
-                1, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
+                run, FIRST_NODE + at, {"partition-id": at, **common}, RecordDict(), dict(run_config or {})
             )
             for at in range(clients)
         }
@@ -60,9 +62,11 @@ class LocalGrid(Grid):
         """Keeps the run of Flower's ServerApp."""
         self._run = run
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Not offered: messages are made by their class."""
-        raise NotImplementedError("make messages by flwr.app.Message")
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str = "", ttl: float | None = None
+    ) -> Message:
+        """As Flower's own grids."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """All nodes."""

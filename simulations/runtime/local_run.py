@@ -53,11 +53,13 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
                     experiment = experiment.but(resume=(out / "config.json").is_file())
                     continue
                 if not box.startswith(NOT_STARTED):
+                    if not read_progress(out).get("finished"):
+                        runtime.keep_logs()
                     return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
                 errors.say(f"\nstopped; {what_next(out)}")
                 return 130
-            runtime.keep_superlink_log()
+            runtime.keep_logs()
         if start < STARTS:
             console.say(f"{box}; started again ({start + 1} of {STARTS})")
     errors.print(f"[red]the run did not start[/red], in {STARTS} tries:", soft_wrap=True)
@@ -74,7 +76,7 @@ def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 def _ended(console: Terminal, out: Path, status: str, error: str, started: float) -> int:
     progress = read_progress(out)
-    if status != "finished:completed" or not progress.get("finished"):
+    if not progress.get("finished"):
         failed = progress.get("failed")
         # Without Ray the server finds no clients, and says that; once a round has ended it knows better.
         first, second = (failed, error) if "round" in progress else (error, failed)
@@ -82,6 +84,10 @@ def _ended(console: Terminal, out: Path, status: str, error: str, started: float
         errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
         errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
         return 1
+    if status != "finished:completed":  # its runtime was killed, perhaps while the page was written
+        from simulations.report import write_report
+
+        write_report(out)
     return conclude(console, out, started)
 
 

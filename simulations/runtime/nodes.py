@@ -26,6 +26,8 @@ from strategies.exchange.exchange import Exchange
 CLIENTS_READY = "the clients are set up"
 """In the log of a run, once each client has its share of the data."""
 NODE_WAIT_SECONDS = 120.0
+FIRST_ANSWER_SECONDS = 600.0
+"""Ray gives up a worker that has not registered after 180 s, and starts another one without end."""
 MOST_EXAMPLES = 2**31
 """Of a client that has data of its own: the server plans by what it says."""
 
@@ -45,11 +47,12 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
             )
         time.sleep(0.5)
     # Until partitions are known, nodes stand for themselves. The first answer of a simulation waits for Ray to start.
-    exchange = Exchange(grid, {node: node for node in ids}, max(experiment.client_timeout, NODE_WAIT_SECONDS))
+    exchange = Exchange(grid, {node: node for node in ids}, FIRST_ANSWER_SECONDS)
     replies = exchange("query.partition", {node: RecordDict({"config": ConfigRecord()}) for node in ids})
     if len(replies) < wanted:
         raise RuntimeError(
-            f"{len(replies)} of {len(ids)} nodes reported their partition, num-clients asks for {wanted}"
+            f"{len(replies)} of {len(ids)} nodes reported their partition within {FIRST_ANSWER_SECONDS:.0f} s, num-clients asks "
+            f"for {wanted}: their workers may not have started"
         )
     nodes: dict[int, int] = {}
     for node, reply in replies.items():
@@ -96,7 +99,11 @@ def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
             reason = reason_of(reply) if reply is not None else "no reply"
             raise RuntimeError(f"client {partition} could not be set up: {reason}")
         cards[partition], sizes[partition] = _card_and_sizes(partition, reply, shares.get(partition, {}))
-        from_seed += [partition] if values_of(reply, "card").get("randomness") == "seed" else []
+        if (randomness := values_of(reply, "card").get("randomness")) not in ("seed", "secret"):
+            raise RuntimeError(
+                f"client {partition} says that its randomness is {shortened(randomness)}; expected seed or secret"
+            )
+        from_seed += [partition] if randomness == "seed" else []
         read = values_of(reply, "card").get("data")
         if shares and read is not None and read != mine_read:
             raise RuntimeError(

@@ -25,7 +25,6 @@ DOUBTS = {
     "the gradient of an image depends on other images",
 }
 """Of ``clients.models.doubts``, in words."""
-MIXES_IN_TRAINING = DOUBTS["mixes in training"]
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
-from defenses.base import EdgeTrainingDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.base import EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
@@ -150,12 +150,8 @@ class Federated(Scenario[FederatedExperiment]):
         model = experiment.plan(pipeline, card=card).build_model()
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
             _try_probe(model, experiment.probe_images, card)
-        for defense in pipeline.defenses:
-            with naming("defenses"):
-                if isinstance(defense, TrainingDefense):
-                    defense.check_model(model, tuple(card.input_shape))
-                elif isinstance(defense, UpdateDefense):
-                    defense.check_model(model)
+        with naming("defenses"):
+            pipeline.check_model(model, tuple(card.input_shape))
         if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
             raise ConfigError(
                 f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "
@@ -203,8 +199,8 @@ class Federated(Scenario[FederatedExperiment]):
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
             min_usable=experiment.min_usable,
+            max_update_norm=experiment.max_update_norm,
             label=label,
-            sizes={partition: train for partition, (train, _) in clients.sizes.items()},
         )
         return FederatedRounds(strategy)
 

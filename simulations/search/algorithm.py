@@ -24,7 +24,7 @@ from typing import Any
 from clients.process.worker_processes import in_workers
 from defenses.images.ats import Policy
 from defenses.random_draws import generator_for
-from simulations.run_folder.folder_lock import LOCK, require_new, take_lock
+from simulations.run_folder.folder_lock import require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines, kept_lines
 from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import DegenerateModelError, Scorer, Scores, check, semi_train
@@ -41,8 +41,8 @@ ACCURACY_FACTOR = 2.0
 """Times as far below -1 as untransformed images a policy's S_acc may be, where ``accuracy-threshold`` is ``auto``."""
 RANDOM_HYBRIDS = 10
 """Random policies of the same lengths that the result names, to be attacked beside it."""
-ABOUT, SCORES = "search.json", "scores.jsonl"
-LEFTOVERS = {LOCK, ABOUT, ABOUT + PARTIAL}
+ABOUT, MODEL, SCORES = "search.json", "model.safetensors", "scores.jsonl"
+BEGUN, LEFTOVERS = {MODEL, SCORES}, {ABOUT, ABOUT + PARTIAL}
 """Of a search that ended before it had a model: there is nothing to go on with, and nothing to lose."""
 
 
@@ -59,22 +59,26 @@ class PolicySearch:
 
     def __init__(self, path: Path, search: Search) -> None:
         self.path, self.search = path, search
-        self.result_path, self._model = path / "policies.json", path / "model.safetensors"
+        self.result_path, self._model = path / "policies.json", path / MODEL
         self.scored: dict[Policy, Scores] = {}
         self.show: Callable[[str, int, int, str], object] = lambda *_: None
         self._lock = take_lock(path, f"another search is still writing to {path}; wait for it, or end it")
         self.close = self._lock.close
 
-    @classmethod
-    def create(cls, path: Path, search: Search) -> PolicySearch:
-        """Start a new search.
+    @staticmethod
+    def pictures(path: Path, search: Search) -> str:
+        """The digest of the pictures of a new search in a folder.
 
         Raises:
             ConfigError: When the settings cannot be used, or the folder cannot be one, or holds anything.
         """
-        pictures = check(search)
-        require_new(path, f"--out {path}", f"go on with --resume {path}", LEFTOVERS)
-        made = cls(path, search)
+        require_new(path, "--out", f"go on with --resume {path}", BEGUN, LEFTOVERS)
+        return check(search)
+
+    @classmethod
+    def create(cls, path: Path, search: Search) -> PolicySearch:
+        """Start a new search, or raise as ``pictures`` does."""
+        pictures, made = cls.pictures(path, search), cls(path, search)
         versions = {name: version(name) for name in ("fedveil", "torch")}
         about = {"search": search.to_mapping(), "versions": versions, "pictures": pictures}
         write_atomically(path / ABOUT, json.dumps(about, indent=1))

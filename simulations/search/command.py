@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.console.results import AsJson, Quiet
+from simulations.console.results import AsJson
 
 
 def search(
@@ -26,7 +26,9 @@ def search(
             help="Go on with the killed search in DIR, with the settings it had; -s may change workers.",
         ),
     ] = None,
-    quiet: Quiet = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, say what would be scored, and start and write nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Search policies for ATS that hide much and cost little accuracy, before any client trains.
@@ -42,4 +44,4 @@ def search(
     """
     from simulations.search.working import work
 
-    work(config, setting or [], out, resume, quiet=quiet, as_json=as_json)
+    work(config, setting or [], out, resume, dry_run=dry_run, as_json=as_json)

@@ -39,15 +39,19 @@ def work(
     out: Path | None,
     resume: Path | None,
     *,
-    quiet: bool = False,
+    dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
     """Run ``fedveil search`` with its options as they were written."""
-    shown = terminal_for(console, quiet=quiet or as_json)
+    shown = terminal_for(console, quiet=as_json)
     try:
-        search = _search(config, setting, out, resume)
+        search = _search(config, setting, out, resume, dry_run=dry_run)
     except ConfigError as error:
         fail(str(error))
+    if isinstance(search, Search):
+        shown.say(f"data and model: {search.dataset}, {search.model}")
+        shown.say(f"to score:       {search.candidates} policies on {search.images} images, of which 2 are chosen")
+        return
     started = time.monotonic()
     try:
         with Display(shown) as display:
@@ -66,13 +70,20 @@ def work(
     _conclude(shown, search, result, as_json=as_json)
 
 
-def _search(config: Path | None, settings: list[str], out: Path | None, resume: Path | None) -> PolicySearch:
-    """A new search, or one that goes on, in perhaps another number of processes."""
+def _search(
+    config: Path | None, settings: list[str], out: Path | None, resume: Path | None, *, dry_run: bool
+) -> PolicySearch | Search:
+    """A new search, or one that goes on, in perhaps another number of processes; in a dry run the checked settings alone."""
     chosen = dict(setting_of(text, keys()) for text in settings)
     if resume is None:
-        path = out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")
-        values = (read_toml(config) if config else {}) | chosen
-        return PolicySearch.create(path.resolve(), Search.from_mapping(values))
+        path = (out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")).resolve()
+        search = Search.from_mapping((read_toml(config) if config else {}) | chosen)
+        if not dry_run:
+            return PolicySearch.create(path, search)
+        PolicySearch.pictures(path, search)
+        return search
+    if dry_run:
+        raise ConfigError("--dry-run is for a new search, and a begun one was checked: leave out --resume")
     if config or out or chosen.keys() - {"workers"}:
         raise ConfigError(
             "--resume takes the settings of the search itself, as its scores would change with others: leave out CONFIG, --out and "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
+from typing import Annotated
 
-from clients.wire.limits import Canaries, ProbeMode
+from clients.wire.limits import Canaries, Limit, ProbeMode
 from clients.wire.schema import setting
 from clients.wire.texts import shown
 from simulations.settings.common import attribute_attacks
@@ -19,6 +20,11 @@ SIZE = r"0*[1-9][0-9]{0,8}"
 class FederatedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of federated learning."""
 
+    max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(
+        0.0,
+        "largest norm of a client's update; the server refuses a larger one. 0: 30 times the norm of the other clients' updates, "
+        "and at least 3 times that of the weights",
+    )
     probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
     update_attacks: str = setting(
         "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",

@@ -5,13 +5,14 @@ The truth stays with the clients; the server keeps means, intervals and counts.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
 
 from attacks.guesses import Attributes, Cells, Labels
+from attacks.membership.loss_threshold import Membership
 from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
 from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, SHADOW_MEMBERS
 from attacks.metrics.images import ORACLE_ACCURACY
@@ -25,7 +26,15 @@ from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.score_rows import BASELINES, fault_in_scores, membership_rows, score_rows, scores_of
+from strategies.audit.score_rows import (
+    BASELINES,
+    fault_in_scores,
+    joined,
+    membership_rows,
+    rows_of_clients,
+    score_rows,
+    scores_of,
+)
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange
@@ -95,9 +104,7 @@ class Auditor:
             randomness=self.randomness,
         ).but(neighbours=task.plan.defenses.neighbours or None, **facts)
 
-    def baselines(
-        self, task: Task, kind: Kind, partitions: Sequence[int], card: ThreatCard, images: int = 0
-    ) -> list[int]:
+    def baselines(self, task: Task, kind: Kind, seen: Iterable[Seen], card: ThreatCard, images: int = 0) -> list[int]:
         """Add rows of the guesses that used no observation, and the original and protected pictures.
 
         Of each observation ``images`` are guessed, as many as the attacks guess; 0: as the client thinks fit.
@@ -105,9 +112,13 @@ class Auditor:
         Returns:
             The partitions that do not refuse to score guesses: attacks on the others' messages would find no judge.
         """
-        replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), images)
-        by_guess = _gather(replies.values())
-        self._count(task, by_guess.pop(COUNTS, {}))
+        most = Counter[int]()
+        for one in seen:
+            most.update(dict.fromkeys(one.judges, max(1, one.num_examples)))
+        partitions = sorted(most)
+        replies = self._ask(task, kind, BASELINES, dict.fromkeys(partitions, RecordDict()), most, images)
+        by_guess = _gather(replies)
+        self._count(task, joined(by_guess.pop(COUNTS, {}).values()))
         for guess, scores in by_guess.items():
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
@@ -124,7 +135,7 @@ class Auditor:
         A candidate has for each partition a guess about each of the client's observations, in order of target. Returns the
         partitions that do not refuse to score guesses.
         """
-        found, refused = list[Scores](), set[int]()
+        found, refused = list[dict[int, Scores]](), set[int]()
         for guesses in candidates:
             records: dict[int, RecordDict] = {}
             for partition, theirs in guesses.items():
@@ -132,10 +143,11 @@ class Auditor:
                 merged = {key: tensor for part in parts for key, tensor in part.items()}
                 records[partition] = RecordDict({"guesses": to_record(merged)})
             first = next(iter(guesses.values()))
-            replies = self._ask(task, kind, _guessed(first[0]), records, len(first))
-            found.append(_gather(replies.values()).get(ALONE, {}))
+            most = {partition: sum(map(_images_of, theirs)) for partition, theirs in guesses.items()}
+            replies = self._ask(task, kind, _guessed(first[0]), records, most, len(first))
+            found.append(_gather(replies).get(ALONE, {}))
             refused.update(replies.refused)
-        best = max(found, key=lambda scores: sum(map(sum, scores.values())))
+        best = max(found, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
         self._rows(task, GuessName(Role.NULL_BASELINE, name), card, best)
         return [partition for partition in candidates[0] if partition not in refused]
 
@@ -157,25 +169,28 @@ class Auditor:
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         records: dict[int, Tensors] = defaultdict(dict)
+        most = Counter[int]()
         for at, (one, guess) in enumerate(zip(seen, outcome.guesses, strict=True)):
             recognised = outcome.recognised[at] if outcome.recognised else None
             for judge in one.judges:
                 guesses[judge].append((one.target, guess))
+                most[judge] += max(1, one.scored(_images_of(guess)) // len(one.judges))
                 records[judge] |= guess_tensors(guess, one.target, recognised)
         guessed = _guessed(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
-        replies = self._ask(job.task, job.kind, guessed, contents, targets, repr(outcome.attack))
+        replies = self._ask(job.task, job.kind, guessed, contents, most, targets, repr(outcome.attack))
         failed = [guess for guess in outcome.guesses if guess.failure]
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
-        scores = _gather(replies.values()).get(ALONE, {})
+        scores = _gather(replies).get(ALONE, {})
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, replies, failures=len(failed))
-            sizes = {name: values for name, values in scores.items() if name == SHADOW_MEMBERS.of()}
-            self._rows(job.task, _guess(outcome, card), card, sizes)
+            sizes = {name: values for name, values in joined(scores.values()).items() if name == SHADOW_MEMBERS.of()}
+            self._rows(job.task, _guess(outcome, card), card, {0: sizes})
         else:
-            self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen)
+            lost = sum(most[partition] for partition in replies.failed)
+            self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen, unscored=lost)
         if not outcome.of_noise:
             self._diagnostics(job.task, outcome, card)
         shown = job.kind.chosen or self.shows_training or guessed == "representatives"
@@ -183,19 +198,27 @@ class Auditor:
             self.pictures.keep_guesses(job, outcome, guesses, replies)
 
     def _membership(
-        self, task: Task, outcome: Outcome, card: ThreatCard, scores: Scores, replies: Answers, *, failures: int
+        self,
+        task: Task,
+        outcome: Outcome,
+        card: ThreatCard,
+        scores: Mapping[int, Scores],
+        replies: Answers,
+        *,
+        failures: int,
     ) -> None:
         """One ROC curve over the records of all clients whose test did not fail; a failed row where there is none.
 
         ``failures`` of a row counts tests that failed, and records whose score is NaN.
         """
         common: dict[str, Any] = {"attack": repr(outcome.attack), **outcome.cost}
-        found = list(membership_rows(scores, card))
+        found = rows_of_clients(membership_rows, scores, card)
         for columns in found:
             columns["failures"] += failures
             self.recorder.row(task, **columns, **common)
         if not found:
-            members, others = (len(scores.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
+            every = joined(scores.values())
+            members, others = (len(every.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
             reasons = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             unscored = sorted((replies.failed | replies.refused).items())
             reasons = reasons or [f"client {partition}: {reason}" for partition, reason in unscored[:1] if not replies]
@@ -209,7 +232,7 @@ class Auditor:
         names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
         for name in names:
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
-            self._rows(task, _guess(outcome, card), card, {ScoreName(name): [float(value) for value in values]})
+            self._rows(task, _guess(outcome, card), card, {0: {ScoreName(name): [float(value) for value in values]}})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
             self.recorder.row(
                 task, metric=ORACLE_ACCURACY.name, value=outcome.oracle_accuracy, attack=repr(outcome.attack), card=card,
@@ -226,10 +249,14 @@ class Auditor:
         kind: Kind,
         guessed: str,
         contents: Mapping[int, RecordDict],
+        most: Mapping[int, int],
         guesses: int = 0,
         attack: str = "",
     ) -> Answers:
-        """One audit message to each partition, with the text of the attack that guessed, if there is one."""
+        """One audit message to each partition, with the text of the attack that guessed, if there is one.
+
+        ``most`` is the most values that a client may return of one score.
+        """
         request: dict[str, Any] = {
             "observation": kind.name,
             "kind": guessed,
@@ -240,20 +267,25 @@ class Auditor:
         }
         config = self.exchange.config(task, **request)
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
-        return self._guarded.ask(task, "query.audit", messages, lambda _, reply: fault_in_scores(reply, guessed, task))
+
+        def fault_in(partition: int, reply: Message) -> str:
+            return fault_in_scores(reply, guessed, task, most[partition], self.exchange.most(partition))
+
+        return self._guarded.ask(task, "query.audit", messages, fault_in)
 
     def _rows(
         self,
         task: Task,
         guess: GuessName,
         card: ThreatCard,
-        scores: Scores,
+        scores: Mapping[int, Scores],
         *,
         outcome: Outcome | None = None,
         seen: Sequence[Seen] = (),
+        unscored: int = 0,
     ) -> None:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
-        for columns in score_rows(scores, card):
+        for columns in rows_of_clients(score_rows, scores, card, unscored):
             failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
             cost = outcome.cost if outcome else {"seconds": 0.0}
             self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, **cost, **columns)
@@ -273,6 +305,8 @@ def _images_of(guess: Any) -> int:
             return len(guess.logits)
         case Cells():
             return len(guess.categories)
+        case Membership():
+            return 1
     return len(guess.images)
 
 
@@ -285,11 +319,10 @@ def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:
     return GuessName(outcome.role(card), repr(outcome.attack))
 
 
-def _gather(replies: Iterable[Message]) -> dict[GuessName, Scores]:
-    """Scores of all clients, in order of partition."""
-    found: dict[GuessName, Scores] = defaultdict(lambda: defaultdict(list))
-    for reply in replies:
+def _gather(replies: Mapping[int, Message]) -> dict[GuessName, dict[int, Scores]]:
+    """Whose guess -> partition -> scores."""
+    found: dict[GuessName, dict[int, Scores]] = defaultdict(dict)
+    for partition, reply in replies.items():
         for guess, scores in scores_of(reply).items():
-            for name, values in scores.items():
-                found[guess][name].extend(values)
+            found[guess][partition] = scores
     return dict(found)

@@ -44,7 +44,7 @@ def judged(
     if kind.of_attributes:
         judges = _majority_judges(auditor, task, kind, seen, card, each)
     else:
-        judges = auditor.baselines(task, kind, sorted({one.partition for one in seen}), card, images)
+        judges = auditor.baselines(task, kind, seen, card, images)
     return [one for one in seen if one.partition in judges]
 
 

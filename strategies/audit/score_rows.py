@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from attacks.metrics.guesses import (
     OTHER_SCORE,
 )
 from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
-from attacks.metrics.metric import Interval, Metric, Values
+from attacks.metrics.metric import Interval, Metric
 from attacks.metrics.names import GuessName, Role, Scores, names_of, scores_to_texts
 from attacks.metrics.registry import known_metric, metric_of
 from attacks.metrics.training import COUNTED
@@ -40,17 +40,28 @@ MOST_PICTURES = 1024
 _PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
 
 
-def fault_in_scores(reply: Message, guessed: str, task: Task) -> str:
-    """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or ""."""
+def fault_in_scores(
+    reply: Message,
+    guessed: str,
+    task: Task,
+    guesses: float = math.inf,
+    dealt: tuple[float, float] = (math.inf, math.inf),
+) -> str:
+    """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or "".
+
+    ``guesses`` is the most values of one score, ``dealt`` the most members and the most others of a test of membership.
+    """
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):
         return "the answer has no 'metrics'"
-    return next(filter(None, (_fault_in_score(name, found, guessed) for name in found)), "") or _fault_in_pictures(
-        reply, task
-    )
+    most = {MEMBER_SCORE.name: dealt[0], OTHER_SCORE.name: dealt[1]}
+    faults = (_fault_in_score(name, found, guessed, guesses, most) for name in found)
+    return next(filter(None, faults), "") or _fault_in_pictures(reply, task)
 
 
-def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
+def _fault_in_score(
+    text: str, found: Mapping[str, Any], guessed: str, guesses: float, most: Mapping[str, float]
+) -> str:
     values = found[text]
     unknown = f"metrics: {shortened(text)} is the name of no score of {guessed}"
     try:
@@ -63,17 +74,14 @@ def _fault_in_score(text: str, found: Mapping[str, Any], guessed: str) -> str:
     )
     if len(parts) > LONGEST_NAME or not parts.isprintable() or not expected:
         return unknown
-    if not isinstance(values, list) or any(math.isnan(value) for value in values):
-        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of numbers"
     metric = metric_of(name.metric)
+    if not isinstance(values, list) or not all(map(metric.allows, values)):
+        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of {metric.allowed}"
+    if len(values) > (allowed := 1 if guess == COUNTS else most.get(name.metric, guesses)):
+        return f"metrics: {shortened(text)} has {len(values)} values, expected at most {allowed}"
     if guess == COUNTS:
         # A defence of another package uses its own names; a registered metric must be one that defences report.
         return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
-    allowed = {Values.HIT: lambda value: value in (0, 1), Values.SHARE: lambda value: 0 <= value <= 1}.get(
-        metric.values
-    )
-    if allowed and not all(map(allowed, values)):
-        return f"metrics: {shortened(text)} is {shortened(values)}, expected {metric.values.value}"
     if metric is RETRIEVAL:
         (chance,) = scores_to_texts({guess: {RETRIEVAL_CHANCE.of(): []}})
         chances = found.get(chance)
@@ -104,6 +112,7 @@ def scores_of(reply: Message) -> dict[GuessName, Scores]:
 
 Columns = dict[str, Any]
 """Columns of a row by name."""
+RowsOf = Callable[[Scores, ThreatCard], Iterable[Columns]]
 PICKED_PSNR = "picked_psnr"
 """Key under which a row of retrieval holds the PSNR, in dB, of every identified image."""
 PICKED_GAIN = "picked_gain"
@@ -128,7 +137,8 @@ PICTURED = {
 def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     """One row's columns per score of one attack or baseline, of all clients.
 
-    The row of retrieval adds ``chance``, the highest of any of its images, to the card.
+    The row of retrieval adds ``chance`` to the card: the highest of its images, without those whose chance is more than twice
+    the median. These few count as not identified, as one client's word would else decide for all.
     """
     columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
@@ -137,7 +147,10 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
             continue
         facts, more = card, {}
         if metric is RETRIEVAL:
-            facts = card.but(chance=max(scores[RETRIEVAL_CHANCE.of()], default=1.0))
+            chances = scores[RETRIEVAL_CHANCE.of()]
+            most = 2 * sorted(chances)[len(chances) // 2] if chances else 1.0
+            values = [value * (chance <= most) for value, chance in zip(values, chances, strict=True)]
+            facts = card.but(chance=max((one for one in chances if one <= most), default=1.0))
             more = _picked(values, scores, name.reference)
         yield {
             "metric": name.metric,
@@ -183,6 +196,57 @@ def rounded_gain(gain: float) -> float:
     return round(gain, 4)
 
 
+MOST_LEFT_OUT = 32
+"""Clients of which each is left out in turn; of more, one hardly counts."""
+WITHOUT = "without_client"
+"""Key under which a row holds, for each client, what would be other values without it."""
+
+UNSCORED = "unscored"
+"""Key under which it holds the number of attacked images without a usable score."""
+
+
+def joined(scores: Iterable[Scores]) -> Scores:
+    """Scores of several clients in their order."""
+    found: Scores = defaultdict(list)
+    for one in scores:
+        for name, values in one.items():
+            found[name].extend(values)
+    return dict(found)
+
+
+def rows_of_clients(
+    rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard, unscored: int = 0
+) -> list[Columns]:
+    """Rows of the scores of all clients. Those that decide verdicts have the number of clients as ``clients``, and ``WITHOUT``.
+
+    ``unscored`` images were attacked, and their clients' replies are of no use.
+
+    In the place of a client that is left out stand the values of the others, repeated: as many images are scored.
+    """
+    whole = joined(scores.values())
+    found = list(rows_of(whole, card))
+    deciding = [columns for columns in found if metric_of(columns["metric"]).family]
+    for columns in deciding:
+        columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
+    for client in scores if 1 < len(scores) <= MOST_LEFT_OUT else ():
+        others = joined(of for one, of in scores.items() if one != client)
+        filled = {name: _stretched(values, len(whole[name])) for name, values in others.items()}
+        without = {(one["metric"], one["reference"]): one for one in rows_of(filled, card)}
+        for columns in deciding:
+            other = without.get((columns["metric"], columns["reference"]), {})
+            changed = {key: value for key, value in other.items() if key != "roc" and value != columns[key]}
+            if isinstance(facts := changed.get("card"), ThreatCard):
+                changed["card"] = {"chance": facts.chance}
+            if changed:
+                columns.setdefault(WITHOUT, {})[str(client)] = changed
+    return found
+
+
+def _stretched(values: Sequence[float], n: int) -> list[float]:
+    """N values: some of the given ones twice, evenly spread."""
+    return [values[at * len(values) // n] for at in range(n)] if values else []
+
+
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     """Columns of the rows of a test of membership: ``MEMBERSHIP_AUC``, with the curve in "roc", and ``MEMBERSHIP_TPR``.
 
@@ -209,12 +273,18 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     few = sum(rate <= FEW_FALSE for rate, _ in points)
     thinned = points[: few : max(1, few // 100)] + points[few :: max(1, len(points) // 100)]
     low, high = auc_interval(members, others)
-    area = {"metric": MEMBERSHIP_AUC.name, "value": auc(members, others), "ci_low": low, "ci_high": high}
+    area = {
+        "metric": MEMBERSHIP_AUC.name,
+        "reference": "",
+        "value": auc(members, others),
+        "ci_low": low,
+        "ci_high": high,
+    }
     yield {**area, "roc": [*thinned, points[-1]], **common}
     rates = {MEMBERSHIP_TPR: 0.01} | ({MEMBERSHIP_LOW_TPR: LOW_RATE} if len(others) * LOW_RATE >= 1 else {})
     for metric, false in rates.items():
         rate, low, high = tpr_at_fpr(members, others, false)
-        yield {"metric": metric.name, "value": rate, "ci_low": low, "ci_high": high, **common}
+        yield {"metric": metric.name, "reference": "", "value": rate, "ci_low": low, "ci_high": high, **common}
 
 
 def mean_and_interval(values: Sequence[float]) -> Columns:

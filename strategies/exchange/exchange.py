@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -31,15 +32,23 @@ class Posted:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Round trips with the nodes of one run; ``nodes`` is partition -> node id, as ids are random and results are ordered by
-    partition.
+    """Round trips with the nodes of one run.
 
-    ``timeout`` is what a client may take, in seconds; the client knows it, and then answers with an error.
+    Attributes:
+        nodes: Partition -> node id, as ids are random and results are ordered by partition.
+        timeout: What a client may take, in seconds; the client knows it, and then answers with an error.
+        dealt: Partition -> training and test examples that the client was dealt, or has by its reply to the set-up: it can
+            report no more. Without an entry any count is taken.
     """
 
     grid: Grid
     nodes: Mapping[int, int]
     timeout: float
+    dealt: Mapping[int, tuple[int, int]] = field(default_factory=dict, kw_only=True)
+
+    def most(self, partition: int) -> tuple[float, float]:
+        """Most training and most test examples that a client can report; infinite where that is unknown."""
+        return self.dealt.get(partition, (math.inf, math.inf))
 
     def __call__(self, message_type: str, contents: Mapping[int, RecordDict]) -> dict[int, Message]:
         """Send one message to each partition in ``contents``, once; return the replies (errors too) in order of partition."""

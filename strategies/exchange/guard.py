@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from attacks.metrics.registry import known_metric
 from attacks.metrics.training import CLIENT
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import MOST_JSON, RecordError, one_line, shortened
+from defenses.base import Tensors
 from strategies.exchange.exchange import Exchange, Posted
 
 MOST_WITHHELD = 16
@@ -24,6 +29,43 @@ MOST_VALUES = 2**20
 """Of one list, such as a score of each example."""
 MOST_IN_ALL = 2**26
 """Characters, bytes and values of all records together."""
+
+FAR = 30.0
+"""Times the size of the other clients' replies (their upper median) from which on a reply is refused. Shares of data of very
+unequal size, pruning and compression differ by less, and noise of a defence is in all replies of a round."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How large a record may be, as the root mean square of its values: one finite number may be as bad as an infinite one.
+
+    Attributes:
+        usual: What is never refused, beside ``FAR`` times the size of the others' replies.
+        alone: Most where no other client has sent such a record.
+        fixed: Most in any case; 0 for the automatic bound.
+    """
+
+    usual: float
+    alone: float
+    fixed: float = 0.0
+
+    def most(self, others: Sequence[float]) -> float:
+        """Largest size beside those of the other clients; a single one of three cannot move their upper median far."""
+        automatic = max(FAR * sorted(others)[len(others) // 2], self.usual) if others else self.alone
+        return self.fixed or automatic
+
+
+def update_bound(weights: Tensors, fixed: float = 0.0) -> Bound:
+    """The bound on updates of a model with these weights; ``fixed`` is a norm.
+
+    Three times the norm of the weights is more than a round moves them, unless noise does so at all clients. Of a single client
+    nobody can tell noise from a lie, so that only what would overflow is refused.
+    """
+    values = [tensor.double().flatten() for tensor in weights.values()]
+    count = max(1, sum(map(len, values))) ** 0.5
+    size = (1.0 + math.hypot(*(float(one.norm()) for one in values))) / count
+    return Bound(usual=3 * size, alone=1e6 * size, fixed=fixed / count)
+
 
 FaultIn = Callable[[int, Message], str]
 """(partition, reply that is no error) -> why it cannot be used, or ""."""
@@ -58,12 +100,18 @@ class GuardedExchange:
     """Send requests, return usable replies, and write a row for every unusable reply and for omitted content.
 
     ``min_usable`` is the least share of requested clients with a usable reply, at least one client; 0 allows all to fail.
+
+    Attributes:
+        bounds: Message type -> record of its replies -> how large that may be.
     """
 
     def __init__(self, exchange: Exchange, rows: Rows, min_usable: float = 0.0) -> None:
         self.exchange = exchange
         self.rows = rows
         self.min_usable = min_usable
+        self.bounds: dict[str, Mapping[str, Bound]] = {}
+        self._sizes: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        """(Message type, record) -> partition -> size of the last record that was used."""
 
     def config(self, task: Task, **values: str | int | float | bool) -> ConfigRecord:
         """The ``config`` record that every message carries."""
@@ -111,14 +159,15 @@ class GuardedExchange:
             TooFewReplies: When too few can be used.
         """
         good, reasons, standing = Answers(), [], []
+        faults = {partition: self._reason(partition, replies.get(partition), fault_in) for partition in requested}
+        faults |= self._too_large(message_type, {one: replies[one] for one, why in faults.items() if not why})
         for partition in requested:
-            reply = replies.get(partition)
+            reply, reason = replies.get(partition), faults[partition]
             if reply is not None and reply.has_error() and reply.error.code == REFUSED:
                 good.refused[partition] = reason_of(reply)
                 self._row(task, "refused", partition, f"{message_type}: {good.refused[partition]}")
                 continue
             standing.append(partition)
-            reason = self._reason(partition, reply, fault_in)
             if reply is not None and not reason:
                 self._record_withheld(task, message_type, partition, reply)
                 good[partition] = reply
@@ -137,6 +186,26 @@ class GuardedExchange:
             return reason_of(reply)
         return oversized(reply.content) or unreadable(reply) or (fault_in(partition, reply) if fault_in else "")
 
+    def _too_large(self, message_type: str, replies: Mapping[int, Message]) -> dict[int, str]:
+        """Partition -> why its reply is too large, compared with the last ones of all other clients."""
+        faults: dict[int, str] = {}
+        for record, bound in self.bounds.get(message_type, {}).items():
+            sizes, known = (
+                {one: _size_of(reply, record) for one, reply in replies.items()},
+                self._sizes[message_type, record],
+            )
+            known |= sizes
+            for partition, size in sizes.items():
+                most = bound.most([other for one, other in known.items() if one != partition])
+                if size > most:
+                    count = math.sqrt(sum(view_of(*one).size for one in replies[partition].content[record].items()))
+                    faults[partition] = (
+                        f"{record}: their norm is {size * count:.3g}, expected at most {most * count:.3g}"
+                    )
+            for partition in faults.keys() & known.keys():
+                del known[partition]
+        return faults
+
     def _record_withheld(self, task: Task, message_type: str, partition: int, reply: Message) -> None:
         """Write a row for each part that an answer leaves out, up to ``MOST_WITHHELD``, and one for the others."""
         reasons = list(values_of(reply, WITHHELD).values())
@@ -150,6 +219,14 @@ class GuardedExchange:
     def _row(self, task: Task, status: str, partition: int, message: str) -> None:
         text = one_line(message, MAX_REASON)  # it may quote what a client sent
         self.rows.row(task, metric=CLIENT.name, value=None, status=status, client=partition, message=text)
+
+
+def _size_of(reply: Message, record: str) -> float:
+    """The root mean square of all values of a record; double precision, in which no sum of their squares overflows."""
+    arrays = [view_of(name, array) for name, array in reply.content.array_records.get(record, {}).items()]
+    return math.sqrt(
+        sum(float(np.square(one, dtype=np.float64).sum()) for one in arrays) / max(1, sum(one.size for one in arrays))
+    )
 
 
 def require_enough(
@@ -209,12 +286,12 @@ def unreadable(reply: Message) -> str:
     return ""
 
 
-def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays") -> str:
+def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "arrays", most: float = math.inf) -> str:
     """Reason why a reply's arrays of a record cannot be used, or "".
 
     Refused are missing records, names, shapes or dtypes other than those of ``reference`` (such as the global model), and NaN or
-    infinite values. So are metrics that are not single numbers, and counts of examples that are not positive whole numbers: they
-    are the weights of the average, and the client chooses them.
+    infinite values. So are metrics that are not single numbers in their range, and counts of examples that are not whole numbers
+    from 1 to ``most``: they are the weights of the average, and the client chooses them.
     """
     arrays = reply.content.get(record)
     if not isinstance(arrays, ArrayRecord):
@@ -231,7 +308,7 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
             return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
-    return _fault_in_numbers(reply)
+    return _fault_in_numbers(reply, most)
 
 
 def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
@@ -252,12 +329,27 @@ def seconds_of(reply: Message, name: str) -> float:
     return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
-def _fault_in_numbers(reply: Message) -> str:
+def _fault_in_numbers(reply: Message, most: float) -> str:
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):
         return "the reply has no 'metrics'"
+    faults = (fault_in_number(name, value, name) for name, value in found.items())
+    return fault_in_count(found, most) or next(filter(None, faults), "")
+
+
+def fault_in_count(found: Mapping[str, Any], most: float = math.inf) -> str:
+    """Reason why reported numbers hold no ``num-examples`` from 1 to ``most``, the weight of a client in a mean, or ""."""
     count = found.get("num-examples")
-    if not isinstance(count, int) or count <= 0:
-        return f"metrics: num-examples is {shortened(count)}, expected a positive whole number"
-    lists = [name for name, value in found.items() if isinstance(value, list)]
-    return f"metrics: {shortened(lists[0])} is a list, expected a number" if lists else ""
+    if isinstance(count, int) and 1 <= count <= most:
+        return ""
+    have = f" of at most {most}, as many as the client has" if most < math.inf else ""
+    return f"metrics: num-examples is {shortened(count)}, expected a positive whole number{have}"
+
+
+def fault_in_number(name: str, value: Any, metric: str) -> str:
+    """Reason why what a client reports under a name is no number, or outside the range of its metric, or ""."""
+    if isinstance(value, list):
+        return f"metrics: {shortened(name)} is a list, expected a number"
+    known = known_metric(metric)
+    wrong = known is not None and not known.allows(value)
+    return f"metrics: {shortened(name)} is {shortened(value)}, expected {known.allowed}" if known and wrong else ""

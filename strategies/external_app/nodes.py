@@ -17,7 +17,7 @@ from clients.wire.texts import shortened
 from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import GuardedExchange
+from strategies.exchange.guard import GuardedExchange, fault_in_count
 from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.replies import UnusableReplyError, card_text
 
@@ -147,7 +147,10 @@ class AppNodes:
                 different = ", ".join(f"{name} {shortened(card_text(reply, name))}" for name in odd)
                 left_out.append((_partition(reply), f"this node differs from the first and is left out: {different}"))
                 continue
-            self.examples[_partition(reply)] = int(values_of(reply, "metrics")["train-examples"])
+            if why := fault_in_count({"num-examples": (count := values_of(reply, "metrics").get("train-examples"))}):
+                left_out.append((_partition(reply), f"this node is left out: {why}"))
+                continue
+            self.examples[_partition(reply)] = int(count or 0)
             self.ids[_partition(reply)] = reply.metadata.src_node_id
         return left_out
 
@@ -168,7 +171,8 @@ class AppNodes:
             raise UnusableReplyError(f"no node answers audits{hint}: {reason}")
         self.reported = {name: card_text(answered[0], name) for name in REPORTED}
         words = {"seed": FROM_SEED, "secret": OWN_SECRET}
-        self.randomness = " or ".join(sorted({words.get(card_text(one, "randomness"), "unknown") for one in answered}))
+        said = {words[text] for one in answered if (text := card_text(one, "randomness")) in words}
+        self.randomness = " or ".join(sorted(said)) or "unknown"
 
     def numbered(self, messages: Iterable[Message], *, sent: bool = False) -> list[tuple[int, Message]]:
         """(partition, message) of known nodes, in order of partition: messages to them where ``sent``, else replies."""

@@ -15,6 +15,8 @@ from clients.data.card import DataCard
 from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
+from clients.models.library import ModelError
+from clients.models.own import require_attackable
 from clients.task.task import Task
 from defenses.base import Tensors
 from strategies.audit.pool import AttackPool
@@ -80,8 +82,7 @@ class AppAudit:
         self.record = AuditRecord(open_results, self._plan, max(settings.rounds))
         model = self._plan.build_model()
         self._model = AppModel.of(model)
-        # Buffers that no state holds are the same everywhere, and are never sent.
-        self._names = {name: value for name, value in shared_tensors(model).items() if name in self._model.state}
+        self._names = shared_tensors(model)
         self._nodes = AppNodes(self._model)
         self._canaries = AppCanaries({name: value.numel() for name, value in self._names.items()})
         self._own: dict[str, ConfigRecord] = {}
@@ -169,8 +170,12 @@ class AppAudit:
         try:
             nodes = {message.metadata.dst_node_id: message for message in messages}
             self._left_out = self._set_up(server_round, nodes, grid)
+            card = DataCard.from_json(self._nodes.reported["card"])
+            require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
         except UnusableReplyError as error:
             found.append(f"clients: {error}")
+        except ModelError as error:
+            found.append(f"model: {error}")
         return found
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
@@ -289,7 +294,8 @@ class AppAudit:
                 try:
                     if reply is None:
                         raise UnusableReplyError("no reply")
-                    update, images = self._update(reply, sent, weights), examples_behind(reply)
+                    update = self._update(reply, sent, weights)
+                    images = examples_behind(reply, self.settings.probe_images)
                 except UnusableReplyError as error:
                     why = f"train.probe {target}: {error}; its probes of this round are left out"
                     self.record.left_out(task, why, partition, reply)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message
@@ -14,7 +13,7 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from defenses.base import Tensors
-from strategies.recording.files import EXAMPLES, RATES, first_number
+from strategies.recording.files import EXAMPLES, RATES, counted_examples, first_number
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -99,16 +98,17 @@ def update_of(reply: Message, sent: Tensors, names: Tensors, model: AppModel) ->
     # What a client leaves out it kept as it was sent, which may be other values than the model's own.
     came = {**{name: sent[name] for name in model.unsent(held)}, **held}
     for name in names:
-        if not torch.isfinite(came[name]).all():
+        if not torch.isfinite(came[name].float() - sent[name].float()).all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
     return {name: came[name].float() - sent[name].float() for name in names}
 
 
-def examples_behind(reply: Message) -> int:
-    """The number of examples that the client reports; ``UnusableReplyError`` when it reports none."""
-    counts: list[Any] = [record.get(name) for record in reply.content.metric_records.values() for name in EXAMPLES]
-    if count := next((one for one in counts if isinstance(one, int) and one > 0), None):
-        return count
+def examples_behind(reply: Message, most: float = math.inf) -> int:
+    """The number of examples that the client reports; ``UnusableReplyError`` when it reports none, or more than ``most``."""
+    if count := counted_examples(reply.content.metric_records.values()):
+        if count <= most:
+            return count
+        raise UnusableReplyError(f"it counts {count} examples, expected at most {most}")
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
 
 

@@ -79,10 +79,10 @@ class ActiveServer:
             return
         card = self._audit.card(task, ACTIVE, seen, sent, None)
         # Null guesses are about the same images whatever was sent: they are scored once.
-        new = sorted({one.partition for one in seen} - judges.keys())
+        new = [one for one in seen if one.partition not in judges]
         images = fewest_guesses(self._audit.attacks[ACTIVE], seen)
         willing = self._auditor.baselines(task, ACTIVE, new, card, images) if new else []
-        judges |= {partition: partition in willing for partition in new}
+        judges |= {one.partition: one.partition in willing for one in new}
         seen = [one for one in seen if judges[one.partition]]
         if seen:
             name = f"{self._audit.label}-r{task.round:04d}-{ACTIVE.name}-{label}"

@@ -62,8 +62,7 @@ class SecureSums:
         self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: Tensors, accuracy: float | None
     ) -> None:
         card = self._card(task, size, sums, weights, accuracy)
-        partitions = sorted({judge for one in sums for judge in one.judges})
-        willing = set(self._auditor.baselines(task, AGGREGATE, partitions, card))
+        willing = set(self._auditor.baselines(task, AGGREGATE, sums, card))
         judged = [replace(one, scorers=torch.tensor([p for p in one.judges if p in willing])) for one in sums]
         judged = [one for one in judged if len(one.scorers)]
         if not judged:

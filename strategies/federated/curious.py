@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +20,7 @@ from clients.wire.records import to_record, to_tensors, values_of
 from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, update_bound
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
@@ -36,7 +35,8 @@ from strategies.federated.replies import (
     record_training,
     targets_of,
 )
-from strategies.training.evaluation import fault_in_report, record_reports
+from strategies.training.central_training import DivergedError
+from strategies.training.evaluation import record_reports
 
 PROBED = (PROBE, PROBE_ATTRIBUTE)
 """Kinds of observations that come from one-step probes."""
@@ -62,9 +62,8 @@ class CuriousFedAvg(FedAvg):
             model.
         known_labels: Clients publish the classes of probed images.
         min_usable: Least share of requested clients with a usable reply; the run stops below it.
+        max_update_norm: Largest norm of an update; 0 for the automatic bound (``update_bound``).
         label: Short name of the pipeline for file names, such as "p02".
-        sizes: Partition -> number of training examples reported at the set-up, the most that the client may report in a round.
-            Empty: unknown.
 
     Raises:
         TypeError: When the plan belongs to a scenario that trains no whole model.
@@ -81,10 +80,10 @@ class CuriousFedAvg(FedAvg):
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         min_usable: float = 0.5,
+        max_update_norm: float = 0.0,
         label: str = "p00",
-        sizes: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self.plan, self._sizes = WholeModelPlan.narrow(plan), sizes
+        self.plan = WholeModelPlan.narrow(plan)
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.auditor = auditor
         self.exchange = auditor.exchange
@@ -94,9 +93,9 @@ class CuriousFedAvg(FedAvg):
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self._active = ActiveServer(self.audit, self._ask_active)
         self._sums = SecureSums(self.audit, aggregate_clients)
-        self.known_labels = known_labels
+        self.known_labels, self.max_update_norm = known_labels, max_update_norm
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
-        self.canaries = audit_of(plan, sizes, self._guarded, self.recorder)
+        self.canaries = audit_of(plan, self._guarded, self.recorder)
         """Lower bounds of epsilon, where the plan requests canaries."""
         self.ledgers: dict[int, str] = {}
         """Partition -> the training defences' state as the client last reported it, to be handed back on resume."""
@@ -168,9 +167,10 @@ class CuriousFedAvg(FedAvg):
         public = self.plan.defenses.reported_examples(self.plan.batch_size)
 
         def fault_in(partition: int, reply: Message) -> str:
-            own = self._sizes.get(partition, math.inf) + self.canaries.most_examples
+            own = self.exchange.most(partition)[0] + self.canaries.most_examples
             return fault_in_update(reply, self._reference(), ["arrays"], public or own)
 
+        self._guarded.bounds["train"] = {"arrays": update_bound(self._weights, self.max_update_norm)}
         good = self._guarded.check(task, "train", clients, received, fault_in)
         self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(clients) - len(good), n=len(clients))
         if not good:
@@ -211,6 +211,10 @@ class CuriousFedAvg(FedAvg):
             moved = weight + mean[name].to(weight.dtype)
             # A noisy or clipped update may push a variance below zero, which would make every later activation NaN.
             moved = moved.clamp(min=0) if name.endswith("running_var") else moved
+            if not moved.isfinite().all():  # or the next round would refuse the clients that train such a model
+                raise DivergedError(
+                    f"the mean of the updates overflows in {name!r}; set max-update-norm, or lower learning-rate"
+                )
             moved_weights[name] = moved
         return to_record(moved_weights)
 
@@ -219,6 +223,8 @@ class CuriousFedAvg(FedAvg):
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
         records = targets_of(task)
+        bound = update_bound(self._weights, self.max_update_norm)
+        self._guarded.bounds["train.probe"] = dict.fromkeys(records, bound)
         good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
         record_probe(self.recorder, task, good)
         for kind in PROBED:
@@ -245,6 +251,7 @@ class CuriousFedAvg(FedAvg):
     def _ask_active(self, task: Task, weights: Tensors) -> Answers:
         """Request one-step updates of a manipulated model; the run continues if a client does not reply."""
         config = {"publish-labels": self.known_labels, "question": 1}
+        self._guarded.bounds.pop("train.probe", None)  # such a model may enlarge the gradients of some clients alone
         good = self._ask_step(task, to_record(weights), config, at_least=0.0)
         record_probe(self.recorder, task, good)
         return good
@@ -265,12 +272,9 @@ class CuriousFedAvg(FedAvg):
         return self.exchange.messages("evaluate", self._contents(server_round, arrays, partitions, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Means over the clients' test examples, with a row for each; the run continues if a client cannot evaluate."""
+        """Means over the clients' test examples, with a row for each (``record_reports``)."""
         task, received = self.plan.at(server_round), self.exchange.by_partition(replies)
-        good = self._guarded.check(
-            task, "evaluate", sorted(self.exchange.nodes), received, fault_in_report, at_least=0.0
-        )
-        means = record_reports(task, good, self.recorder)
+        means = record_reports(self._guarded, task, sorted(self.exchange.nodes), received)
         if not means:
             return None
         self.accuracy = means[CLEAN_ACCURACY]

@@ -42,13 +42,12 @@ class CanaryAudit:
 
     Args:
         plan: The run's fixed settings for the clients.
-        sizes: Partition -> number of training examples reported at the set-up, without canaries.
         exchange: Round trips with the clients.
         recorder: Keeps the rows.
     """
 
-    def __init__(self, plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> None:
-        self.plan, self._sizes, self._exchange, self._recorder = plan, sizes, exchange, recorder
+    def __init__(self, plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> None:
+        self.plan, self._exchange, self._recorder = plan, exchange, recorder
         self.canaries = plan.dp_canaries if isinstance(plan, FederatedPlan) else 0
         self._defense = audited_defense(plan.defenses) if self.canaries else None
         self._tensors = trained_sizes(plan.build_model()) if self._defense else {}
@@ -95,7 +94,7 @@ class CanaryAudit:
             if placed.lone:
                 seen |= self._side_channels(partition, update, buffers)
                 reported = {name: float(numbers[name]) for name in (*names, *sorted(COUNTED)) if name in numbers}
-                reported["num-examples"] -= self._sizes.get(partition, 0)
+                reported["num-examples"] -= self._size(partition)
                 seen |= {f"{REPORTED}{name}": torch.tensor(value).double() for name, value in reported.items()}
             kept = self._views[partition]
             for view, value in seen.items():
@@ -117,6 +116,10 @@ class CanaryAudit:
         for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
             columns = {AUDIT: shown.to_json()}
             self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+
+    def _size(self, partition: int) -> int:
+        """Training examples without canaries; 0 where that is unknown."""
+        return self._exchange.exchange.dealt.get(partition, (0, 0))[0]
 
     def _note_claim(self, partition: int, numbers: Mapping[str, Any]) -> None:
         """Keep the epsilon and delta that a client reports."""
@@ -142,7 +145,7 @@ class CanaryAudit:
         if self._defense.neighbours == ADD_OR_REMOVE:
             # A divisor that follows from the number of examples makes an update shorter; so does a larger share, in its inverse.
             moved = torch.cat([update[name].flatten().double() for name in self._tensors]).norm()
-            found[LENGTH] = -moved * max(self._sizes.get(partition, 1), 1)
+            found[LENGTH] = -moved * max(self._size(partition), 1)
         return found
 
     def _directions(self, weights: Tensors) -> Tensors:
@@ -205,8 +208,8 @@ TENSORS = "tensors"
 class ClientCanaryAudit(CanaryAudit):
     """The audit of one pipeline with a client-level claim; arguments as for ``CanaryAudit``."""
 
-    def __init__(self, plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> None:
-        super().__init__(plan, sizes, exchange, recorder)
+    def __init__(self, plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> None:
+        super().__init__(plan, exchange, recorder)
         self._shapes = shared_shapes(plan.build_model()) if self.active else {}
 
     @property
@@ -245,7 +248,7 @@ class ClientCanaryAudit(CanaryAudit):
         return parts_of(scores, torch.cat([coins[partition]["coins"] for partition in known]), turns)
 
 
-def audit_of(plan: Plan, sizes: Mapping[int, int], exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
+def audit_of(plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> CanaryAudit:
     """The audit by canaries that fits a pipeline's claim; it does nothing without a claim or without canaries."""
     kind = CanaryAudit if client_defense(plan.defenses) is None else ClientCanaryAudit
-    return kind(plan, sizes, exchange, recorder)
+    return kind(plan, exchange, recorder)

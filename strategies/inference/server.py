@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining
 from strategies.inference.service import Served, Service
 from strategies.training.checkpoint import Checkpoint
-from strategies.training.evaluation import fault_in_report, record_privacy, record_reports
+from strategies.training.evaluation import record_privacy, record_reports
 
 log = logging.getLogger("flwr")
 
@@ -203,9 +202,7 @@ class InferenceServer:
             )
             for partition, logits in answers.items()
         }
-        fault = functools.partial(fault_in_report, shares=SHARES)
-        good = exchange.ask(task, "evaluate", contents, fault, at_least=0.0)
-        means = record_reports(task, good, exchange.rows, SHARES)
+        means = record_reports(exchange, task, [*contents], exchange.exchange("evaluate", contents), SHARES)
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 
     # What is kept -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.collection import BatchCollection
-from strategies.exchange.guard import GuardedExchange, Rows, seconds_of
+from strategies.exchange.guard import FAR, Bound, GuardedExchange, Rows, seconds_of
 
 
 @dataclass
@@ -59,8 +59,10 @@ class Service:
         self.version = pipeline.version
         with torch.no_grad():
             blank = torch.zeros(1, *card.input_shape, device=device())
-            self._feature_shape = self.sender.features(blank).shape[1:]
-            self._latent_shape = self.sender.latent(blank, ("shape",)).shape[1:]
+            latent = self.sender.latent(blank, ("shape",))
+            self._feature_shape, self._latent_shape = self.sender.features(blank).shape[1:], latent.shape[1:]
+        size = FAR * max(1.0, float(latent.double().square().mean().sqrt()))
+        exchange.bounds["query.features"] = {"features": Bound(size, size)}
 
     def run(self) -> dict[int, Served]:
         """Request every client's queries; a client that fails gets no further request, and its earlier replies are kept."""

@@ -32,11 +32,11 @@ from strategies.audit.majority import judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.collection import BatchCollection
-from strategies.exchange.guard import GuardedExchange, TooFewReplies, seconds_of
+from strategies.exchange.guard import FAR, Bound, GuardedExchange, TooFewReplies, seconds_of
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
 from strategies.training.checkpoint import Checkpoint
-from strategies.training.evaluation import fault_in_report, record_reports
+from strategies.training.evaluation import record_reports
 
 UPLOADS, WHOLE = "uploads/", "whole/"
 """Prefixes of what a checkpoint keeps beside the training: batches, and the seconds of who uploaded all that they have."""
@@ -86,6 +86,11 @@ class OutsourcedServer:
             for partition, size in self.sizes.items()
         }
         card = self.plan.data_card()
+        bounds = {
+            "images": Bound(FAR, FAR),
+            "targets": Bound(1.0, 1.0, fixed=1.0),
+        }  # of images and probabilities in [0, 1]
+        self.exchange.bounds["train.upload"] = bounds
         collection = BatchCollection(self.exchange, task, "train.upload", work, self.batches_per_message)
         self.whole = collection.whole
         for partition, reply in collection.replies({"images": card.input_shape, "targets": (card.num_classes,)}, {}):
@@ -170,12 +175,12 @@ class OutsourcedServer:
         row(task, metric=SERVER_SECONDS.name, value=seconds)
 
     def evaluate_round(self, server_round: int) -> None:
-        """Means over the clients' test examples, and a row for each; the run continues if a client cannot evaluate."""
+        """Have all clients evaluate the model (``record_reports``)."""
         task = self.plan.at(server_round)
         content = RecordDict({"config": self.exchange.config(task), "arrays": to_record(self.training.weights())})
         contents = dict.fromkeys(self.sizes, content)
-        good = self.exchange.ask(task, "evaluate", contents, fault_in_report, at_least=0.0)
-        means = record_reports(task, good, self.auditor.recorder)
+        replies = self.auditor.exchange("evaluate", contents)
+        means = record_reports(self.exchange, task, [*contents], replies)
         self.accuracy = means.get(CLEAN_ACCURACY, self.accuracy)
 
     # Attacks ------------------------------------------------------------------------------------------------------------

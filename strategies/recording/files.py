@@ -43,6 +43,12 @@ def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> 
     return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
 
 
+def counted_examples(records: Iterable[Mapping[str, Any]]) -> int:
+    """The number of examples in the first record that holds one, 4.0 as 4; 0 where none is a positive whole number."""
+    found: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
+    return next((int(one) for one in found if type(one) in (int, float) and one > 0 and one % 1 == 0), 0)
+
+
 FORMAT = 1
 """Of the files above; a reader refuses any other."""
 ABOUT = "recording.json"

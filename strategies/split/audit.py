@@ -86,7 +86,7 @@ class SplitAudit:
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         low, high = (int(end) for end in torch.cat(counts).aminmax())
         card = self._card(task, server, seen, low if low == high else f"{low} to {high}")
-        judges = self.auditor.baselines(task, SMASHED, list(good), card)
+        judges = self.auditor.baselines(task, SMASHED, seen, card)
         judged = [(one, count) for one, count in zip(seen, counts, strict=True) if one.partition in judges]
         for at, attack in enumerate(self.attacks):
             # A client that keeps the order to itself is not attacked by attacks that need it.
@@ -123,6 +123,7 @@ class SplitAudit:
             faults += [fault(reply, targets, "targets"), fault(reply, counts, "exposure")]
             return next(filter(None, faults), "")
 
+        server.exchange.bounds["train.smash"] = dict.fromkeys(names, server.features) | {"targets": server.targets}
         return server.exchange.ask(task, "train.smash", dict.fromkeys(server.holders, content), fault_in)
 
     def _seen(self, task: Task, server: SplitServer, partition: int, reply: Message, target: int) -> SeenTokens:

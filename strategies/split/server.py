@@ -11,13 +11,14 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
+from attacks.sender import smash
 from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
 from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.exchange.exchange import Exchange, Posted
-from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, Rows, seconds_of
+from strategies.exchange.guard import FAR, Answers, Bound, FaultIn, GuardedExchange, Rows, seconds_of
 from strategies.split.observations import EDGE, SERVER
 
 
@@ -83,8 +84,16 @@ class SplitServer:
         """Of the current model on test images, protected as in use."""
         edge, server = plan.build_halves()
         self.server = server.to(device())
+        card, pipeline = plan.data_card(), plan.defenses
+        with torch.no_grad():
+            grey = smash(edge.eval(), pipeline, torch.full((2, *card.input_shape), 0.5), card, ("size",))
+        size = FAR * max(1.0, float(grey.double().square().mean().sqrt()))
+        self.features, self.targets = Bound(size, size), Bound(1.0, 1.0, fixed=1.0)
+        """Bounds on smashed data, beside that of grey images, and on class probabilities."""
         self.token_shape = (edge.num_tokens, edge.token_length * plan.defenses.widening)
         self.edge = {name: tensor.detach().clone() for name, tensor in shared_tensors(edge).items()}
+        self.exchange.bounds["evaluate.smash"] = {"features": self.features}
+        self.exchange.bounds["train.step"] = {"features": self.features, "targets": self.targets}
 
     def weights(self) -> Tensors:
         """Both halves under "edge/" and "server/", on the CPU."""

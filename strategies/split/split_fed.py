@@ -43,7 +43,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
-from strategies.exchange.guard import fault, numbered, require_enough
+from strategies.exchange.guard import fault, numbered, require_enough, update_bound
 from strategies.split.audit import AttributeAudit, SplitAudit
 from strategies.split.evaluation import evaluate, record_costs
 from strategies.split.observations import EDGE, SERVER
@@ -272,6 +272,7 @@ class SplitFed(SplitServer):
         content = RecordDict({"config": self.exchange.config(task), "edge": to_record(self.edge)})
         reference = {name: tensor.numpy() for name, tensor in self.edge.items()}
         contents = dict.fromkeys(self.holders, content)
+        self.exchange.bounds["train.collect"] = {"arrays": update_bound(self.edge)}
         good = self.exchange.ask(task, "train.collect", contents, lambda _, reply: fault(reply, reference))
         total = sum(self.holders[partition].num_train for partition in good)
         for partition, reply in good.items():

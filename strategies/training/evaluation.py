@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
@@ -14,40 +13,37 @@ from clients.task.task import Task
 from clients.training.evaluation import REPORTED
 from clients.wire.records import values_of
 from clients.wire.texts import shortened
-from strategies.exchange.guard import Rows
-
-
-def fault_in_report(_: int, reply: Message, shares: Sequence[str] = ()) -> str:
-    """Reason why a client's evaluation is invalid, or ""; ``shares`` names further reported numbers from 0 to 1."""
-    found, names = values_of(reply, "metrics"), (*REPORTED, *shares)
-    if set(found) != {*names, "num-examples"}:
-        return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
-    count = found["num-examples"]
-    if not isinstance(count, int) or count < 1:
-        return f"metrics: num-examples is {shortened(count)}, expected a whole number from 1"
-    for name in names:
-        value, highest = found[name], 1.0 if "accuracy" in name or name in shares else math.inf
-        if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= highest:
-            return f"metrics: {name} is {shortened(value)}, expected a number from 0" + (
-                " to 1" if highest == 1 else ""
-            )
-    return ""
+from defenses.neighbours import BUDGET
+from strategies.exchange.guard import GuardedExchange, Rows, fault_in_count, fault_in_number
 
 
 def record_reports(
-    task: Task, replies: Mapping[int, Message], rows: Rows, shares: Sequence[str] = ()
+    exchange: GuardedExchange,
+    task: Task,
+    requested: Sequence[int],
+    replies: Mapping[int, Message],
+    shares: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Write means over the test examples of all clients, and a row for each; see ``fault_in_report`` for ``shares``."""
-    found = [values_of(reply, "metrics") for reply in replies.values()]
+    """Check replies to an evaluation, and write means over the test examples of all clients, a row for each.
+
+    ``shares`` names further reported metrics. The run continues if a client cannot evaluate.
+    """
+    names = {**REPORTED, **{name: ScoreName(name) for name in shares}}
+
+    def fault_in(partition: int, reply: Message) -> str:
+        found = values_of(reply, "metrics")
+        if set(found) != {*names, "num-examples"}:
+            return f"metrics: {shortened(sorted(found)[:20])}; expected num-examples, {', '.join(names)}"
+        faults = (fault_in_number(name, found[name], score.metric) for name, score in names.items())
+        return fault_in_count(found, exchange.exchange.most(partition)[1]) or next(filter(None, faults), "")
+
+    good = exchange.check(task, "evaluate", requested, replies, fault_in, at_least=0.0)
+    found = [values_of(reply, "metrics") for reply in good.values()]
     total = sum(int(one["num-examples"]) for one in found)
-    means = {
-        name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total
-        for name in (*REPORTED, *shares)
-        if total
-    }
+    means = {name: sum(float(one[name]) * int(one["num-examples"]) for one in found) / total for name in names if total}
     for name in sorted(means):
-        metric, reference = REPORTED.get(name, ScoreName(name))
-        rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
+        metric, reference = names[name]
+        exchange.rows.row(task, metric=metric, reference=reference, value=means[name], n=total)
     return means
 
 
@@ -65,4 +61,5 @@ def record_privacy(task: Task, rows: Rows, releases: int, more: Mapping[Metric, 
                 if metric is EPSILON or times > releases:
                     epsilon = defense.privacy(times)["epsilon"]
                     rows.row(task, metric=metric.name, value=epsilon, worst=epsilon, releases=times)
-            rows.row(task, metric=DELTA.name, value=spent["delta"], worst=spent["delta"])
+            for name in (DELTA.name, *(name for name in spent if name.startswith(BUDGET))):
+                rows.row(task, metric=name, value=spent[name], worst=spent[name])

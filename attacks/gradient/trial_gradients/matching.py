@@ -172,7 +172,7 @@ class GradientMatching:
         # The fused attention kernels have no second derivative.
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                gradients, losses = vmap(grad_and_value(loss))(unknowns, *others)
+                gradients, losses = vmap(grad_and_value(loss), randomness="same")(unknowns, *others)
         except RuntimeError as error:
             if "derivative for" not in str(error):
                 raise

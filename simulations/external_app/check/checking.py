@@ -19,8 +19,8 @@ DEFAULT_NODES = 2
 DEFAULT_SECONDS = 120.0
 MOST_NODES = 10_000
 """Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
-TEXT = re.compile("For(SequenceClassification|TokenClassification|CausalLM|MaskedLM|QuestionAnswering|Seq2SeqLM)$")
-"""Classes of the package transformers."""
+NO_CLASSES = re.compile("BCE|binary_cross_entropy|MultiLabel")
+"""Losses of PyTorch."""
 SECURE = re.compile(r"(secagg(plus)?_mod|SecAgg(Plus)?Workflow)$")
 PACKAGES = {"attacks", "clients", "defenses", "simulations", "strategies"}
 """fedveil's own, which an audited app imports."""
@@ -31,8 +31,9 @@ OTHERS = ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx")
 def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
     """Look at a Flower app without training it, and without its data.
 
-    A child process without network imports both apps, and runs the ServerApp's main up to the first message of training; no client
-    trains. An app whose first message is not seen is not ready. The source is parsed for what the lines to add need.
+    A child process, without network where the system can take it away, imports both apps, and runs the ServerApp's main up to the
+    first message of training; no client trains. An app whose first message is not seen is not ready. The source is parsed for what
+    the lines to add need.
 
     Args:
         path: Folder of the app, with its pyproject.toml.
@@ -47,22 +48,21 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())
-    source, missing, reasons = read_source(project), project.missing(), tuple(hopeless(project))
-    found = {} if reasons or missing else try_app(project, nodes, seconds)
+    source, reasons = read_source(project), tuple(hopeless(project))
+    found = {} if reasons else try_app(project, nodes, seconds)
     server = ServerFacts(**found.get("server", {}), audited=_imports(project.server, "audited"))
     report = AppReport(
         folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=reasons,
-        missing=missing, nodes=nodes, run_config=dict(project.run_config), server=server,
+        nodes=nodes, run_config=dict(project.run_config), server=server,
         client=ClientFacts(**found.get("client", {}), answers=_imports(project.client, "answer_audits")),
         model=ModelFacts(**found.get("model", {})),
-        settings=settings_of(server.message or {}, project.run_config, sgd=source.sgd),
+        settings=settings_of(server.message or {}, project.run_config, sgd=source.sgd), isolated=found.get("isolated", False),
     )  # fmt: skip
     if reasons:
         return report
-    absent = f"packages are missing, so the app cannot be imported: {', '.join(missing)} (uv pip install {' '.join(missing)})"
     return replace(
         report,
-        refused=(*([absent] if missing else []), *found.get("refused", [])),
+        refused=(*found.get("refused", []), *_of_labels(report, source)),
         cannot=tuple(limits(source)),
         additions=lines_to_add(project, report, source),
         to_decide=tuple(questions(report, source)),
@@ -83,10 +83,17 @@ def hopeless(project: Project) -> Iterator[str]:
         yield f"the app's package {name} has the name of one of fedveil's packages, and hides it: rename the app's"
     for full in sorted(project.imports()):
         name = full.rpartition(".")[2]
-        if TEXT.search(name):
-            yield f"the app trains a model of text ({name}): an audit probes images, (C, H, W) in [0, 1]"
         if SECURE.match(name):
             yield f"the app uses secure aggregation ({name}): no server sees a single reply"
+
+
+def _of_labels(report: AppReport, source: AppSource) -> Iterator[str]:
+    """A reason against an audit: every loss takes labels that are no classes, and the app does not say how it answers audits."""
+    if source.losses and not report.client.answers and all(map(NO_CLASSES.search, source.losses)):
+        yield (
+            f"the clients train with {source.losses[0]}, for several labels or one answer of yes or no: an audit needs one class "
+            "for each image. If each image has one, call answer_audits with a loss= of logits and classes, and check again"
+        )
 
 
 def limits(source: AppSource) -> Iterator[str]:
@@ -104,6 +111,8 @@ def questions(report: AppReport, source: AppSource) -> Iterator[str]:
     yield from _of_server(report, source)
     if not (report.model.factory or report.model.call):
         yield f"No model with the arrays that the server sends was seen: name what builds it in place of {UNKNOWN_MODEL}."
+    elif not report.model.images:
+        yield "The model took no image of the many sizes that were tried, so that attacks on it were not tried."
     if not report.client.answers:
         yield from _of_data(source)
     if any("LocalDpMod" in one or "clipping" in one for one in report.client.app_mods):

@@ -30,8 +30,8 @@ def check_app(
 ) -> None:
     """Try a Flower app up to its first round, as an audit would, and print the lines to add. Nothing trains.
 
-    The app's source is read. A child process without network imports the app and runs its ServerApp up to the first message of
-    training; no data are loaded.
+    The app's source is read. A child process imports the app and runs its ServerApp up to the first message of training, without
+    network where the system can take it away; the model is tried as attacks use it. No data are loaded.
 
     Exit codes: 0 for an app that is ready or becomes so by the added lines, 2 for one that cannot be audited or checked.
     """

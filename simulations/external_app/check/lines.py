@@ -20,9 +20,6 @@ RANDOM = "Leave out the random transforms"
 OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
 """What stands in lines that a person must complete."""
 UNSEEN = "could not be seen"
-AGREES = {
-    "names": "all names and shapes agree", "order": "shapes agree in order", "trained": "its trained parameters agree",
-}  # fmt: skip
 WIDTH = 13
 RULE = "-----"
 """Around lines to add, which stand at the left as they are pasted."""
@@ -31,9 +28,7 @@ RUN = """Run it. The variable keeps flwr from installing the app's dependencies 
   export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
   flwr run {folder} --stream --federation-config "num-supernodes={nodes}"
 
-{results}A local SuperLink that runs already keeps its old environment. End it first; this ends every simulation of yours:
-
-  pkill -u "$USER" -f flower-superlink"""
+{results}A local SuperLink that runs already keeps its old environment: end it first."""
 """How the app is run in a simulation."""
 RESULTS = """Read {results}/report.html then. A second run writes beside it, to {results}-2, and says so.
 """
@@ -184,6 +179,7 @@ def _apps(report: AppReport) -> Iterator[tuple[str, str]]:
     yield "ServerApp", report.server_app
     yield "ClientApp", report.client_app
     yield "mods", "; ".join([*client.app_mods, *client.train_mods]) or "none seen"
+    yield "network", "none" if report.isolated else "refused by Python's sockets alone: other code could reach it"
 
 
 def _server(report: AppReport) -> Iterator[tuple[str, str]]:
@@ -197,7 +193,7 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
         if one.value is not None:
             yield one.name, f"{one.value} (`audited` takes {one.source})"
     name = model.factory or model.call
-    yield "model", f"{name} ({AGREES[model.by]})" if name else UNSEEN
+    yield "model", f"{name or UNSEEN}{f', tried on images {model.images}' if model.images else ''}"
 
 
 def _block(title: str, lines: Iterable[tuple[str, str]]) -> str:

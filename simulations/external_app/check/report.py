@@ -11,13 +11,10 @@ from strategies.recording.files import BATCHES, EPOCHS, RATES, first_number
 
 @dataclass(frozen=True)
 class Setting:
-    """A number of the clients' training.
+    """A number of the clients' training, by the name that ``audited`` gives it.
 
-    Attributes:
-        name: As ``audited`` calls it: learning_rate, local_epochs, batch_size, momentum or weight_decay.
-        value: As the app's own configuration has it; None where a person must give it to ``audited``.
-        source: Where the value comes from, or what is to be filled in, in words.
-        from_settings: Whether ``audited`` finds it in the run configuration alone, which it must then be given.
+    ``value`` is None where a person must give it; ``source`` says where it comes from, or what is to be filled in.
+    ``from_settings``: ``audited`` finds it in the run configuration alone, which it must then be given.
     """
 
     name: str
@@ -83,7 +80,7 @@ class ModelFacts:
     factory: str = ""
     call: str = ""
     home: str = ""
-    by: str = ""
+    images: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,20 +90,19 @@ class AppReport:
     Attributes:
         folder: Of the app, whose entry points are ``server_app`` and ``client_app``.
         refused: Reasons for which the app cannot be audited or checked; () for none.
-        missing: Packages to install.
         nodes: Of the federation.
         run_config: Of pyproject.toml.
         settings: Numbers of training.
         cannot: Where probes differ from the training of this app.
         additions: Lines to add.
         to_decide: What is missing or unclear.
+        isolated: Whether the system itself kept the app from the network; else code beside Python's sockets could reach it.
     """
 
     folder: str
     server_app: str
     client_app: str
     refused: tuple[str, ...]
-    missing: tuple[str, ...]
     nodes: int
     run_config: Mapping[str, Any]
     server: ServerFacts
@@ -116,6 +112,7 @@ class AppReport:
     cannot: tuple[str, ...] = ()
     additions: tuple[Addition, ...] = ()
     to_decide: tuple[str, ...] = ()
+    isolated: bool = False
 
     @property
     def exit_code(self) -> int:

@@ -170,6 +170,8 @@ def prepare(request: Request) -> PreparedRequest:
     update = read_update(model, request.update, local=settings.local)
     if not settings.local and resembles_weights(update, model):
         notices.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
+    if not given.num_examples:
+        notices.append("one example behind the update is assumed, for want of num-examples")
     if not settings.normalisation:
         notices.append("without normalisation, images are assumed to enter the model with mean 0 and std 1")
     check_memory(model, settings, parsed)

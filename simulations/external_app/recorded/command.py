@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
+from torch import Tensor
 
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
@@ -22,14 +24,20 @@ from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.audit import prepare_recording, run_recording
 from simulations.external_app.recorded.known import doubts_of
+from simulations.report.analysis.readability import Readability, readability
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.sections.external_app import RECORDED
 from simulations.report.studies.cell import Cell
-from simulations.report.text import decibel, percent, percentage, within
-from simulations.run_folder.places import require_folder
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.text import NOTHING, decibel, percent, percentage, within
 from simulations.run_folder.rows import Row
 from simulations.runtime.findings import recovered_text
 from strategies.external_app.claim import Claim
+
+UNJUDGED = (
+    f"  unknown: a verdict needs a recorded round with the originals of {LEAST_IMAGES} images or more, and a control that passes; "
+    "PSNR shows little alone"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,9 @@ class AttackFinding:
         round: Of the recording; None of a single update.
         recovered: Images that it recovered, of ``attacked``; None where that was not judged.
         share: Likewise in [0, 1], with the 95 % interval ``low`` to ``high``.
-        psnr: Mean over its images, in dB; ``best_psnr``: the highest. None where no image was scored.
+        psnr: Mean over its images, in dB; ``best_psnr``: the highest; ``null_psnr``: the mean of the best null baseline, a guess
+            without an attack. None where no image was scored.
+        verdict: As the report of a run says it; "" where no image was scored.
         labels: Share of the classes that it has right; None where they were not scored.
         status: Of its score, such as "not-validated"; "" where there is none.
         failure: Why it gave no guess; "" where it gave one.
@@ -56,6 +66,8 @@ class AttackFinding:
     high: float | None = None
     psnr: float | None = None
     best_psnr: float | None = None
+    null_psnr: float | None = None
+    verdict: str = ""
     labels: float | None = None
     status: str = ""
     failure: str = ""
@@ -70,14 +82,15 @@ class AttackFinding:
         return recovered_text(shown, self.status, f"{interval} %" if interval else "")
 
 
-def of_entries(entries: Iterable[Mapping[str, Any]]) -> list[AttackFinding]:
-    """Findings on a single update, from the entries of ``result.json``."""
-    found = []
+def of_entries(entries: Iterable[Mapping[str, Any]], truth: Mapping[str, Tensor]) -> list[AttackFinding]:
+    """Findings on a single update, from the entries of ``result.json``; its images are too few to judge an attack by."""
+    found, grey = [], attack_file.compared(truth)["null"].get("grey", {}).get("psnr", ())
     for entry in entries:
         scores = {} if entry["failure"] else entry["scores"]  # those of a failed attack are of a grey image
         psnr, labels = scores.get("psnr"), scores.get("label-accuracy")
-        images = {"psnr": sum(psnr) / len(psnr), "best_psnr": max(psnr)} if psnr else {}
-        found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], **images))
+        images: dict[str, Any] = {"psnr": fmean(psnr), "best_psnr": max(psnr), "null_psnr": fmean(grey)} if psnr else {}
+        word = readability(None) if psnr else ""
+        found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], verdict=word, **images))
     return found
 
 
@@ -101,6 +114,8 @@ def _of_cell(cell: Cell, failure: str) -> AttackFinding:
         attacked,
         *((share.mean, share.low, share.high) if share else (None, None, None)),
         *((images.mean, images.worst) if images else (None, None)),
+        cell.best_null[1] if cell.best_null else None,
+        readability(cell) if images else "",
         cell.mean(*LABELS.decides),
         cell.status if cell.mean(*IMAGES.decides) is not None else "",
     )
@@ -111,6 +126,8 @@ def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path
     made = [one for one in found if not one.failure]
     if scored:
         console.print(_table(found))
+        if any(one.verdict == Readability.UNKNOWN for one in made):
+            console.say(UNJUDGED)
     elif made:
         names = "; ".join(dict.fromkeys(one.attack for one in made))
         console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {guesses}")
@@ -123,18 +140,20 @@ def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path
 def _table(found: Sequence[AttackFinding]) -> Table:
     """A line for each attack, and of a recording for each round."""
     rounds = [] if all(one.round is None for one in found) else ["round"]
+    judged = ["verdict"] if any(one.verdict for one in found) else []
     rows = (
         [
             *(str(one.round) for _ in rounds),
             one.attack,
+            *([one.verdict or NOTHING] if judged else []),
             one.result,
-            decibel(one.psnr),
+            decibel(one.psnr) + ("" if one.null_psnr is None else f"\nnull {decibel(one.null_psnr)}"),
             decibel(one.best_psnr),
             percent(one.labels),
         ]
         for one in found
     )
-    return table([*rounds, "attack", "recovered"], ("mean PSNR", "best PSNR", "labels"), rows)
+    return table([*rounds, "attack", *judged, "recovered"], ("mean PSNR", "best PSNR", "labels"), rows)
 
 
 def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -143,14 +162,13 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
     Raises:
         ConfigError: Before any work.
     """
-    require_folder(out, "--out")
     prepared = attack_file.prepare(request)
     out.mkdir(parents=True, exist_ok=True)
     for notice in prepared.notices:
         console.say(f"notice: {notice}")
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
-    found = of_entries(entries)
+    found = of_entries(entries, prepared.truth)
     scored = bool(prepared.truth)
     print_found(console, found, out, scored=scored)
     console.say(f"results: {out / 'result.json'}")
@@ -161,7 +179,6 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
 
 def attack_recording(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
     """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
-    require_folder(out, "--out")
     prepared = prepare_recording(request)
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed

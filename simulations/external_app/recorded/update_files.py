@@ -100,12 +100,12 @@ def few(names: Iterable[str]) -> str:
 
 
 def _checked_labels(labels: Tensor, num_examples: int, num_classes: int) -> Tensor:
-    allowed = f"allowed: {num_examples} whole numbers from 0 to {num_classes - 1}"
-    if labels.dtype not in WHOLE or labels.shape != (num_examples,):
+    allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
+    if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
         raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
-    return labels.long()
+    return labels.long().reshape(num_examples)
 
 
 def _read(key: str, path: Path) -> Tensors:
@@ -118,13 +118,22 @@ def _read(key: str, path: Path) -> Tensors:
 
 
 def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
-    """Tensors as float32: every parameter of the model, and any of its floating-point buffers.
+    """Tensors as float32: every parameter of the model, and any of its floating-point buffers, each by its first name.
 
     Raises:
-        ConfigError: Beginning with ``where``, when a parameter is missing, or names, shapes or values do not fit.
+        ConfigError: Beginning with ``where``, when a parameter is missing, when names, shapes or values do not fit, or when two
+            names of one tensor hold different values.
     """
-    parameters = dict(model.named_parameters())
-    own = parameters | dict(model.named_buffers())
+    parameters, first = dict(model.named_parameters()), dict[int, str]()
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    for name, tensor in own.items():
+        first.setdefault(id(tensor), name)
+    for name, other in ((name, first[id(own[name])]) for name in found if name in own):
+        if name != other and not found[name].equal(found.get(other, found[name])):
+            raise ConfigError(
+                f"{where}: {other!r} and {name!r}, one tensor of the model, differ; allowed: equal values"
+            )
+    found = {first[id(own[name])] if name in own else name: tensor for name, tensor in found.items()}
     if missing := [name for name in parameters if name not in found]:
         raise ConfigError(
             f"{where} lacks {few(missing)} of the model's {len(parameters)} parameters; it holds {few(found)}"
@@ -136,9 +145,9 @@ def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
     for name, tensor in found.items():
         if tensor.shape != own[name].shape:
             raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
-    # Integer buffers, such as BatchNorm's batch counter, carry nothing that a model needs.
-    floating = {name: tensor for name, tensor in found.items() if own[name].is_floating_point()}
-    return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in floating.items()}
+    # The others, such as BatchNorm's batch counter, carry nothing that a model needs.
+    shared = shared_tensors(model)
+    return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in found.items() if name in shared}
 
 
 def _as_float32(what: str, tensor: Tensor) -> Tensor:

@@ -25,12 +25,13 @@ def _adaptive_names(known: Any) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list | tuple) else []
 
 
-def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
+def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False) -> list[str]:
     """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
 
     Args:
         cells: All attacks on the defence.
         known: Its configuration, as in ``is_adaptive``.
+        running: The run goes on, so that a missing attack waits.
     """
     names = _adaptive_names(known)
     if not names:
@@ -39,12 +40,14 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any) -> list[str]:
     by_name = {name: [cell for cell in able if _runs(name, cell)] for name in names}
     missing = [_asked(name, able) for name, found in by_name.items() if not found]
     if len(missing) == len(by_name):
-        return [f"{UNTESTED}: {', '.join(missing)} did not run"]
-    caveats = [f"adaptive attacks that did not run: {', '.join(missing)}"] if missing else []
+        did = "did not run" if not running else "waits" if len(missing) == 1 else "wait"
+        return [f"{UNTESTED}: {', '.join(missing)} {did}"]
+    did = "wait" if running else "did not run"
+    caveats = [f"adaptive attacks that {did}: {', '.join(missing)}"] if missing else []
     ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
     if IMAGES not in ran and CELLS not in ran:
         on = " and ".join(one.attacked for one in ran)
-        caveats.append(f"no adaptive attack on images ran, only on {on}")
+        caveats.append(f"no adaptive attack on images {'has run yet' if running else 'ran'}, only on {on}")
     return caveats
 
 

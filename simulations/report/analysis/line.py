@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
-from attacks.metrics.training import EPSILON_BY
 from defenses.neighbours import level_of
 from defenses.training.accounting import MEANING
 from simulations.report.analysis.readability import image_score
@@ -16,7 +15,7 @@ from simulations.report.studies.cell import Cell, Count
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
-from simulations.report.text import two
+from simulations.report.text import neighbours, plain, two
 from strategies.external_app.claim import AppAccuracy, Claim
 from strategies.federated.shown_epsilon import ShownEpsilon
 
@@ -24,26 +23,30 @@ SAME = 1e-6
 """Relative difference up to which an accountant's epsilon is the claimed one."""
 
 
-def epsilon_by_accountant(study: Study, defense: str) -> dict[str, float]:
-    """Name of an accountant -> the largest epsilon of all rounds; empty where clients report none."""
+TERMS = {
+    "noise-multiplier": "noise multiplier {}", "clipping-norm": "clipping norm {}", "sample-rate": "sample rate {}",
+    "steps": "{} steps",
+}  # fmt: skip
+"""What an epsilon follows from, in a reader's words."""
+
+
+def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
+    """Name behind a prefix -> the largest such number of all rounds; empty where clients report none."""
     found = {}
-    for name in MEANING:
-        series = study.series(defense, f"{EPSILON_BY.name}{name}").values()
+    for name in names:
+        series = study.series(defense, f"{prefix}{name}").values()
         if values := [score.mean for score in series if score.mean is not None]:
             found[name] = max(values)
     return found
 
 
-def accountants_text(found: Mapping[str, float], claimed: float | None) -> str:
+def by_accountant_text(found: Mapping[str, float], claimed: float | None) -> str:
     """Each accountant's epsilon and what it is; "" without any. That of the claim is named."""
-    if not found:
-        return ""
     of = next((name for name, value in found.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
-    texts = [
+    return ", ".join(
         f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{MEANING[name]})"
         for name, value in found.items()
-    ]
-    return f"epsilon by accountant: {', '.join(texts)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class Line:
         claims: What an external app itself says about its differential privacy.
         reported: The accuracy that an external app reports from its own evaluation; None where it reports none.
         shown: Lower bounds of epsilon from canaries, beside the claim; None where no audit ran.
-        by_accountant: Name of an accountant -> its epsilon of what ``epsilon`` is of; empty where clients report none.
+        by_accountant: Name of an accountant, or of other neighbours -> that epsilon of the same noise, where clients report it.
+        terms: Name in ``TERMS`` -> what ``epsilon`` follows from; of several clients the mean.
         untaught: What is said where the model without a defence is not shown to be above chance in that round, or "".
     """
 
@@ -125,6 +129,7 @@ class Line:
     canaries: str = ""
     untaught: str = ""
     by_accountant: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def all_caveats(self) -> tuple[str, ...]:
@@ -214,9 +219,15 @@ class Line:
         return (*(claim.text for claim in self.claims), *([self.reported.text] if self.reported else []))
 
     @property
-    def accountants(self) -> str:
-        """The epsilon of each accountant, in words; "" without any."""
-        return accountants_text(self.by_accountant, self.epsilon)
+    def budget(self) -> str:
+        """What ``epsilon`` follows from, its neighbours, and what other accountants say, in words; "" without an epsilon."""
+        if self.epsilon is None:
+            return ""
+        said = [words.format(plain(self.terms[name])) for name, words in TERMS.items() if name in self.terms]
+        said += [f"delta {plain(self.delta)}"] if self.delta is not None else []
+        others = by_accountant_text(self.by_accountant, self.epsilon)
+        parts = [neighbours(self.neighbours), ", ".join(said), f"by accountant {others}" if others else ""]
+        return f"budget: {'; '.join(filter(None, parts))}" if any(parts) else ""
 
     @property
     def deployed(self) -> Score | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS
-from defenses.neighbours import level_of
+from defenses.neighbours import ADD_OR_REMOVE, level_of
 from simulations.report.analysis.conclusion import judged
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
@@ -17,13 +17,13 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import audit_text
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.text import dagger, percent, percentage, points, two, within
+from simulations.report.text import count, dagger, percent, percentage, points, two, within
 from strategies.external_app.claim import AppAccuracy, Claim
 from strategies.federated.shown_epsilon import ShownEpsilon
 
 OTHER = {CELLS.decides: "cells", ATTRIBUTES.decides: "values"}
 """Score -> what it is a share of, where an attack recovers no images."""
-OF_THE_LINE = ["cost_note", "epsilon", "epsilon_with_probes", "epsilon_all_cuts", "accountants", "claims", "reported"]
+OF_THE_LINE = ["cost_note", "epsilon", "epsilon_with_probes", "epsilon_all_cuts", "budget", "claims", "reported"]
 """What a finding has of its line as it is."""
 
 
@@ -38,7 +38,7 @@ class Finding:
         of: What an attack has right: "images", "cells" or "values".
         recovered: Images that the strongest attack recovered, of ``attacked``; None where it recovers something else.
         share: Of what it has right, in [0, 1], with its 95 % interval ``low`` to ``high``; ``null``: that of the null baseline.
-        attack: Text of the strongest attack; "" where none was scored.
+        attack: Text of the strongest attack; "" where none was scored. ``clients``: of how many clients its scores are.
         status: Of that attack's score, such as "not-validated".
         accuracy: Of the model as deployed, in [0, 1]; ``change``: against no defence, with its 95 % interval ``change_low`` to
             ``change_high``. None where they were not measured.
@@ -55,8 +55,9 @@ class Finding:
         audit: Claim, bounds, confidence, canaries and power in sentences; "" without an audit.
         claims: What an external app itself says about its differential privacy; ``epsilon`` is never taken from it.
         reported: The accuracy that an external app itself reports; ``accuracy`` is never taken from it.
-        epsilon_by_accountant: Name of an accountant -> its epsilon of what ``epsilon`` is of. "gdp" is no bound.
-        accountants: The same in words; "" without any.
+        epsilon_by_accountant: Name of an accountant, or of other neighbours -> that epsilon of the same noise.
+        epsilon_terms: What ``epsilon`` follows from, by name: noise multiplier, clipping norm, sample rate, steps and delta.
+        budget: Both in words; "" without an epsilon.
         warnings: What a reader must know besides: on the first line of a defence of all messages, and on each line of its own.
         first: It is the first line of its defence: the others have neither accuracy nor epsilon nor claims.
     """
@@ -72,6 +73,7 @@ class Finding:
     high: float | None = None
     null: float | None = None
     attack: str = ""
+    clients: int | None = None
     status: str = ""
     accuracy: float | None = None
     change: float | None = None
@@ -90,7 +92,8 @@ class Finding:
     epsilon_confidence: float | None = None
     audit: str = ""
     epsilon_by_accountant: Mapping[str, float] = field(default_factory=dict)
-    accountants: str = ""
+    epsilon_terms: Mapping[str, float] = field(default_factory=dict)
+    budget: str = ""
     claims: tuple[Claim, ...] = ()
     reported: AppAccuracy | None = None
     warnings: tuple[str, ...] = ()
@@ -105,9 +108,10 @@ class Finding:
 
     @property
     def interval(self) -> str:
-        """Interval of the share, and the null baseline where the share is of cells or values."""
+        """Interval of the share, the null baseline where the share is of cells or values, and the number of clients."""
         shown = [f"{found} %"] if (found := within(self.low, self.high, percentage)) else []
-        return ", ".join(shown + ([f"null {percent(self.null)}"] if self.null is not None else []))
+        shown += [f"null {percent(self.null)}"] if self.null is not None else []
+        return ", ".join(shown + ([count(self.clients, "client")] if self.clients else []))
 
     @property
     def change_interval(self) -> str:
@@ -122,10 +126,13 @@ class Finding:
         return ", ".join(filter(None, [f"{points(self.change)} points", self.change_interval]))
 
     @property
-    def further_epsilon(self) -> str:
-        """Total epsilon of the audit's messages, or of all cuts; "" where it equals ``epsilon``."""
-        found = {"all cuts": self.epsilon_all_cuts, "with probes": self.epsilon_with_probes}
-        return next((f"{name}: {two(value)}" for name, value in found.items() if value is not None), "")
+    def further_epsilon(self) -> tuple[str, ...]:
+        """Lines for tables: the epsilon of other neighbours, and that of all cuts or of the audit's messages besides."""
+        other = self.epsilon_by_accountant.get(ADD_OR_REMOVE)
+        found = {ADD_OR_REMOVE: other, "all cuts": self.epsilon_all_cuts}
+        if self.epsilon_all_cuts is None:
+            found["with probes"] = self.epsilon_with_probes
+        return tuple(f"{name}: {two(value)}" for name, value in found.items() if value is not None)
 
     @property
     def shown_epsilon(self) -> tuple[str, ...]:
@@ -164,6 +171,7 @@ def outcomes(lines: Iterable[Line]) -> Iterator[Finding]:
             **_level(line),
             **_audited(line.shown),
             "epsilon_by_accountant": dict(line.by_accountant),
+            "epsilon_terms": {**line.terms, **({} if line.delta is None else {"delta": line.delta})},
             "first": True,
         }
         # Caveats on a message stand on its line, or by its name on the first where it has none.
@@ -219,7 +227,7 @@ def _right(cell: Cell | None) -> dict[str, Any]:
     """What an attack has right."""
     if cell is None:
         return {}
-    about: dict[str, Any] = {"attack": cell.attack, "status": cell.status}
+    about: dict[str, Any] = {"attack": cell.attack, "status": cell.status, "clients": cell.clients}
     if cell.recovered:
         share, (recovered, attacked) = cell.share, cell.recovered
         ends = {"share": share.mean, "low": share.low, "high": share.high} if share else {}

@@ -56,7 +56,7 @@ def _scored(cell: Cell | None) -> tuple[Scored, Score, float, float] | None:
     if cell is None or of is None:
         return None
     score = cell.scores[of]
-    if score.mean is None or score.all_failed or score.n < LEAST_IMAGES or cell.too_few:
+    if score.mean is None or score.all_failed or score.attacked < LEAST_IMAGES or cell.too_few:
         return None
     return of, score, score.mean, cell.null(of) or 0.0
 

@@ -60,7 +60,9 @@ class ReadRun:
 
     def lines(self, study: Study) -> list[Line]:
         """The summary lines of one study."""
-        return summarise(study, self.defenses)
+        state = self.config.get("progress")
+        running = isinstance(state, Mapping) and not (state.get("finished") or state.get("failed"))
+        return summarise(study, self.defenses, running=running)
 
     def beside(self, other: ReadRun) -> ReadRun:
         """Both runs together, with this one's configuration: runs that differ in their seeds."""

@@ -8,10 +8,12 @@ from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
-from attacks.metrics.training import TEST_ACCURACY
+from attacks.metrics.training import EPSILON_BY, TEST_ACCURACY
+from defenses.neighbours import BUDGET
+from defenses.training.accounting import MEANING
 from simulations.report.analysis.adaptive import adaptive_caveats, apart, once_per_update, untested_on_updates
-from simulations.report.analysis.line import Line, epsilon_by_accountant
-from simulations.report.analysis.readability import lead
+from simulations.report.analysis.line import TERMS, Line, largest
+from simulations.report.analysis.readability import lead, readability
 from simulations.report.analysis.shown import (
     CLIENTS,
     NO_COST,
@@ -22,6 +24,7 @@ from simulations.report.analysis.shown import (
 )
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.left_out import left_out, same_cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
 from simulations.report.studies.study import Study
@@ -97,17 +100,19 @@ def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
     return leaks, not score.all_failed, leaks or score.status == "ok", height
 
 
-def summarise(study: Study, defenses: Mapping[str, Any]) -> list[Line]:
+def summarise(study: Study, defenses: Mapping[str, Any], *, running: bool = False) -> list[Line]:
     """One line per pipeline, in order.
 
     Args:
         study: The rows.
         defenses: Pipeline text -> {"adaptive_attacks": [...], "sources": [...]} of the configuration.
+        running: The run goes on: attacks wait, and the model has not been tested as it will be.
     """
-    return [_line(study, defense, defenses.get(defense)) for defense in study.pipelines]
+    without = left_out(study)
+    return [_line(study, defense, defenses.get(defense), without, running=running) for defense in study.pipelines]
 
 
-def _line(study: Study, defense: str, known: Any) -> Line:
+def _line(study: Study, defense: str, known: Any, without: Mapping[str, Study], *, running: bool) -> Line:
     at = study.complete_round(defense)
     clean, protected = (_at(study, defense, TEST_ACCURACY.name, of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
@@ -119,13 +124,19 @@ def _line(study: Study, defense: str, known: Any) -> Line:
     probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
     failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
     counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
-    untaught = _untaught(study, at)
+    untaught = "" if running else _untaught(study, at)
     by_message = _caveats_by_message(defense, best, probe, update)
     caveats = [untaught] if untaught and not defense else []
     deciding = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
     if deciding and deciding.observation not in by_message:
         caveats += [*_doubts(defense, deciding), *once_per_update(deciding)]
-    caveats += _caveats(defense, cells, known) + _membership_doubts(membership)
+    for cell in filter(None, (probe, update) if by_message else (deciding,)):
+        of = by_message.get(cell.observation, ())
+        if (hangs := _hangs_on(cell, without)) and by_message:
+            by_message[cell.observation] = (*of, hangs)
+        else:
+            caveats += [hangs]
+    caveats += _caveats(defense, cells, known, running=running) + _membership_doubts(membership)
     if defense and update and (untested := untested_on_updates(cells, update, known)):
         by_message[update.observation] = (*by_message.get(update.observation, ()), *untested)
     canaries = canaries_in(study, defense)
@@ -149,7 +160,8 @@ def _line(study: Study, defense: str, known: Any) -> Line:
         epsilon_with_probes=max(probed, trained) if probed is not None and trained is not None else probed,
         epsilon_all_cuts=_spent(study, defense, "epsilon-all-cuts"),
         delta=_spent(study, defense, "delta"),
-        by_accountant=epsilon_by_accountant(study, defense),
+        by_accountant=largest(study, defense, EPSILON_BY.name, MEANING),
+        terms=largest(study, defense, BUDGET, TERMS),
         neighbours=neighbours_of(study, defense),
         seconds=seconds,
         seconds_ratio=seconds_ratio if defense else None,
@@ -224,9 +236,9 @@ def _caveats_by_message(
     return {cell.observation: (*_doubts(defense, cell), *once_per_update(cell)) for cell in found}
 
 
-def _caveats(defense: str, cells: Sequence[Cell], known: Any) -> list[str]:
+def _caveats(defense: str, cells: Sequence[Cell], known: Any, *, running: bool) -> list[str]:
     """Caveats on a defence, whatever was attacked: the adaptive attacks that it lacks, and what its configuration says."""
-    found = adaptive_caveats(cells, known) if defense else []
+    found = adaptive_caveats(cells, known, running=running) if defense else []
     further = known.get("caveats") if isinstance(known, Mapping) else None
     return found + [str(caveat) for caveat in further or ()]
 
@@ -250,6 +262,18 @@ def _doubts(defense: str, cell: Cell) -> list[str]:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
     further = cell.card.more.get("caveats")
     return found + (list(map(str, further)) if isinstance(further, list) else [])
+
+
+def _hangs_on(cell: Cell, without: Mapping[str, Study]) -> str:
+    """The clients without one of which an attack's verdict would be another; "" where it hangs on none."""
+    others = {name: same_cell(cell, study) for name, study in without.items()}
+    words = {name: _worded(one) for name, one in others.items() if one is not None}
+    changed = [f"without {name} {word}" for name, word in words.items() if word != _worded(cell)]
+    return f"this verdict ({_worded(cell)}) hangs on one client: it is {'; '.join(changed)}" if changed else ""
+
+
+def _worded(cell: Cell) -> str:
+    return f"{readability(cell).value}, {'validated' if cell.status == 'ok' else cell.status.replace('-', ' ')}"
 
 
 def _membership_doubts(cell: Cell | None) -> list[str]:

@@ -158,7 +158,9 @@ def progress(state: Any) -> str:
     where = f"round {at} of {last} of pipeline {pipeline} of {pipelines}"
     if state.get("failed"):
         return f"run stopped after {where}: {text.setting(state['failed'])}"
-    return f"run in progress: {where}"
+    begun, done = (number_of(state.get(key)) or 0 for key in ("attacks", "attacks_done"))
+    waits = f"; {done:g} of {begun:g} attacks have finished" if begun > done else ""
+    return f"run in progress: {where}{waits}"
 
 
 def about(run: Any) -> list[str]:

@@ -97,7 +97,7 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {%- for below in (one.level,) + one.shown_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}
 <td class="num folds">{{ one.epsilon | two if one.first else '' }}
-{%- for below in (one.level,) + one.shown_epsilon + (one.further_epsilon,) if below %}<small>{{ below }}</small>{% endfor %}</td>
+{%- for below in (one.level,) + one.shown_epsilon + one.further_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>

@@ -182,6 +182,13 @@ only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
 {% if config.get('config') is mapping and 'output-dir' in config['config'] %}
 <h3>What to do next</h3>
 <ul>
+{% if studies | selectattr('unbroken') | list %}
+<li>Attack more strongly: no attack passed the positive control, so this run says nothing about a defence. Attack the untrained
+model (<code>-s attack-rounds=first</code>), or give attacks more iterations and restarts
+{%- if config['config'].get('scenario', 'federated') == 'federated' %}, such as
+<code>-s "probe-attacks=Spear(); InvertingGradients(iterations=2400, restarts=4)"</code>{% endif %}.
+<code>fedveil list attacks</code> shows all.</li>
+{% endif %}
 <li>Repeat with other seeds and the settings above. One seed shows what happened once.
 <pre tabindex="0">{{ repeat }}</pre></li>
 <li>Attack more images: add <code>-s probe-targets=16</code> to that command. After 0 of 16, up to 21&nbsp;% of images could still

@@ -38,7 +38,7 @@ HEADLINE = """
       {{- ', ' ~ line.cost_note if line.cost_note }}</span>
     {% endif %}
     {% if line.epsilon is not none %}
-    <span>ε = {{ line.epsilon | two }}{% if line.delta is not none %} at δ = {{ line.delta | plain }}{% endif %}
+    <span>ε = {{ line.epsilon | two }}
       {%- if line.epsilon_with_probes is not none %}, with the audit's probes
         {{ line.epsilon_with_probes | two }}{% endif %}
       {%- if line.epsilon_all_cuts is not none %} at one cut,
@@ -55,9 +55,7 @@ HEADLINE = """
         else ', which could have refuted the claim only if noise is Gaussian'
         if not line.shown.exceeded_by(line.shown.largest_plain) }};
       <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
-    {% if line.epsilon is not none and line.neighbours %}
-    <span>neighbours of ε: {{ line.neighbours | neighbours }}</span>{% endif %}
-    {% if line.accountants %}<span>{{ line.accountants }}</span>{% endif %}
+    {% if line.budget %}<span>{{ line.budget }}</span>{% endif %}
     </p>
     {% if line.windows %}
     <details><summary>Windows that were shuffled</summary><p>{{ line.windows.text }}</p></details>

@@ -51,6 +51,7 @@ class Cell:
         best: The best-recovered image (``BestImage.rank``); None where none is recovered.
         detailed: How many of the recovered images lie above their own mean colour; None where the rows do not say.
         clear: In at least one seed the whole interval of PSNR lies above the best null baseline and above the mean of the class.
+        clients: Of how many clients its rows are, of the seed with the fewest; None where they do not say.
         too_few: No seed has enough images for a verdict, or enough other images to look for them among.
         unjudged: Why, where it is for want of others.
     """
@@ -73,6 +74,7 @@ class Cell:
     best: BestImage | None = None
     detailed: int | None = None
     clear: bool = False
+    clients: int | None = None
     too_few: bool = False
     unjudged: str = ""
 

@@ -23,6 +23,7 @@ from simulations.report.studies.baselines import (
 )
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import attacked
 from simulations.report.studies.stages import first_stage
 from simulations.run_folder.rows import Row
 
@@ -89,9 +90,9 @@ class Control:
 
 
 def images_behind(row: Row) -> int:
-    """Number of images behind a score; for labels, whose n counts batches, all images of those batches."""
+    """Number of attacked images behind a score; for labels, whose n counts batches, all images of those batches."""
     images = row.card.images
-    return row.n * images if row.metric == LABEL_ACCURACY.name and images is not None else row.n
+    return row.n * images if row.metric == LABEL_ACCURACY.name and images is not None else attacked(row)
 
 
 def too_few(row: Row, drawn: Collection[str] = ()) -> bool:

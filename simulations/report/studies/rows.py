@@ -15,6 +15,7 @@ from attacks.metrics.registry import metric_of
 from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
 from simulations.run_folder.rows import Row, number_of
+from strategies.audit.score_rows import WITHOUT
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
@@ -103,12 +104,11 @@ def read_row_file(path: Path) -> RowFile:
 
 
 def _measured(row: Row) -> Row:
-    """The row, or a failed one where its value is no share, and its metric is one."""
-    if row.value is None or row.status == "failed" or 0 <= row.value <= 1:
+    """The row, or a failed one where its value is outside the range of its metric."""
+    low, high = metric_of(row.metric).range
+    if row.value is None or row.status == "failed" or low <= row.value <= high:
         return row
-    if not metric_of(row.metric).values.in_unit:
-        return row
-    message = row.message or f"value is {row.value:g}; expected a share from 0 to 1"
+    message = row.message or f"value is {row.value:g}; expected a number from {low:g} to {high:g}"
     return replace(row, value=None, ci_low=None, ci_high=None, worst=None, status="failed", message=message)
 
 
@@ -121,7 +121,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     cards = [row.card.to_json() for row in rows]
     keys = sorted({key for card in cards for key in card})
     # A curve of a hundred points is no cell of a table; rows.jsonl has it.
-    extras = sorted({key for row in rows for key in row.extra} - {"roc"})
+    extras = sorted({key for row in rows for key in row.extra} - {"roc", WITHOUT})
     text = io.StringIO()
     # All texts are quoted: a message may hold a carriage return, which ends a line for many readers.
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)

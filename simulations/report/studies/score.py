@@ -11,7 +11,7 @@ from attacks.metrics.registry import metric_of
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.studies.rows import grouped
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import worst_of
+from strategies.audit.score_rows import UNSCORED, worst_of
 
 PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
@@ -35,6 +35,7 @@ class Score:
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
+        attacked: The same with examples that were attacked and not scored (``attacked``).
         failures: Failed trials over all seeds.
         by_seed: Seed -> mean, of the seeds that have a number.
         status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
@@ -46,6 +47,7 @@ class Score:
     high: float | None = None
     worst: float | None = None
     n: int = 0
+    attacked: int = 0
     failures: int = 0
     by_seed: Mapping[int, float] = field(default_factory=dict)
     status: str = "ok"
@@ -81,6 +83,7 @@ def merge(rows: Sequence[Row]) -> Score:
         high=None if metric.values is Values.BOUND else high,
         worst=worst_of(metric, worst),
         n=sum(row.n for row in used),
+        attacked=sum(map(attacked, used)),
         failures=sum(row.failures for row in rows),
         by_seed={seed: means[seed] for seed in sorted(means)},
         status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
@@ -103,6 +106,12 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
         trials = max(n for _, n in counts)
         return clustered_interval([hits / n for hits, n in counts], trials) if trials >= len(counts) else None
     return binomial_interval(sum(hits for hits, _ in counts), sum(n for _, n in counts))
+
+
+def attacked(row: Row) -> int:
+    """The examples behind a row, with those whose client sent no usable score; these count for half of the others at most."""
+    lost = row.extra.get(UNSCORED)
+    return row.n + (max(0, min(lost, row.n // 2)) if isinstance(lost, int) else 0)
 
 
 def same_images(row: Row) -> bool:

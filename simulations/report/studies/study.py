@@ -206,6 +206,7 @@ def _cell(
         recovered_by_class=_recovered_by_class(recovered, scales),
         best=best_image(recovered),
         detailed=detailed(recovered),
+        clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
         clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
         too_few=bool(images) and (few or all(wanting)),
         unjudged=wanting[0] if all(wanting) and not few else "",

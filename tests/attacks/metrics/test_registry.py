@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks.metrics.guesses import COLUMN
-from attacks.metrics.metric import FAMILIES, Interval, OverSeeds, Values
+from attacks.metrics.metric import FAMILIES, UNIT, Interval, OverSeeds, Values
 from attacks.metrics.names import GuessName, Role, ScoreName, names_of, scores_to_texts
 from attacks.metrics.registry import MEASURED, METRICS, known_metric, metric_of
 
@@ -14,10 +14,13 @@ from attacks.metrics.registry import MEASURED, METRICS, known_metric, metric_of
 def test_declarations_do_not_contradict_themselves() -> None:
     for name, one in METRICS.items():
         exact = one.interval is Interval.EXACT or one.over_seeds is OverSeeds.EXACT
+        low, high = one.range
+        assert low < high, name
+        assert one.range == UNIT or one.values not in (Values.HIT, Values.SHARE) or name == "retrieval-chance"
         assert not exact or one.values is Values.HIT, f"{name}: an exact interval is of trials that are 1 or 0"
         within = one.interval in (Interval.BATCHES, Interval.CELLS)
         within |= one.over_seeds in (OverSeeds.CLUSTERED, OverSeeds.AREA)
-        assert not within or one.values.in_unit, f"{name}: these intervals lie within 0 and 1"
+        assert not within or one.range == UNIT, f"{name}: these intervals lie within 0 and 1"
         assert not (one.family and one.of_training), name
         assert one.values is not Values.BOUND or one.of_training, name
     for family in FAMILIES:

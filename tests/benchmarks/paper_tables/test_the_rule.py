@@ -1,6 +1,5 @@
 """The rule by which claims are confirmed, refuted or open, on made-up rows."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -37,7 +36,7 @@ def judged(*seeds: Sequence[Row]) -> verdict.Judged:
 
 def earlier(**found: object) -> verdict.Judged:
     """Judged by what an earlier page has, a difference that is claimed to lie above 0."""
-    return verdict.measured_earlier(Claim("s", side="above", unit="points", earlier=found))
+    return verdict.measured_earlier(Claim("s", side="above", unit="dB", earlier=found))
 
 
 def accuracies(seed: int, *values: float) -> list[Row]:
@@ -63,10 +62,30 @@ def test_seeds_decide_by_students_t_of_paired_differences() -> None:
     assert judged(rows(0, 10.0, 11.0), rows(1, 12.0, 11.0), rows(2, 9.0, 11.0)).verdict == verdict.OPEN
 
 
-def test_of_one_seed_the_rows_intervals_decide() -> None:
-    assert judged(rows(0, 10.0, 13.0)).low == pytest.approx(-5.0)
-    for plain, expected in ((13.0, verdict.CONFIRMED), (11.5, verdict.OPEN), (7.0, verdict.REFUTED)):
-        assert judged(rows(0, 10.0, plain)).verdict == expected, plain
+def test_fewer_than_three_seeds_decide_nothing() -> None:
+    assert judged(rows(0, 10.0, 13.0)).low == pytest.approx(-5.0), "the rows' own intervals"
+    for plain, said in ((13.0, verdict.CONFIRMED), (10.0, ""), (7.0, verdict.REFUTED)):
+        one, two = judged(rows(0, 10.0, plain)), judged(rows(0, 10.0, plain - 0.01), rows(1, 10.0, plain + 0.01))
+        for found, seeds in ((one, "one seed"), (two, "two seeds")):
+            expected = f"by its interval {said}, but of {seeds}" if said else ""
+            assert (found.verdict, found.note) == (verdict.OPEN, expected), (plain, seeds)
+
+
+def test_an_accuracy_that_still_moves_decides_nothing() -> None:
+    def after(**rounds: float) -> verdict.Judged:
+        found = {
+            seed: [replace(accuracies(seed, value)[0], round=int(at[1:])) for at, value in rounds.items()]
+            for seed in range(3)
+        }
+        return verdict.judge(AT_MOST, {"r": found})
+
+    still = "by its interval confirmed, but not shown to converge"
+    assert (after(r3=0.41, r4=0.4).verdict, after(r6=0.4, r7=0.2, r8=0.4).verdict) == ("confirmed", "confirmed")
+    assert (after(r3=0.42, r4=0.4).note, after(r4=0.4).note, after(r1=0.4, r4=0.4).note) == (still, still, still)
+    lasting = replace(AT_MOST, terms=(), bound=60.0, unit="points")
+    page = {"interval": [40.0, 39.0, 41.0], "n": "400", "seeds": [0, 1, 2]}
+    assert verdict.measured_earlier(replace(lasting, earlier=page)).note == still
+    assert verdict.measured_earlier(replace(lasting, earlier=page, unit="dB")).verdict == "confirmed"
 
 
 def test_missing_or_unvalidated_numbers_leave_a_claim_open_with_a_reason() -> None:
@@ -81,13 +100,10 @@ def test_missing_or_unvalidated_numbers_leave_a_claim_open_with_a_reason() -> No
     assert (failed.verdict, failed.note, failed.seeds) == (verdict.OPEN, "no number in seed 2", (0, 1))
 
 
-def test_counts_need_no_interval_and_other_numbers_do() -> None:
-    def of(metric: str) -> verdict.Judged:
-        claim = Claim("Small.", ((1.0, Cell(metric, run="r")),), "below", 10.0)
-        return verdict.judge(claim, {"r": {0: [Row(metric=metric, value=9.0, n=1)]}})
-
-    assert of("edge-macs").verdict == verdict.CONFIRMED
-    assert (of("test-loss").verdict, of("test-loss").note) == (verdict.OPEN, "no interval")
+def test_a_number_without_an_interval_decides_nothing() -> None:
+    claim = Claim("Small.", ((1.0, Cell("test-loss", run="r")),), "below", 10.0)
+    found = verdict.judge(claim, {"r": {0: [Row(metric="test-loss", value=9.0, n=1)]}})
+    assert (found.verdict, found.note) == (verdict.OPEN, "no interval")
 
 
 def test_seeds_that_agree_on_the_same_images_say_nothing_of_other_images() -> None:
@@ -132,7 +148,7 @@ def test_an_attack_that_fails_without_a_defence_refutes_that_it_works() -> None:
         (-7.0, "not-validated", False, verdict.OPEN), (-7.0, "under-powered", True, verdict.OPEN),
     ):  # fmt: skip
         claim = Claim("It works.", ((1.0, RIGHT),), "above", 0.0, "dB", control=control)
-        found = verdict.judge(claim, {"r": {0: rows(0, 0.0, value, status=status)}})
+        found = verdict.judge(claim, {"r": {seed: rows(seed, 0.0, value + seed, status=status) for seed in range(3)}})
         assert found.verdict == expected, (value, status, control)
 
 
@@ -157,7 +173,7 @@ def test_one_claim_refutes_a_table_and_all_confirm_it() -> None:
 
 def test_intervals_end_where_the_quantity_does() -> None:
     for metric, (low, high) in (
-        ("membership-auc", (0.0, 1.0)), ("test-accuracy", (0.0, 1.0)), ("ms-ssim", (-1.0, 1.0)), ("psnr", (-math.inf, math.inf)),
+        ("membership-auc", (0.0, 1.0)), ("test-accuracy", (0.0, 1.0)), ("ms-ssim", (0.0, 1.0)), ("psnr", (0.0, 100.0)),
     ):  # fmt: skip
         cell = Cell(metric)
         assert possible(Claim("s", ((1.0, cell),), "above")) == (low, high)
@@ -199,14 +215,14 @@ def test_an_earlier_number_decides_until_as_many_seeds_measured_the_same_claim()
 
 
 def test_a_note_holds_a_claim_open_whether_a_run_or_a_page_measured_it() -> None:
-    high = {"r": {0: [Row(metric="test-accuracy", value=0.9, n=400, ci_low=0.8, ci_high=1.0)]}}
-    cell = Cell("test-accuracy", run="r")
+    high = {"r": {seed: [Row(metric="psnr", value=0.9 + seed / 100, n=400, seed=seed)] for seed in range(3)}}
+    cell = Cell("psnr", run="r")
     claim = Claim("It costs nothing.", ((1.0, cell),), "above", 0.5)
     held = replace(claim, note="an under-trained baseline", ours="a bound of ours")
     assert verdict.judge(claim, high).verdict == "confirmed"
     noted = verdict.judge(held, high)
-    assert (noted.verdict, noted.note, noted.value) == ("open", "an under-trained baseline", 0.9)
-    page = {"interval": [0.9, 0.8, 1.0], "n": "400", "seeds": [0, 1]}
+    assert (noted.verdict, noted.note, noted.value) == ("open", "an under-trained baseline", pytest.approx(0.91))
+    page = {"interval": [0.9, 0.8, 1.0], "n": "400", "seeds": [0, 1, 2]}
     for own, found, expected in (
         (held, page, ("open", "an under-trained baseline")),
         (claim, page, ("confirmed", "")),

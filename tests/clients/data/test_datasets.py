@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import struct
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -328,6 +329,72 @@ def test_odd_pictures_are_read_as_seen(tmp_path: Path) -> None:
     assert decode(tmp_path / "bits.png").tolist() == [[[[0, 255]]]]
     Image.fromarray(np.dstack([colour, np.full((4, 6), 255, np.uint8)])).save(tmp_path / "alpha.png")
     assert np.array_equal(decode(tmp_path / "alpha.png")[0].permute(1, 2, 0).numpy(), colour)
+
+
+def test_whole_numbers_of_any_depth_keep_their_levels_by_one_scale_and_the_scale_is_said(tmp_path: Path) -> None:
+    # 256 levels, 64 levels or fewer in the files of cameras and scanners; no two may become one.
+    grey = np.arange(256).reshape(16, 16)
+    for name, pixels in {
+        "8 in 32.tif": grey.astype(np.int32),
+        "12 in 16.png": (grey * 16).astype(np.uint16),
+        "12 in 16.tif": (grey * 16).astype(np.uint16),
+        "whole 16.png": (grey * 257).astype(np.uint16),
+        "15 in 32.tif": (grey * 100).astype(np.int32),
+        "signed 8.tif": (grey - 128).astype(np.int32),
+        "signed 12.tif": ((grey - 128) * 16).astype(np.int32),
+    }.items():
+        Image.fromarray(pixels).save(tmp_path / name)
+        found = decode(tmp_path / name).flatten()
+        assert (found.diff() > 0).all() if name != "15 in 32.tif" else len(found.unique()) > 190, name
+    unsigned = np.array([[0, 2**31, 2**32 - 1]], np.uint32)
+    Image.fromarray(unsigned.view(np.int32)).save(tmp_path / "unsigned.tif")
+    signed = b"\x53\x01\x03\x00\x01\x00\x00\x00"  # the tag of the sample format, one short, and then 2
+    content = (tmp_path / "unsigned.tif").read_bytes()
+    assert signed + b"\x02" in content
+    (tmp_path / "unsigned.tif").write_bytes(content.replace(signed + b"\x02", signed + b"\x01"))
+    assert decode(tmp_path / "unsigned.tif").flatten().tolist() == [0, 128, 255]
+    Image.fromarray(np.array([[128, 0, 127]], np.uint8)).save(tmp_path / "signed.tif", tiffinfo={339: 2})
+    assert decode(tmp_path / "signed.tif").flatten().tolist() == [0, 128, 255]
+    # A dark picture stays dark beside a bright one, in training as in tests.
+    for number in range(8):
+        save(tmp_path / "set" / "ab"[number % 2] / f"{number}.png", np.full((2, 2), 100 * number, np.uint16))
+        save(tmp_path / "set" / "ab"[number % 2] / f"{number}.tif", np.full((2, 2), 4000, np.uint16))
+    data = load_dataset("folder", data_dir=str(tmp_path / "set"))
+    seen = {int(image.max()) for part in (data.train, data.test) for image in part.images[:]}
+    assert seen == {100 * number * 256 // 4096 for number in range(8)} | {250}
+    assert "levels 0 to 4095 become 0 to 255" in data.notes[0]
+    colours = np.arange(48, dtype=">u2").reshape(4, 4, 3)
+    for factor, fits in ((16, False), (1300, True)):
+        path = tmp_path / f"colours{factor}.png"
+        write_deep_colours(path, colours * factor)
+        if fits:
+            assert decode(path).shape == (1, 3, 4, 4)
+        else:
+            with pytest.raises(DataError, match="colours of 16 bits, of which the lower half alone is used"):
+                decode(path)
+
+
+def write_deep_colours(path: Path, pixels: NDArray[np.uint16]) -> None:
+    """A PNG of 16 bits a colour, which Pillow does not write."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
+    names = [b"caf\xe9.png", "caf\u00e9.png".encode(), b"two\nlines.png", b"plain.png"]
+    for name in names:
+        save(tmp_path / "a" / "one.png", levels(2, 2))
+        (tmp_path / "a" / "one.png").replace(tmp_path / "a" / os.fsdecode(name))
+        save(tmp_path / os.fsdecode(b"class\n\xe9") / f"{len(name)}.png", levels(2, 2))
+    data = load_dataset("folder", data_dir=str(tmp_path))
+    assert len(data.train) + len(data.test) == len([*tmp_path.rglob("*.png")])
 
 
 def assert_same_images(held: ImageData, stored: ImageData) -> None:

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from clients.data.datasets import DataError, load_dataset
+from clients.wire.schema import key_of
+from simulations.experiment.experiment import Experiment
+from simulations.settings.errors import ConfigError
 
 CODE = """
 import numpy as np
@@ -70,6 +73,22 @@ palettes = lambda: twice([(palette, 0), (palette, 1)])
 levels = Image.fromarray(np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4))
 deep = lambda: twice([(levels, 0), (levels, 1)])
 wide = lambda: twice([(np.zeros((4, 4), np.int64), 0)])
+labelled = lambda *classes: twice([(black, one) for one in classes])
+from_one = lambda: labelled(1, 2, 3)
+ignored = lambda: labelled(0, 1, 2, 255)
+unknown = lambda: labelled(0, 1, -1)
+
+
+class Columns(Given):
+    def __init__(self, targets):
+        super().__init__()
+        self.targets = targets
+
+
+unnamed = lambda: [Columns([1 + one for one in labels]) for _ in range(2)]
+columns = lambda: [Columns(np.zeros((10, 2), int)) for _ in range(2)]
+fractions = lambda: [Columns(np.zeros(10)) for _ in range(2)]
+column = lambda: [Columns(torch.tensor(labels)[:, None]) for _ in range(2)]
 """
 
 
@@ -82,7 +101,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_form_of_an_image_is_the_same_image(file: Path) -> None:
-    for name in ("pictures", "arrays", "floats"):
+    for name in ("pictures", "arrays", "floats", "column"):
         data = load_dataset(f"{file}:{name}")
         expected = torch.arange(360).remainder(256).to(torch.uint8).view(10, 1, 6, 6)
         assert torch.equal(data.train.images[torch.arange(10)], expected)
@@ -104,6 +123,13 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "needs": "needs folder; given are no arguments alone",
         "empty": "train has no examples",
         "wide": "is ndarray of int64",
+        "deep": "holds whole numbers of unknown range; convert it to 8-bit levels, or to floats",
+        "from_one": r"of the classes 0 to 3, 0 has no example; number them .* or name all in a list 'classes'",
+        "ignored": r"of the classes 0 to 255, 3, 4, 5 and 249 more have no example",
+        "unknown": r"the class -1, and 0 is the lowest; leave examples without a class out",
+        "unnamed": r"has the class 3, and 'classes' names 3, 0 to 2",
+        "columns": r"has labels of shape \(10, 2\); one class for each of the 10 examples is expected",
+        "fractions": r"has labels of float64; whole numbers from 0 are expected",
         "same": "returns the same object as train and as test",
         "augmented": r"train\[0\] is another image at every reading; leave augmentations to crop-padding",
         "huge": "has the class 1000000000000; allowed: 0 to 99999",
@@ -114,12 +140,9 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
             load_dataset(f"{file}:{name}")
 
 
-def test_palettes_and_deep_grey_are_shown_as_they_look(file: Path) -> None:
-    # As pictures in folders are: a palette by its colours, 16 bits scaled to 8.
+def test_palettes_are_shown_by_their_colours(file: Path) -> None:
     shown = load_dataset(f"{file}:palettes").train.images[torch.tensor([0])]
     assert np.array_equal(shown[0].permute(1, 2, 0).numpy(), np.arange(48).reshape(4, 4, 3) * 5)
-    levels = load_dataset(f"{file}:deep").train.images[torch.tensor([0])].flatten().tolist()
-    assert levels == [round(value / 257) for value in range(0, 65536, 4096)]
 
 
 GREY = np.arange(12 * 6 * 6).reshape(12, 6, 6).astype(np.uint8)
@@ -153,11 +176,66 @@ def test_a_saved_data_set_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_nowhere_or_has_other_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(DataError, match=r"neither .*somebody/things nor the cache .* holds it .*or download=true"):
+    with pytest.raises(DataError, match=r"there is no folder .*somebody/things; .*or download=true"):
         load_dataset("hf:somebody/things", data_dir=str(tmp_path))
-    with pytest.raises(DataError, match="allowed: hf:owner/name"):
-        load_dataset("hf:../things")
     saved(tmp_path, train=table(6))
     with pytest.raises(DataError, match="has the parts train; train, and test or validation, are expected"):
         load_dataset("hf:somebody/things", data_dir=str(tmp_path))
+
+
+NO_HUB_NAMES = [
+    "imagefolder", "ImageFolder", "imagefolder/", "csv", "json", "parquet", "text", "webdataset", "arrow", "xml", "sql",
+    "", "/", "a/", "/a", "a//b", "a/b/", "a/b/c", "./a/b", "./a", "a/.", "a/..", "..", "../a", "../../a", "a/../b", ".a/b", "~/a",
+    "/etc/passwd", "//a", "~root/a", "$HOME/a", "a/b@main", "a/b#x", "a/b:config", "a/b:x.y", "a.b/c:d", "x.py:f", "a b/c", "a/b\n",
+    "a\\b", "a/b*", "a/[b]", "é/b", "a/b\x00", "a--b/c", "file:///a/b", "https://a.b/c", "hf://datasets/a/b", "zip://a::b",
+    "buckets/a", "Buckets/a", "a/" + "b" * 96,
+]  # fmt: skip
+
+
+def test_a_name_that_hugging_face_never_gives_reaches_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the package was asked")
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("load_dataset", "load_from_disk"):
+        monkeypatch.setattr(datasets, name, refuse)
+    for name in NO_HUB_NAMES:
+        for download in (False, True):
+            with pytest.raises(DataError, match="allowed: hf:owner/name"):
+                load_dataset(f"hf:{name}", download=download)
+        for setting in ("dataset", "auxiliary_data"):
+            with pytest.raises(ConfigError, match=f"{key_of(setting)}.*allowed: hf:owner/name"):
+                Experiment.of(**{setting: f"hf:{name}"})
+    with pytest.raises(DataError, match="unknown data set 'HF:a/b'"):
+        load_dataset("HF:a/b")
+
+
+def test_only_what_the_operator_offered_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Every folder that "datasets" could take the name for holds a data set: a fault would read it.
+    asked: list[str] = []
+
+    def from_network(name: str) -> None:
+        asked.append(name)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", from_network)
+    work, offered = tmp_path / "work", tmp_path / "offered"
+    for root in (work, tmp_path / "elsewhere"):
+        saved(root, train=table(12), test=table(6))
+    (offered / "linked").mkdir(parents=True)
+    (offered / "somebody").symlink_to(tmp_path / "elsewhere" / "somebody")
+    (offered / "linked" / "things").symlink_to(tmp_path / "elsewhere" / "somebody" / "things")
+    monkeypatch.chdir(work)
+    for name in ("somebody/things", "linked/things"):
+        with pytest.raises(DataError, match=f"there is no folder {offered}/{name}"):
+            load_dataset(f"hf:{name}", data_dir=str(offered))
+    with pytest.raises(DataError, match="lies below the working directory too"):
+        load_dataset("hf:somebody/things", data_dir=str(offered), download=True)
+    assert not asked
+    assert len(load_dataset("hf:somebody/things", data_dir=str(tmp_path / "elsewhere")).train) == 12
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="cannot be read from Hugging Face: no network"):
+        load_dataset("hf:somebody/things", data_dir=str(offered), download=True)
+    assert asked == ["somebody/things"], "with download, and nothing else in the way"

@@ -29,8 +29,16 @@ HELD, BATCH, STEPS, RUNS, DELTA = 40, 10, 4, 40, 1e-5
 
 
 CNN = TASK.but(model="cnn", batch_size=BATCH, local_epochs=1, rounds=1, probe_images=1, probe_targets=1)
-TIMES = {"train-seconds"}
-"""Outside every bound, as docs/threat_models.md says; times of the two worlds are not compared."""
+PUBLIC = "neighbours='add-or-remove', sample_rate=0.25"
+BOUNDED = (
+    *(f"DPSGD(noise_multiplier=20.0{more})" for more in ("", ", clipping='ghost'", f", {PUBLIC}", f", clipping='ghost', {PUBLIC}")),
+    "DPSGD(noise_multiplier=20.0, target_quantile=0.5)",
+    "DPSGD(noise_multiplier=20.0, target_quantile=0.5, clipping='ghost')",
+    "DPSGD(noise_multiplier=20.0, noise_decay=0.9, clip_decay=0.9)",
+    "ClientDP(noise_multiplier=40.0)",
+    "FlowerLocalDP(epsilon=0.1)",
+)  # fmt: skip
+"""Every kind of bound of an update; the epsilon of a round is below 0.5."""
 
 
 def asker(folder: Path, train: Sequence[int], **more: Any) -> Asker:
@@ -46,8 +54,7 @@ def asked_anew(ask: Asker, task: Task) -> Message:
 
 def numbers_of(reply: Message) -> str:
     records = {name: one for name, one in reply.content.items() if isinstance(one, MetricRecord | ConfigRecord)}
-    told = {name: {key: one[key] for key in one if key not in TIMES} for name, one in records.items()}
-    return json.dumps(told, sort_keys=True, default=str)
+    return json.dumps({name: dict(one) for name, one in records.items()}, sort_keys=True, default=str)
 
 
 def flat(update: dict[str, Tensor]) -> Tensor:
@@ -110,6 +117,47 @@ def test_no_attacker_on_all_that_is_sent_does_better_than_the_bound(tmp_path: Pa
     for message_type, asked in more:
         found = [ask(message_type, asked) for ask in askers]
         assert numbers_of(found[0]) == numbers_of(found[1]), message_type
+
+
+def overflowing(task: Task, victim: int) -> dict[str, Tensor]:
+    """Finite weights of an MLP in which one unit is on for a single example, and infinite behind the next layer."""
+    data, weights = task.plan.load_data().train, {name: one.clone() for name, one in weights_of(task).items()}
+    images = normalise(data.images[: HELD + 1] / 255, task.plan.data_card()).flatten(1)
+    along = images[victim] - images.mean(0)
+    seen = images @ along
+    others = seen[torch.arange(len(seen)) != victim].max()
+    first, bias, second = list(weights)[:3]
+    weights[first][0] = along * 1e20 / along.norm()
+    weights[bias][0] = -(seen[victim] + others) / 2 * 1e20 / along.norm()
+    weights[second][:, 0] = 1e25
+    assert all(one.isfinite().all() for one in weights.values())
+    return weights
+
+
+@pytest.mark.numeric
+@pytest.mark.long
+@pytest.mark.parametrize("defence", BOUNDED)
+def test_weights_that_one_example_alone_makes_overflow_show_nothing_of_it(tmp_path: Path, defence: str) -> None:
+    task, victim = CNN.but(model="mlp", pipeline=defence), 7
+    weights, others = overflowing(task, victim), [at for at in range(HELD + 1) if at != victim]
+    second = others[: HELD - 1] if PUBLIC in defence else others
+    worlds = [asker(tmp_path / str(at), train) for at, train in enumerate(([victim, *others[: HELD - 1]], second))]
+    numbers, lengths = [set[str](), set[str]()], [[], []]
+    for message_type in ("train", "train", "train", "train", "train", "train.probe"):
+        for at, ask in enumerate(worlds):
+            ask.state.pop("ledger", None)
+            reply = ask(message_type, task, weights, timeout=0.001)  # a server could learn how long its examples take
+            assert not reply.has_error(), (at, reply.error.reason)
+            if message_type == "train":
+                numbers[at].add(json.dumps(dict(reply.content["metrics"]), sort_keys=True))
+                lengths[at].append(float(flat(tensors_of(reply, "arrays")).norm()))
+    assert len(numbers[0]) == 1
+    assert numbers[0] == numbers[1]
+    assert all(math.isfinite(one) for one in (*lengths[0], *lengths[1]))
+    if "target_quantile" not in defence:  # which makes the noise of each step another
+        assert max(map(max, lengths)) < 1.05 * min(map(min, lengths))
+    unbounded = asker(tmp_path / "none", [victim, *others])("train", task.but(pipeline=""), weights)
+    assert "not finite" in unbounded.error.reason
 
 
 @pytest.mark.numeric

@@ -143,7 +143,8 @@ def test_local_steps_are_that_many_steps_of_torch_sgd_and_named_examples() -> No
 @pytest.mark.long
 def test_a_privacy_budget_covers_the_limited_steps() -> None:
     for count, rounds in [(3, 4), (2, 2), (1, 20)]:
-        private = {"pipeline": "DPSGD(target_epsilon=2.0)", "local_epochs": 9, "local_steps": count, "rounds": rounds}
+        private = {"pipeline": "DPSGD(target_epsilon=2.0, accountant='rdp')", "local_epochs": 9}
+        private |= {"local_steps": count, "rounds": rounds}
         ledger: Ledger = {}
         taken: list[str] = []
         hook = register_optimizer_step_post_hook(lambda one, *_, taken=taken: taken.append(type(one).__name__))
@@ -191,7 +192,8 @@ def test_global_weights_are_not_changed_and_divergence_is_an_error() -> None:
 
 def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_update() -> None:
     private, plain = (client(pipeline=text).train(weights(), {}) for text in ("DPSGD(noise_multiplier=1.0)", ""))
-    assert set(private.metrics) == {"epsilon", "delta", "train-seconds"}
+    terms = {f"budget-{name}" for name in ("noise-multiplier", "clipping-norm", "sample-rate", "steps")}
+    assert set(private.metrics) == {"epsilon", "delta", "train-seconds"} | terms
     assert set(plain.metrics) == {"train-loss", "train-seconds"}
     other = LocalClient(LocalData(TASK.but(pipeline="DPSGD(noise_multiplier=1.0)"), 0, [*range(39), 77], range(0, 20)))
     theirs = other.train(weights(), {})
@@ -200,7 +202,7 @@ def test_a_bound_of_what_one_example_tells_lets_no_exact_number_out_beside_the_u
 
 
 def test_training_after_probes_tells_what_both_have_spent() -> None:
-    private = client(pipeline="DPSGD(noise_multiplier=2.5)")
+    private = client(pipeline="DPSGD(noise_multiplier=2.5, accountant='rdp')")
     assert "epsilon-with-probes" not in private.train(weights(), {}).metrics, "nobody probed"
     ledger, spent = private.probe(weights(), {}).ledger, []
     for _ in range(2):
@@ -301,7 +303,7 @@ def test_a_defence_acts_in_every_step_or_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_after_the_last_round_epsilon_is_reported_by_every_accountant() -> None:
-    for pipeline in ["DPSGD(noise_multiplier=4.0)", "DPSGD(noise_multiplier=4.0, accountant='prv')"]:
+    for pipeline in ["DPSGD(noise_multiplier=4.0)", "DPSGD(noise_multiplier=4.0, accountant='rdp')"]:
         ledger: Ledger = {}
         for at in (1, 2):
             result = client(pipeline=pipeline, local_steps=3, rounds=2, round=at).train(weights(), ledger)
@@ -310,7 +312,7 @@ def test_after_the_last_round_epsilon_is_reported_by_every_accountant() -> None:
                 assert not found
         steps = {"accountant": {"steps": [[2.0, 1 / 3, 6]]}}
         assert found == {f"epsilon-by-{name}": value for name, value in epsilon_by_accountant(steps, 1e-5).items()}
-        assert result.metrics["epsilon"] == found["epsilon-by-prv" if "prv" in pipeline else "epsilon-by-rdp"]
+        assert result.metrics["epsilon"] == found["epsilon-by-rdp" if "rdp" in pipeline else "epsilon-by-prv"]
         assert found["epsilon-by-prv"] < found["epsilon-by-rdp"]
 
 

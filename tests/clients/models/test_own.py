@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attacks.local_model import shared_tensors
 from clients.models.classifiers import ModelError, build_model
 from clients.models.doubts import MIXES, MIXES_IN_TRAINING, RANDOM, doubts
+from clients.models.own import build_own_model
 from clients.secrets.policy import RefusedError, require_own_code
 
 CODE = """
@@ -111,6 +113,7 @@ def test_what_is_no_classifier_is_refused_with_the_reason(file: Path, subtests: 
     }.items():
         with subtests.test(name), pytest.raises(ModelError, match=why):
             built(name)
+    built(f"{file}:fixed")  # What was proved for other classes is tried again.
     with pytest.raises(ModelError, match=r"answers two images with shape \(2, 10\); logits \(2, 7\) are expected"):
         built(f"{file}:fixed", num_classes=7)
     assert built(f"{file}:zero")(torch.zeros(1, 1, 8, 8)).shape == (1, 10), "a last layer of zeros hides what is before"
@@ -192,3 +195,113 @@ def test_there_is_no_doubt_about_our_own_models() -> None:
         for norm in ("group", "batch"):
             model = build_model(name, num_classes=10, input_shape=(1, 16, 16), norm=norm, width=0)
             assert doubts(model, (1, 16, 16)) == [], (name, norm)
+
+
+class Holds(nn.Module):
+    """A network with more state than it is trained by, or with a forward of its own."""
+
+    def __init__(
+        self, forward: Callable[..., object] = lambda own, features: own.last(own.first(features)), **state: Tensor
+    ) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(64, 64), nn.Linear(64, 10), forward
+        for name, one in state.items():
+            if isinstance(one, nn.Parameter):
+                self.register_parameter(name, one)
+            else:
+                self.register_buffer(name, one, persistent=False)
+
+    def forward(self, images: Tensor) -> object:
+        return self.function(self, images.flatten(1))
+
+
+class Kept(nn.Module):
+    """Functions of features that have a gradient of their own, or none."""
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, features: Tensor) -> Tensor:
+            return features.round()
+
+        @staticmethod
+        def backward(ctx: object, slope: Tensor) -> Tensor:  # type: ignore[override]
+            return slope
+
+    @staticmethod
+    @torch.no_grad()
+    def detached(own: Holds, features: Tensor) -> object:
+        return own.last(features)
+
+
+def tied() -> nn.Module:
+    model = Holds()
+    model.second = nn.Linear(64, 64)
+    model.second.weight = model.first.weight
+    model.function = lambda own, features: own.last(own.second(torch.sin(own.first(features))))
+    return model
+
+
+def hooked() -> nn.Module:
+    model = Holds()
+    model.first.register_full_backward_hook(lambda *_: None)
+    return model
+
+
+def keeps_answers() -> nn.Module:
+    model = Holds()
+    model.kept = []
+    model.first.register_forward_hook(lambda _, __, answer: model.kept.append(answer))
+    return model
+
+
+def on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return Holds()
+
+
+def needs_a_mask() -> nn.Module:
+    return nn.Bilinear(64, 64, 10)
+
+
+def compiled() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), torch.compile(nn.Linear(64, 64), backend="eager"), nn.Linear(64, 10))
+    return torch.compile(nn.DataParallel(model), backend="eager")  # type: ignore[return-value]
+
+
+def test_state_that_is_not_trained_and_wrappers_are_no_reason_against_a_model(subtests: pytest.Subtests) -> None:
+    """Gradient matching is run in the trial: what it takes, attacks take."""
+    for factory in (
+        tied, compiled, lambda: nn.DataParallel(Holds()), lambda: Holds().double(), lambda: Holds().half(),
+        lambda: Holds(unused=nn.Parameter(torch.empty(0))),
+        lambda: Holds(lambda own, features: own.last(features + own.grid), grid=torch.linspace(0, 1, 64)),
+        lambda: Holds(lambda own, features: own.last(torch.fft.fft(features).abs())),
+        lambda: Holds(lambda own, features: own.last(F.dropout(features, training=True))),
+    ):  # fmt: skip
+        with subtests.test(factory.__name__):
+            model = build_own_model(f"{factory}", factory, 10, SHAPE)
+            assert {one.dtype for one in model.parameters()} == {torch.float32}
+            assert not any("module" in name or "_orig_mod" in name for name, _ in model.named_parameters())
+            assert "grid" not in shared_tensors(model), "each build has its own"
+
+
+def test_a_model_that_attacks_cannot_use_is_refused_before_a_run(subtests: pytest.Subtests) -> None:
+    number = nn.Parameter(torch.zeros(64, dtype=torch.complex64))
+    for factory, why in (
+        (lambda: Holds(lambda own, features: own.last(features).squeeze()), r"one image with shape \(10,\); logits \(1, 10\)"),
+        (lambda: Holds(lambda own, features: (own.last(features), features)), "answers with tuple; real logits"),
+        (lambda: Holds(lambda own, features: own.last(features) * 1j), "answers with torch.complex64; real logits"),
+        (lambda: Holds(number=number), "the parameter number is torch.complex64; allowed: real floating-point"),
+        (lambda: Holds(places=nn.Parameter(torch.arange(9), requires_grad=False)), "the parameter places is torch.int64"),
+        (lambda: Holds(Kept.detached), "no gradient reaches the images, as behind torch.no_grad"),
+        (lambda: Holds(lambda own, features: own.last(Kept.Rounded.apply(features))), "with setup_context and generate_vmap_rule"),
+        (lambda: Holds(lambda own, features: own.last(features) * float(features.sum())), "choose by torch.where in place"),
+        (on_meta, "first.weight is on the device meta, without values"),
+        (needs_a_mask, "forward takes other arguments than the images .*input2.*; wrap it"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "1.weight has no shape before the first images"),
+        (lambda: nn.Sequential(nn.LazyBatchNorm2d(affine=False), nn.Flatten(), nn.Linear(64, 10)), "0.running_mean has no shape"),
+        (hooked, "register no backward hooks"),
+        (keeps_answers, "what it keeps of an answer must be detached"),
+        (lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(64, 10))), "is of TorchScript"),
+    ):  # fmt: skip
+        with subtests.test(why), pytest.raises(ModelError, match=why):
+            build_own_model(f"{why}", factory, 10, SHAPE)

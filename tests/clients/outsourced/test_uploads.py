@@ -157,14 +157,13 @@ def test_a_node_with_a_secret_uploads_once(tmp_path: Path) -> None:
 
 def test_a_node_with_a_secret_uploads_in_as_many_passes_as_its_operator_allows(tmp_path: Path) -> None:
     asked = {passes: task_of(FRESH, upload_passes=passes) for passes in (1, 2, 3)}
-    node = Uploader(tmp_path / "default", "secret")
-    reply = node.ask(asked[2], 0, 2)
+    reply = Uploader(tmp_path / "more", "secret").ask(asked[2], 0, 2)
     assert refused(reply, "uploads of an image in 2 passes: its operator may allow it by upload-passes")
-    assert not node.ask(asked[1], 0, 5).has_error(), "and nothing was booked"
+    node = Uploader(tmp_path / "default", "secret")
+    assert not node.ask(asked[1], 0, 5).has_error()
     assert refused(node.ask(asked[3], 5, 5)), "a later message asks for more passes of the same upload"
-    node = Uploader(tmp_path / "two", "secret", upload_passes=2)
-    assert refused(node.ask(asked[3], 0, 2))
-    assert not node.ask(asked[2], 0, 10).has_error()
+    assert refused(Uploader(tmp_path / "three", "secret", upload_passes=2).ask(asked[3], 0, 2))
+    assert not Uploader(tmp_path / "two", "secret", upload_passes=2).ask(asked[2], 0, 10).has_error()
     assert not Uploader(tmp_path / "seed").ask(asked[3], 0, 15).has_error(), "a simulation answers everything"
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
-from clients.process.ray_cluster import session_folder
+from clients.process.ray_cluster import local_cluster, session_folder, spaced_path
+from simulations.cli import app
 from simulations.runtime.launch import ROOT, LocalRuntime
 
 CLUSTER = """
@@ -132,3 +134,15 @@ def test_a_runtimes_home_is_where_rays_sockets_fit(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # a cluster that is joined keeps its ways
         with LocalRuntime(tmp_path / "log") as runtime:
             assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR"} & runtime.env.keys()
+
+
+def test_a_path_with_a_space_is_refused_before_flower_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray starts workers by an unquoted path; of files below TMPDIR it takes another folder."""
+    assert local_cluster({"TMPDIR": "/a b"})["RAY_TMPDIR"] == "/tmp"
+    assert (session_folder(Path("/a b")), session_folder(Path("/ab"))) == ({}, {"RAY_TMPDIR": "/ab"})
+    monkeypatch.setattr(sys, "executable", "/a b/bin/python")
+    assert spaced_path() == "/a b/bin/python"
+    for words, code in ((["--dry-run"], 2), (["--dry-run", "--in-process"], 0)):
+        told = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "run"), *words])
+        assert told.exit_code == code, told.output
+        assert ("Ray starts no worker from a path with a space" in " ".join(told.output.split())) == (code == 2)

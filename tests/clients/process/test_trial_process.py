@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -62,18 +63,45 @@ def test_whatever_code_does_is_told_in_one_sentence(tmp_path: Path, subtests: py
     assert works(tmp_path, "return open('/proc/self/oom_score_adj').read().strip()") == "1000"
 
 
+DETACHED = """
+for _ in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.setsid()
+            open({marker!r} + str(os.getpid()), "w").close()
+            time.sleep(600)
+        os._exit(0)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+while len([one for one in os.listdir({folder!r}) if one.isdigit()]) < 2: time.sleep(0.1)
+"""
+
+
 @pytest.mark.slow
-def test_an_endless_loop_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    # A loop in C, too, which no signal handler of Python interrupts; and a process that holds the child's output open.
-    marker = tmp_path / "pid"
-    code = (
-        f"one = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(marker)!r}, 'w').write(str(one.pid))\nsum(iter(int, 1))"
-    )
-    assert outcome(tmp_path, code, 30.0) == "is not done after 30 s"
-    if marker.exists():  # the machine may be too busy to come that far
-        pid = int(marker.read_text())
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+def test_all_that_code_started_ends_with_it_detached_processes_too(tmp_path: Path) -> None:
+    """A loop in C, which no signal handler of Python interrupts, is ended by its time limit."""
+    for name, rest, told in (
+        ("ends", "os._exit(3)", "ends its process"),
+        ("loops", "sum(iter(int, 1))", "is not done after"),
+    ):
+        (folder := tmp_path / name).mkdir()
+        code = DETACHED.format(marker=f"{folder}/", folder=str(folder)).strip() + f"\n{rest}"
+        assert outcome(tmp_path, code, 60.0).startswith(told)
+        started = [int(one.name) for one in folder.iterdir()]
+        assert started, "the machine was too busy to come that far"
+        assert not [pid for pid in started if psutil.pid_exists(pid)]
+
+
+@pytest.mark.slow
+def test_a_trial_without_network_has_none_for_any_code_or_says_so() -> None:
+    """Not for Python's socket alone: below it stand ``_socket`` and child processes."""
+    server = socket.create_server(("127.0.0.1", 0))
+    with server:
+        arguments = {"port": server.getsockname()[1]}
+        offline = tried("tests.clients.process.trial_works:reach", arguments, PATIENCE, offline=True)
+        assert offline == {"isolated": offline["isolated"], "reached": [not offline["isolated"]] * 2}
+        if psutil.LINUX and not os.geteuid():
+            assert offline["isolated"]
 
 
 PARENT = """

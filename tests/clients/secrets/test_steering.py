@@ -63,7 +63,7 @@ def test_batches_test_images_and_updates_are_sent_once_in_a_round(tmp_path: Path
     assert not ask("evaluate.smash", FROZEN, first=0, count=8).has_error()
     assert refused(ask("evaluate.smash", FROZEN, first=7, count=2))
     assert not ask("evaluate.smash", FROZEN, first=8, count=50).has_error()
-    arrays = {"arrays": to_record(weights_of(TASK))}
+    ask, arrays = Asked(tmp_path), {"arrays": to_record(weights_of(TASK))}
     assert not ask("train", TASK, arrays).has_error()
     assert refused(ask("train", TASK, arrays))
     assert not ask("train", TASK.but(round=2), arrays).has_error()

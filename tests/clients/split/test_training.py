@@ -275,7 +275,7 @@ def test_smashed_test_images_are_the_clients_in_order_and_judged_as_a_person_wou
     truth = torch.tensor([1, 0, 1, 0])
     for scores, above in (([1.0, 2.0, 3.0, 0.0], 3.0), ([1.0, 1.0, 3.0, 0.0], 3.5)):
         given = torch.stack([torch.zeros(4), torch.tensor(scores)], 1)
-        assert split_training._pairs(given, truth) == {"pairs": [above, 4.0]}
+        assert split_training._pairs(given, truth, float) == {"pairs": [above, 4.0]}
 
 
 def test_an_audit_batch_is_of_the_size_of_training_and_changes_behind_the_attacked_images_alone() -> None:

@@ -49,6 +49,22 @@ def test_clipping_bounds_each_example_of_any_shape_and_leaves_short_ones() -> No
     assert float(torch.cdist(sent, sent).max()) == pytest.approx(2 * 0.5, rel=1e-5)
 
 
+def test_an_example_that_overflows_counts_as_zero_and_gives_no_gradient() -> None:
+    """Else a server that chooses the weights would see it through any noise."""
+    for odd in (math.nan, math.inf, 1e30):
+        features = random(3, 4, 8)
+        features[1] = odd
+        features.requires_grad_()
+        clipped = clip_examples(features, 0.5)
+        clipped.sum().backward()
+        assert not clipped[1].any()
+        torch.testing.assert_close(clipped[::2], clip_examples(features[::2], 0.5))
+        gradient = features.grad
+        assert gradient is not None
+        assert gradient.isfinite().all()
+        assert not gradient[1].any()
+
+
 def test_epsilon_is_that_of_known_values_and_of_an_integral_for_two_releases() -> None:
     for defense, known in (
         *((FeatureDP(neighbours="zero-out"), 4.38), (FeatureDP(), 10.0), (FeatureDP(clip=7.0), 10.0)),

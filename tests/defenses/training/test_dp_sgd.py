@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from defenses.base import DefenseError, Training
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.pipeline import Pipeline
-from defenses.training.accounting import ORDERS, epsilon_spent
+from defenses.training.accounting import ORDERS, RDP, epsilon_spent
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import remove_hooks
 from tests.bounded import bounded
@@ -285,16 +285,16 @@ def sampled_divergence(noise: float, rate: float, order: int) -> float:
 
 def test_epsilon_is_the_closed_form_without_sampling_and_the_published_sum_with_it() -> None:
     for noise, steps in ((1.0, 1), (4.0, 30), (60.0, 500)):
-        spent = epsilon_spent(state_of((noise, 1.0, steps)), DELTA)
+        spent = epsilon_spent(state_of((noise, 1.0, steps)), DELTA, RDP)
         assert spent == pytest.approx(gaussian_epsilon(noise, steps, DELTA), rel=1e-9)
     for noise, rate, steps in ((1.0, 0.01, 1000), (0.8, 0.1, 50), (2.0, 0.25, 200)):
-        spent = epsilon_spent(state_of((noise, rate, steps)), DELTA)
+        spent = epsilon_spent(state_of((noise, rate, steps)), DELTA, RDP)
         bound = renyi_epsilon(lambda a, z=noise, q=rate: sampled_divergence(z, q, a), steps, DELTA, range(2, 64))
         assert 0.95 * bound <= spent <= bound * (1 + 1e-9)  # fractional orders can only improve on whole ones
         assert spent < gaussian_epsilon(noise, steps, DELTA)
     for noise in (1e-4, 1e-3, 0.01):
         for steps in (1, 10**15):  # the smallest order is 1.1 (Mironov 2017)
-            spent = epsilon_spent(state_of((noise, 1.0, steps)), DELTA)
+            spent = epsilon_spent(state_of((noise, 1.0, steps)), DELTA, RDP)
             assert spent == pytest.approx(steps * 1.1 / (2 * noise**2), rel=0.03)
 
 
@@ -324,7 +324,7 @@ def test_what_several_ledgers_spent_adds_up_as_one_history() -> None:
     training, probe = state_of((1.0, 0.1, 100)), state_of((1.0, 1.0, 2))
     together = epsilon_spent(state_of((1.0, 0.1, 100), (1.0, 1.0, 2)), 1e-6)
     defense = DPSGD(noise_multiplier=1.0, target_delta=1e-6)
-    assert defense.privacy(training, probe) == {"epsilon": together, "delta": 1e-6}
+    assert defense.privacy(training, probe).items() >= {"epsilon": together, "delta": 1e-6}.items()
     assert defense.privacy(training)["epsilon"] < together
     assert defense.privacy({}) == defense.privacy({"noise_multiplier": 1.0}) == {"epsilon": 0.0, "delta": 1e-6}
     assert defense.privacy(training, state_of((0.0, 1.0, 1)))["epsilon"] == math.inf
@@ -358,7 +358,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"neighbours": ADD_OR_REMOVE}, "sample_rate is None; allowed: a number from 1e-06 to 1"),
     ({**PUBLIC, "sample_rate": 1.5}, "sample_rate is 1.5; allowed: a number from 1e-06 to 1"),
     ({"sample_rate": 0.1}, "sample_rate is 0.1; allowed: None with neighbours='replace-one'"),
-    ({"accountant": "gdp"}, "accountant is 'gdp'; allowed: rdp | prv"),  # no bound
+    ({"accountant": "gdp"}, "accountant is 'gdp'; allowed: prv | rdp"),  # no bound
     ({"target_quantile": 0.995}, "target_quantile is 0.995; allowed: None for a fixed norm, or a number from 0.01"),
     ({"target_quantile": 0.005}, "target_quantile is 0.005; allowed: None for a fixed norm, or a number from 0.01"),
     ({"target_quantile": 0.5, "count_noise": 0.59}, "count_noise is 0.59; allowed: a number from 0.6 to"),

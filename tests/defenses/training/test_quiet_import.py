@@ -76,7 +76,7 @@ def test_a_layer_that_opacus_replaces_is_refused_with_the_way_out_before_a_run(c
     with pytest.raises(ConfigError, match=f"defenses: .*{way_out}"):
         Federated().check_data(refused, refused.pipelines[-1], data)
     Federated().check_data(fixed, fixed.pipelines[-1], data)
-    DPSGD().check_model(TASK.but(model=f"{code}:with_batch_norm", pipeline="DPSGD()").plan.build_model())
+    DPSGD().check_model(TASK.but(model=f"{code}:with_batch_norm", pipeline="DPSGD()").plan.build_model(), (1, 28, 28))
 
 
 def test_clients_train_what_the_server_has(code: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_target_epsilon_is_met_and_used() -> None:
 
 def test_levels_of_noise_are_searched_up_to_a_number_and_one_is_the_search_without() -> None:
     one_level = noise_for_budget(3.0, DELTA, 1.0, 12, RDP, REPLACE_ONE, ((1.0, 12),))
-    assert one_level == noise_for_budget(3.0, DELTA, 1.0, 12)
+    assert one_level == noise_for_budget(3.0, DELTA, 1.0, 12, RDP)
     training = set_up(count=5, batch_size=5, epochs=MOST_LEVELS + 1)
     with pytest.raises(DefenseError, match="noise that changes 64 times takes too long to account; allowed: up to 63"):
         protect(DPSGD(target_epsilon=8.0, noise_decay=0.99), training)

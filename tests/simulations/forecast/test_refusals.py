@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from flwr.app import Message
@@ -19,6 +19,8 @@ from simulations.cli import app
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.run.requested import requested
+from simulations.run.seeds import of_seeds
+from simulations.run_folder.folder_lock import require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
@@ -54,6 +56,7 @@ REFUSED = [
     ("rounds", "-s 'rounds': expected key=value"),
     ("rounds=", "rounds is '' (str); expected int"),
     ("scenario=", "scenario is ''; allowed: 'federated' or 'inference'"),
+    ("data-dir=/p\udce9", "data-dir is '/p\\udce9'; allowed: text in UTF-8"),
     ("resume=true", "resume is True; allowed: False. `fedveil run --resume DIR` goes on"),
     # Defences and attacks.
     ("defenses=DPSGD(target_epsilon=0.001)", "allowed: above 0.008367, which no noise goes below"),
@@ -81,14 +84,40 @@ REFUSED = [
 """Settings of the preset quick on grey digits, and what the one error says."""
 
 
-def test_settings_that_cannot_run(tmp_path: Path) -> None:
+def test_settings_that_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, told in REFUSED:
         words = [word for pair in settings.split(" -s ") for word in ("-s", pair)]
         message = refused(tmp_path, "--out", str(tmp_path / "out"), *words)
         assert told in message, settings
         assert len(message) < 2500, settings
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    told = "attack-gpus is 1; allowed: 0 to 0, the graphics cards"
+    assert told in refused(tmp_path, "--dry-run", "--in-process", "-s", "attack-gpus=1")
     training_only = "run --preset quick -s probe-attacks= -s update-attacks= -s attack-rounds= --dry-run"
     assert CliRunner().invoke(app, training_only.split()).exit_code == 0
+
+
+def test_a_folder_with_files_of_a_person_gets_none_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("mine")
+    for words in ([], ["--dry-run"], ["--seeds", "0..1"]):
+        told = refused(tmp_path, "--out", str(tmp_path / "mine"), *words)
+        assert "mine is not empty: it holds 'thesis.tex'; name another folder" in told, words
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    told = refused(tmp_path, "--out", str(tmp_path / "mine"))
+    assert f"holds 'config.json'; go on with --resume {tmp_path / 'mine'}, or name another folder" in told
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["config.json", "thesis.tex"]
+    run = ["run", "--preset", "quick", "-s", "dataset=mnist-5k", "--out", str(tmp_path / "early"), "--dry-run"]
+    for name, code in (("jobs/p00.safetensors", 2), (".lock", 0), ("jobs/p01.safetensors", 0), ("mine/notes.txt", 2)):
+        (tmp_path / "early" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "early" / name).touch()  # a run that was killed in its first round has a lock
+        assert CliRunner().invoke(app, run).exit_code == code, name
+    begun = tmp_path / "begun"  # what a run leaves that did not start, and what --seeds keeps
+    for name in ("flower.log", ".command.lock", ".lock", "seed-0/seed.txt", "comparison.html"):
+        (begun / name).parent.mkdir(parents=True, exist_ok=True)
+        (begun / name).touch()
+    require_new(begun / "seed-1", "output-dir")
+    assert len(of_seeds(Experiment.of(output_dir=str(begun)), [0, 1])) == 2
 
 
 def test_an_option_and_a_setting_that_differ(tmp_path: Path) -> None:
@@ -211,6 +240,25 @@ def test_a_split_that_differs_between_processes(tmp_path: Path) -> None:
     assert fingerprint(settings.plan().load_data()) != mine
     with pytest.raises(RuntimeError, match="reads other examples than the server does from dataset"):
         run_experiment(Forgetful(2), settings)
+
+
+def test_a_node_that_says_something_odd_of_its_randomness(tmp_path: Path) -> None:
+    """What one node says stands on the cards of all: no word of its own may come there."""
+    settings = Experiment.of(
+        dataset="mnist-5k", train_limit=40, test_limit=20, num_clients=2, rounds=1, output_dir=str(tmp_path / "run"),
+        model="lenet", defenses="", attack_workers=0, probe_targets=1,
+    )  # fmt: skip
+    for odd in ("sead", "", 1.5):
+
+        def changed(partition: int, request: Message, reply: Message, odd: Any = odd) -> Message:
+            if (partition, request.metadata.message_type) == (1, "query.setup"):
+                reply.content.config_records["card"]["randomness"] = odd
+            return reply
+
+        with pytest.raises(
+            RuntimeError, match=f"client 1 says that its randomness is {odd!r}; expected seed or secret"
+        ):
+            run_experiment(LocalGrid(2, changed), settings.but(output_dir=str(tmp_path / str(odd))))
 
 
 UNSEEDED = """

@@ -133,9 +133,13 @@ def test_a_value_that_cannot_be_is_a_failure_with_its_reason(tmp_path: Path) -> 
         found, (note,) = read_rows(path)
         assert (len(found), "line 1 is not a row" in note) == (1, True), field
     # What can be measured stays a number; of keys that come twice, the last counts.
-    measured = (math.inf, 3.4e38, -0.5, 1e-300)
-    path.write_text("".join(json.dumps(row(metric="psnr", value=v))[:-1] + ', "n": 7}\n' for v in measured))
-    assert [(one.value, one.n) for one in read_rows(path)[0]] == [(v, 7) for v in measured]
+    measured = (("epsilon", math.inf), ("train-loss", 3.4e38), ("ssim", -0.5), ("psnr", 1e-300))
+    path.write_text("".join(json.dumps(row(metric=m, value=v))[:-1] + ', "n": 7}\n' for m, v in measured))
+    assert [(one.value, one.n) for one in read_rows(path)[0]] == [(v, 7) for _, v in measured]
+    for metric, value in (("psnr", math.inf), ("psnr", -0.5), ("ssim", 1.5), ("train-loss", math.inf), ("delta", 2.0)):
+        path.write_text(json.dumps(row(metric=metric, value=value)))
+        ((found,), _) = read_rows(path)
+        assert (found.value, found.status) == (None, "failed"), (metric, value)
 
 
 def test_files_of_the_wrong_kind_are_refused_or_cost_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

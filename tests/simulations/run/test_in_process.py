@@ -51,6 +51,22 @@ def test_what_one_should_know_beforehand_is_a_warning_at_the_call(tmp_path: Path
     assert {one.filename for one in told if "each attacked round" in str(one.message)} == {__file__}
 
 
+def test_the_page_of_a_run_is_written_again_as_attacks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[dict[str, Any]]()
+
+    def look(directory: Path) -> None:
+        rows = read_lines(directory / "rows.jsonl")
+        attacked = len({(row["attack"], row["round"]) for row in rows if row["role"] == "attack"})
+        seen.append(json.loads((directory / "config.json").read_text())["progress"] | {"attacked": attacked})
+
+    monkeypatch.setattr("simulations.server_app.Throttle", lambda: look)
+    short = {"probe_targets": 16, "rounds": 1, "defenses": "", "attack_rounds": "all,final"}
+    simulations.audit(out=tmp_path / "run", **{**TINY, **short})
+    assert not any(one["finished"] for one in seen)
+    assert [one["attacks_done"] for one in seen][-1] == seen[-1]["attacks"] == seen[-1]["attacked"] == 2
+    assert len(seen) > 3, "a page after each of two rounds and of the model after them, and more"
+
+
 def test_a_resumed_run_goes_on_in_the_way_in_which_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[str] = []
     for way in ("run_in_process", "run_locally"):

@@ -280,6 +280,14 @@ def test_a_last_line_that_is_cut_off_does_not_end_a_run_and_is_reported(tmp_path
         again.close()
 
 
+def test_a_run_does_not_go_on_without_the_rows_of_a_complete_round(tmp_path: Path) -> None:
+    for at, left in enumerate((b"", b"\n\n")):
+        folder = after_round_one(tmp_path / str(at), "first", "second")
+        (folder / "rows.jsonl").write_bytes(left)
+        with pytest.raises(ConfigError, match=r"rows.jsonl lacks round 1 of no defence, which was complete"):
+            begin(folder, resume=True)
+
+
 def test_a_damaged_line_in_the_middle_is_named_and_following_the_advice_helps(tmp_path: Path) -> None:
     damages = (b"{", b"[]", b'{"metric": 3}', b"\xff\xfe")
     for name, (number, damage) in product(("rows.jsonl", "pictures/index.jsonl"), enumerate(damages)):

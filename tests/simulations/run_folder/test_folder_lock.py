@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from itertools import product
@@ -27,6 +28,16 @@ def test_the_second_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     first.close()
     take_lock(tmp_path / "new", "busy").close()
     assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK]
+
+
+def test_a_disk_that_takes_no_byte_is_an_error_in_one_line(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(ConfigError, match=r"cannot write into .*: File too large"):
+            take_lock(tmp_path, "busy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_removed_lock_leaves_no_file_and_the_old_one_is_held_by_no_process(

@@ -1,5 +1,6 @@
 """A run whose local SuperLink does not start."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import Resources
-from simulations.runtime.local_run import STARTS, _has_worked, box_text, engine_failure, run_locally
+from simulations.runtime.local_run import STARTS, _ended, _has_worked, box_text, engine_failure, run_locally
+from tests.simulations.report.report_run import write_run
 from tests.simulations.runtime.runtimes import binaries, command_signals
 
 __all__ = ["command_signals"]  # a fixture
@@ -92,3 +94,13 @@ def test_a_resumed_run_has_worked_only_when_its_progress_is_another() -> None:
     assert not _has_worked({"failed": "no nodes"}, before)
     assert _has_worked({"pipeline": 1, "round": 4}, before)
     assert _has_worked({"pipeline": 1, "round": 1}, {})
+
+
+def test_a_run_that_finished_is_finished_whatever_became_of_its_runtime(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    config = json.loads((run / "config.json").read_text())
+    for finished, expected in ((True, 0), (False, 1)):
+        (run / "config.json").write_text(json.dumps(config | {"progress": {"finished": finished, "round": 3}}))
+        (run / "report.html").write_text("half a page")
+        assert _ended(Terminal(), run, "running", "killed", 0.0) == expected
+        assert ((run / "report.html").read_text() != "half a page") == finished

@@ -139,7 +139,7 @@ def test_commands_say_which_setting_and_code_failed_and_how_and_write_nothing(fi
         # The first image is the same each time.
         (OWN | {"dataset": "{file}:flips"}, "is another image at every reading; leave augmentations to crop-padding and"),
         # The bound is for each example, whose gradient this model mixes with those of others.
-        (OWN | {"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "its guarantee would not hold"),
+        (OWN | {"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "the clipped sum of random examples is not"),
         (OWN | {"model": "{dir}/interrupts.py:Net"}, "Net raises KeyboardInterrupt; it was tried in a child process"),
         # Without what a terminal obeys.
         (OWN | {"model": "{dir}/paints.py:Net"}, r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),

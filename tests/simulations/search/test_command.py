@@ -93,6 +93,21 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         assert (code, why in told) == (2, True), told
 
 
+def test_a_dry_run_says_what_would_be_scored_or_what_is_wrong_and_writes_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, told = search("--dry-run", "-s", "candidates=7", "-s", "model='lenet'", "--out", str(out))
+    assert (code, "7 policies" in told, "photos, lenet" in told, out.exists()) == (0, True, True, False), told
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    for words, why in (
+        (["-s", "images=100000"], "images is 100000"),
+        (["--out", str(tmp_path / "full")], "full is not empty: it holds 'notes.txt'; name another folder"),
+        (["--resume", str(tmp_path / "full")], "leave out --resume"),
+    ):
+        code, told = search("--dry-run", *words)
+        assert (code, why in told) == (2, True), told
+
+
 def test_shipped_configurations_pass_the_checks() -> None:
     for path in sorted(CONFIGS.glob("search*.toml")):
         check(Search.from_mapping(tomllib.loads(path.read_text())))

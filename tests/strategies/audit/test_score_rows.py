@@ -14,7 +14,7 @@ from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIE
 from attacks.metrics.names import ScoreName, Scores
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, score_rows
+from strategies.audit.score_rows import FEW_FALSE, mean_and_interval, membership_rows, rows_of_clients, score_rows
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -131,3 +131,34 @@ def test_a_rate_at_one_per_mille_needs_a_thousand_non_members() -> None:
     # Between none and four of 1,000 lie above the true threshold, which 44 members at most exceed.
     assert (low["ci_low"], low["ci_high"]) == pytest.approx((0.0, stats.beta.ppf(1 - 0.0125, 45, 6)))
     assert (low["card"].members, low["card"].others, low["n"]) == (50, 1000, 1050)
+
+
+def test_one_clients_chance_decides_for_no_other_client() -> None:
+    """Its images count as not identified: nothing says that they could not be found blindly."""
+    scores: Scores = {RETRIEVAL.of("original"): [1.0] * 16, RETRIEVAL_CHANCE.of(): [0.01] * 8 + [0.02] * 4 + [0.9] * 4}
+    (row,) = score_rows(scores, ThreatCard())
+    assert (row["value"], row["n"], row["card"].chance) == (12 / 16, 16, 0.02)
+
+
+def test_a_row_says_what_it_would_be_without_each_client() -> None:
+    """By the scores of the others in its place; what decides no verdict, and a row of one client, says nothing."""
+    flat, good = {PSNR.of("original"): [0.0] * 4}, {PSNR.of("original"): [30.0, 31.0, 32.0, 33.0]}
+    (row,) = rows_of_clients(score_rows, {0: good, 1: flat, 7: good}, ThreatCard(), unscored=2)
+    assert (row["clients"], row["unscored"], row["n"], row["value"]) == (3, 2, 12, 21.0)
+    without = row["without_client"]
+    assert {client: one["value"] for client, one in without.items()} == {
+        client: pytest.approx(np.mean([values[at * 8 // 12] for at in range(12)]))
+        for client, values in {
+            "0": [0.0] * 4 + good[PSNR.of("original")], "1": 2 * good[PSNR.of("original")],
+            "7": good[PSNR.of("original")] + [0.0] * 4,
+        }.items()
+    }  # fmt: skip
+    assert all(set(one) <= {"value", "ci_low", "ci_high", "worst"} for one in without.values())
+    (alone,) = rows_of_clients(score_rows, {0: good}, ThreatCard())
+    assert (alone["clients"], "without_client" in alone) == (1, False)
+    (time,) = rows_of_clients(score_rows, {0: {ScoreName("objective"): [1.0]}, 1: {}}, ThreatCard())
+    assert "clients" not in time
+    members = {MEMBER_SCORE.of(): [2.0, 3.0], OTHER_SCORE.of(): [0.0, 1.0]}
+    swapped = {MEMBER_SCORE.of(): [0.0, 0.5], OTHER_SCORE.of(): [2.0, 2.5]}
+    area = rows_of_clients(membership_rows, {0: members, 1: swapped}, ThreatCard())[0]
+    assert (area["without_client"]["1"]["value"], area["without_client"]["0"]["value"]) == (1.0, 0.0)

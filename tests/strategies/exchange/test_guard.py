@@ -3,14 +3,15 @@
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.flower_private import error_code
-from clients.wire.records import REFUSED, WITHHELD, values_of
+from clients.wire.records import REFUSED, WITHHELD, to_record, values_of
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import GuardedExchange, TooFewReplies, require_enough
+from strategies.exchange.guard import GuardedExchange, TooFewReplies, require_enough, update_bound
 from tests.clients.federated.test_client import TASK
-from tests.strategies.stub_grid import Clock, Rows, StubGrid, contents
+from tests.strategies.stub_grid import Clock, Rows, StubGrid, contents, reply_of
 
 SILENT: list[tuple[float, int]] = []
 FINE, RAISES, REFUSES = [(0.1, 0)], [(0.1, error_code("CLIENT_APP_RAISED_EXCEPTION"))], [(0.1, REFUSED)]
@@ -80,3 +81,29 @@ def test_a_round_needs_its_share_of_replies_and_one_at_least() -> None:
             continue
         with pytest.raises(TooFewReplies, match=f"{good} of {asked} train replies are usable"):
             require_enough(TASK, "train", range(asked), range(good), share)
+
+
+def updates(norms: dict[int, float]) -> dict[int, Message]:
+    """One of each norm, of 100 equal values."""
+    records = {at: to_record({"w": torch.full((100,), norm / 10)}) for at, norm in norms.items()}
+    return {at: reply_of(RecordDict({"arrays": record})) for at, record in records.items()}
+
+
+def test_an_update_far_larger_than_the_others_is_refused_and_its_client_named() -> None:
+    """What a plan can produce is none: shares of unequal size, a defence's noise at all clients, or at the only one."""
+    weights, usual = {"w": torch.full((100,), 0.9)}, 3.0 * (9.0 + 1.0)
+    ours: list[tuple[float, list[dict[int, float]], set[int]]] = [
+        (0.0, [{0: 1.0, 1: 2.0, 2: 3e39, 3: 0.5}], {2}), (0.0, [{0: 1.0, 1: 1e30}], {1}), (0.0, [{0: 3e38}], {0}),
+        (0.0, [{0: 3e38, 1: 1e3, 2: 1.2e3}], {0}), (0.0, [{0: 0.0, 1: 1.01 * usual, 2: 1.0}], {1}),
+        (0.0, [{0: 1.0, 1: 1.0}, {0: 1e5}], {0}),  # a single client of a later round, beside what the others sent before
+        (0.0, [{0: 0.9 * usual, 1: 0.0, 2: 0.0}], set()), (0.0, [{0: 1e5, 1: 9e4, 2: 2e6, 3: 0.0}], set()),
+        (0.0, [{0: 1e5}], set()), (5.0, [{0: 4.9, 1: 5.1, 2: 5.1}], {1, 2}), (1e20, [{0: 1.0, 1: 9e19}], set()),
+    ]  # fmt: skip
+    for fixed, rounds, refused in ours:
+        rows, nodes = Rows(), dict.fromkeys(range(4), 5)
+        exchange = GuardedExchange(Exchange(None, nodes, 5.0), rows)  # type: ignore[arg-type]
+        exchange.bounds["train"] = {"arrays": update_bound(weights, fixed)}
+        found = [set(norms) - set(exchange.check(TASK, "train", [*norms], updates(norms))) for norms in rounds]
+        assert (found[:-1], found[-1]) == ([set()] * (len(rounds) - 1), refused), (fixed, rounds)
+        assert {client for client, *_ in rows.failures} == refused
+        assert all("arrays: their norm is" in why for *_, why in rows.failures)

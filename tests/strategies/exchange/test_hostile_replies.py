@@ -28,7 +28,7 @@ from strategies.federated.audit import seen_updates
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE
 from strategies.federated.replies import fault_in_probe
-from strategies.training.evaluation import fault_in_report, record_reports
+from strategies.training.evaluation import record_reports
 from tests import hostile
 from tests.clients.federated.test_client import TASK
 from tests.strategies.stub_grid import Rows, reply_of
@@ -44,20 +44,26 @@ def valid() -> dict[str, Any]:
     return {"arrays": to_record(REFERENCE), "metrics": metrics(NUMBERS)}
 
 
-def checked(rows: Any, kind: str, fault_in: Any, *contents: RecordDict) -> Any:
-    """What is left of these answers: of client 0 on node 50, client 1 on node 49."""
+def answered(rows: Any, *contents: RecordDict) -> tuple[GuardedExchange, dict[int, Any]]:
+    """An exchange with these answers: of client 0 on node 50, client 1 on node 49, which were dealt 20 examples each."""
     nodes = dict(enumerate(range(50, 50 - len(contents), -1)))
-    guarded = GuardedExchange(Exchange(None, nodes, 5.0), rows)  # type: ignore[arg-type]
-    replies = {at: reply_of(content, nodes[at]) for at, content in enumerate(contents)}
-    return guarded.check(PLANNED, kind, [*nodes], replies, fault_in)
+    exchange = Exchange(None, nodes, 5.0, dealt=dict.fromkeys(nodes, (20, 20)))  # type: ignore[arg-type]
+    return GuardedExchange(exchange, rows), {at: reply_of(content, nodes[at]) for at, content in enumerate(contents)}
+
+
+def checked(rows: Any, kind: str, fault_in: Any, *contents: RecordDict) -> Any:
+    """What is left of these answers."""
+    guarded, replies = answered(rows, *contents)
+    return guarded.check(PLANNED, kind, [*replies], replies, fault_in)
 
 
 @cache
 def server() -> tuple[CuriousFedAvg, Rows]:
     """One whose model is ``REFERENCE`` and whose clients are on nodes 50 and 49, in a round that nobody attacks."""
     rows: Any = Rows()
-    auditor: Any = SimpleNamespace(exchange=Exchange(None, {0: 50, 1: 49}, 5.0), recorder=rows)  # type: ignore[arg-type]
-    strategy = CuriousFedAvg(plan=PLANNED.plan, auditor=auditor, attack_rounds=(), min_usable=0.1, sizes={0: 20, 1: 20})
+    exchange = Exchange(None, {0: 50, 1: 49}, 5.0, dealt={0: (20, 20), 1: (20, 20)})  # type: ignore[arg-type]
+    auditor: Any = SimpleNamespace(exchange=exchange, recorder=rows)
+    strategy = CuriousFedAvg(plan=PLANNED.plan, auditor=auditor, attack_rounds=(), min_usable=0.1)
     strategy._weights = dict(REFERENCE)
     return strategy, rows
 
@@ -133,7 +139,7 @@ def test_the_labels_of_a_probe_are_classes_of_the_data() -> None:
 
 
 PSNR, RETRIEVAL, CHANCE = "attack//psnr/original", "attack//retrieval/original", "attack//retrieval-chance/"
-SCORES = {PSNR: [9.0, math.inf], RETRIEVAL: [1.0, 0.0], CHANCE: [0.01, 0.01]}
+SCORES = {PSNR: [9.0, 100.0], RETRIEVAL: [1.0, 0.0], CHANCE: [0.01, 0.01]}
 MEMBER, OTHER, ATTRIBUTE = (f"attack//{name}/" for name in ("member-score", "other-score", "attribute-accuracy"))
 scored = st.dictionaries(
     st.sampled_from(
@@ -163,10 +169,10 @@ def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, An
         content["metrics"] = MetricRecord({**(record or {}), **more})  # type: ignore[dict-item]
     for guessed in ("images", BASELINES):
         good = checked(Rows(), "query.audit", lambda _, r, of=guessed: fault_in_scores(r, of, PLANNED), content)
-        found = _gather(good.values())
+        found = _gather(good)
         assert guessed == BASELINES or found.keys() <= {ALONE}
         with np.errstate(all="ignore"):
-            for scores in found.values():
+            for scores in (one for of in found.values() for one in of.values()):
                 list(membership_rows(scores, ThreatCard()))
                 list(score_rows(scores, ThreatCard()))
         for name, images in (pair for answer in good.values() for pair in tensors_of(answer, "pictures").items()):
@@ -188,9 +194,9 @@ REPORT = {
 @example(RecordDict({"metrics": metrics({**REPORT, "test-accuracy-original": [0.5]})}))
 def test_evaluations_are_refused_or_averaged(content: RecordDict) -> None:
     rows = Rows()
-    good = checked(rows, "evaluate", fault_in_report, content, RecordDict({"metrics": metrics(REPORT)}))
-    assert 1 in good
-    assert 0 <= record_reports(PLANNED, good, rows)["test-accuracy-original"] <= 1
+    guarded, replies = answered(rows, content, RecordDict({"metrics": metrics(REPORT)}))
+    means = record_reports(guarded, PLANNED, [*replies], replies)
+    assert 0 <= means["test-accuracy-original"] <= 1
 
 
 def test_what_a_header_declares_takes_no_memory() -> None:
@@ -240,3 +246,41 @@ def test_a_client_scores_what_it_was_asked_about() -> None:
     ):  # fmt: skip
         fault = fault_in_scores(reply_of(RecordDict({"metrics": metrics({name: [1.0]})}), 50), guessed, PLANNED)
         assert (fault == "") == allowed, (name, fault)
+
+
+def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_asked_for() -> None:
+    of_images = {
+        "psnr": (-1.0, 1e308, math.inf),
+        "ssim": (1.5, -1.1),
+        "mse": (-1e-9, 2.0),
+        "retrieval-chance": (1.0, 0.0),
+    }
+    for name, wrong in of_images.items():
+        text = f"attack//{name}/"
+        for values, allowed in (
+            ([0.5], True),
+            ([0.5] * 4, True),
+            ([0.5] * 5, False),
+            *(([0.5, one], False) for one in wrong),
+        ):
+            reply = reply_of(RecordDict({"metrics": metrics({text: values})}))
+            assert (fault_in_scores(reply, "images", PLANNED, 4) == "") == allowed, (text, values)
+    for text, most in ((MEMBER, 3), (OTHER, 2)):
+        for count in (most, most + 1):
+            reply = reply_of(RecordDict({"metrics": metrics({text: [1.0] * count})}))
+            assert (fault_in_scores(reply, "membership", PLANNED, 1, (3, 2)) == "") == (count == most)
+
+
+def test_an_evaluation_counts_at_most_what_was_dealt() -> None:
+    """2^31 - 1 examples would make the accuracy of a run that of one client."""
+    honest = RecordDict({"metrics": metrics(REPORT)})
+    for change in (
+        {"num-examples": 21}, {"num-examples": 2**31 - 1}, {"test-loss-original": 1e308}, {"test-loss-original": -1.0},
+        {"test-accuracy-original": 1.5}, {"num-examples": 20},
+    ):  # fmt: skip
+        rows = Rows()
+        lie = RecordDict({"metrics": metrics({**REPORT, "test-accuracy-original": 0.0, **change})})
+        guarded, replies = answered(rows, honest, lie)
+        accuracy = record_reports(guarded, PLANNED, [*replies], replies)["test-accuracy-original"]
+        refused = change != {"num-examples": 20}
+        assert ([client for client, *_ in rows.failures], accuracy == 0.5) == ([1] if refused else [], refused), change

@@ -4,14 +4,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from torch import Tensor, nn
 
 from simulations.report.studies.control import LEAST_IMAGES
 from strategies.external_app.nodes import common_config
 from strategies.external_app.record import AuditError, say_how_many
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
-from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app
+from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app, app_that
 from tests.strategies.external_app.audits import attacked, page_of, started
 
 
@@ -40,6 +42,49 @@ def test_all_that_is_missing_is_named_before_any_client_trains(tmp_path: Path) -
     assert all(reason in str(found.value) for reason in found.value.reasons)
     assert "No attack has a score." in page_of(tmp_path / "out")
     assert {row["message"] for row in read_lines(tmp_path / "out" / "rows.jsonl")} == set(found.value.reasons)
+
+
+class Odd(Net):
+    """State that no message holds, and a parameter without elements; behind a wrapper, as for several cards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("grid", torch.linspace(0, 1, 64).view(8, 8), persistent=False)
+        self.unused = nn.Parameter(torch.empty(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images + self.grid)
+
+
+class Kept(Net):
+    """Answers with what has no gradient."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.round())
+
+
+def parallel() -> nn.Module:
+    return nn.DataParallel(Odd())
+
+
+def same(sent: dict[str, Tensor], message: Message, context: object) -> dict[str, Tensor]:
+    """Trains by a step that is the weights'."""
+    del message, context
+    return {name: value * 0.9 for name, value in sent.items()}
+
+
+def test_a_model_of_odd_state_is_attacked_and_one_that_attacks_cannot_use_is_named_before_training(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path / "odd", AppGrid(app_that(same, model=parallel)), model=parallel, begins=parallel, update_attacks="")
+    scored = [row for row in read_lines(tmp_path / "odd" / "rows.jsonl") if row["metric"] == "label-accuracy"]
+    assert {row["value"] for row in scored if row["role"] == "attack"} == {1.0}
+    grid = Counted(app_that(same, model=Kept))
+    with pytest.raises(
+        AuditError, match=r"model: .*:Kept: no gradient reaches the images, as behind torch.no_grad, torch.round"
+    ):
+        run(tmp_path / "kept", grid, model=Kept)
+    assert grid.trained == 0
 
 
 def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the_model(tmp_path: Path) -> None:

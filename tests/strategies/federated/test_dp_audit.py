@@ -17,8 +17,8 @@ from strategies.federated.dp_audit import CanaryAudit, ClientCanaryAudit
 def audit_of(defense: Any, batch_size: int, canaries: int = 20, kind: type[CanaryAudit] = CanaryAudit) -> CanaryAudit:
     experiment = Experiment.of(dataset="mnist-5k", model="lenet", norm="group", defenses=repr(defense))
     plan = FederatedPlan.narrow(experiment.plan(experiment.pipelines[-1]))
-    nothing: Any = SimpleNamespace()
-    return kind(replace(plan, dp_canaries=canaries, batch_size=batch_size), {0: 100}, nothing, nothing)
+    nothing: Any = SimpleNamespace(exchange=SimpleNamespace(dealt={0: (100, 10)}))
+    return kind(replace(plan, dp_canaries=canaries, batch_size=batch_size), nothing, nothing)
 
 
 def test_scores_of_sampled_canaries_are_centred_at_half_of_what_an_existing_one_adds() -> None:

@@ -19,14 +19,9 @@ DEEPEST = 6
 
 @dataclass(frozen=True)
 class Loading:
-    """A call that gives the loaders of a node.
+    """A function (``module:name``) that gives the loaders of a node, and a call of it in terms of ``context``, or None.
 
-    Attributes:
-        function: ``module:name`` of the function.
-        call: The call, in terms of ``context``; None where it needs what a context does not hold.
-        names: Of what it returns, in order.
-        train: Which of them holds the training data.
-        held_out: Which of them holds other data; -1 for none.
+    ``names`` are of what it returns; those numbered ``train`` and ``held_out`` (-1: none) hold the training and other data.
     """
 
     function: str

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +13,6 @@ from simulations.console.command_line import read_toml
 from simulations.settings.errors import ConfigError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-DISTRIBUTIONS = {
-    "sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml", "skimage": "scikit-image",
-}  # fmt: skip
-"""Import name -> the name to install, where the two differ."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +101,6 @@ class Project:
         """The top-level packages of these."""
         return {full.partition(".")[0] for full in self.imports()}
 
-    def missing(self) -> tuple[str, ...]:
-        """Packages that files import at their top level and that are not installed, by the names to install."""
-        tops = {name for module in self.modules.values() for name in _required(module)}
-        own = {name.partition(".")[0] for name in self.modules}
-        own |= {one.stem for one in self.folder.iterdir() if one.is_dir() or one.suffix == ".py"}
-        absent = [top for top in sorted(tops - own - set(sys.stdlib_module_names)) if _absent(top)]
-        return tuple(DISTRIBUTIONS.get(top, top.replace("_", "-")) for top in absent)
-
 
 def read_project(folder: Path) -> Project:
     """Read an app's pyproject.toml and parse the files that its entry points import.
@@ -179,19 +165,3 @@ def _follow(folder: Path, name: str, found: dict[str, Module]) -> None:
             continue
         for other in names:
             _follow(folder, other, found)
-
-
-def _required(module: Module) -> Iterator[str]:
-    """Top-level packages of imports that run, outside ``try``, when the file is imported."""
-    for node in module.tree.body:
-        if isinstance(node, ast.Import):
-            yield from (one.name.partition(".")[0] for one in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.partition(".")[0]
-
-
-def _absent(top: str) -> bool:
-    try:
-        return importlib.util.find_spec(top) is None
-    except (ValueError, ImportError):
-        return False

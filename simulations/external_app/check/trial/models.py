@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -14,26 +15,26 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import Strategy
-from torch import nn
+from torch import Tensor, nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
+from clients.models.library import ModelError
+from clients.models.own import answer_of, plain, require_attackable, require_one_input
+from defenses.base import ImageShape
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.recording.wrapper import WrappingStrategy
 
 LEAST_PIXELS = 64
-"""Of an image; a model whose first layer takes fewer numbers is one of tables."""
+"""Of an image; a model without convolutions that takes fewer numbers is one of tables."""
+SIDES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
+IMAGES = "an audit probes images, (C, H, W) in [0, 1]"
+ONE_OUTPUT = "the model ends in one output: an audit needs a classifier, with a logit for each class"
 Arrays = Sequence[Sequence[Any]]
 """Name and shape of each array."""
 
 
 class BuiltModel(NamedTuple):
-    """A model, and the call that made it.
-
-    Attributes:
-        model: As it is now.
-        maker: Class or function.
-        given: Its arguments by name, without those that equal their defaults.
-    """
+    """A model as it is now, the class or function that made it, and the arguments by name that differ from their defaults."""
 
     model: nn.Module
     maker: Any
@@ -108,17 +109,22 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
     Returns:
         ``factory``: ``module:name`` of what builds it without arguments, or "". ``call``: a call with arguments instead. ``home``:
-        the module of that. ``by``: "names", "order" or "trained" (all but frozen parameters are sent).
+        the module of that. ``images``: the size of images that it was tried on, or "".
     """
     part_of = ""
     for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
-        by = _fit(one.model, arrays)
-        if by == "part":
+        fits = _fit(one.model, arrays)
+        if fits == "part":
             part_of = part_of or one.target
-        elif by and (again := one.again()) is not None and _fit(again, arrays) == by:
-            refused += _unfit(again)
-            place = {"call": one.call} if one.given else {"factory": one.target}
-            return {**place, "home": one.maker.__module__, "by": by}
+        elif fits and (again := one.again()) is not None:
+            images, why = _tried(again)
+            if why or _fit(again, arrays):
+                refused += why
+                place = {"call": one.call} if one.given else {"factory": one.target}
+                return {**place, "home": one.maker.__module__, "images": images}
+    matrices = [shape for _, shape in arrays if len(shape) == 2]
+    if not part_of and matrices and matrices[-1][0] == 1:
+        refused.append(ONE_OUTPUT)
     if part_of:
         refused.append(
             f"the server sends some of the arrays of {part_of}; an audit needs every parameter that the model trains, and all "
@@ -128,41 +134,62 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
 
 
 def _fit(model: nn.Module, arrays: Arrays) -> str:
-    """How arrays are those of a model: "names", "order", "trained", or "part" where some are missing; "" for another model."""
-    state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    sent = {name: tuple(shape) for name, shape in arrays}
-    if state == sent:
-        return "names"
-    app = AppModel.of(model)
+    """Whether arrays are those of a model: "all", "part" where some are missing, or "" for those of another model."""
     try:
-        named = app.named({name: torch.empty(shape, device="meta") for name, shape in sent.items()})
-    except ModelMismatchError:
+        state = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        app = AppModel.of(model)
+        named = app.named({name: torch.empty(shape, device="meta") for name, shape in arrays})
+    except (RuntimeError, ModelMismatchError):  # of a lazy layer; of arrays that fit several modules
         return ""
     if not named or not {name: tuple(value.shape) for name, value in named.items()}.items() <= state.items():
         return ""
-    if app.whole(named).keys() < state.keys():
-        return "part"
-    return "trained" if app.unsent(named) else "order"
+    return "part" if app.whole(named).keys() < state.keys() else "all"
 
 
-def _unfit(model: nn.Module) -> Iterator[str]:
-    """Reasons against an audit: an input that is no image, or one output."""
-    layers = list(model.modules())
-    first = next((one for one in layers if next(one.parameters(recurse=False), None) is not None), None)
-    on_patches = any(isinstance(one, nn.modules.conv._ConvNd | nn.LayerNorm | nn.MultiheadAttention) for one in layers)
-    if isinstance(first, nn.Embedding):
-        yield "the model begins with an embedding of tokens: an audit probes images, (C, H, W) in [0, 1]"
-    elif isinstance(first, nn.Linear) and first.in_features < LEAST_PIXELS and not on_patches:
-        row = first.in_features
-        yield f"the model takes rows of {row} numbers, which are no image: an audit probes images, (C, H, W) in [0, 1]"
-    last = next((one for one in reversed(layers) if isinstance(one, nn.Linear)), None)
-    if last is not None and last.out_features == 1:
-        yield "the model ends in one output: an audit needs a classifier, with a logit for each class"
+def _tried(model: nn.Module) -> tuple[str, list[str]]:
+    """The size of images that a model was tried on, "" where none of many was taken, and reasons against an audit."""
+    channels = [one.in_channels for one in model.modules() if isinstance(one, nn.Conv2d)]
+    heads = [one.out_features for one in model.modules() if isinstance(one, nn.Linear)]
+    try:
+        model = plain("the model", model).eval()
+        require_one_input("the model", model)
+        shape, logits = _answer(model, channels)
+        if logits is None and not channels:
+            return "", [f"the model takes none of the images that were tried, such as (1, 28, 28): {IMAGES}"]
+        sizes = logits.shape if isinstance(logits, Tensor) else (2, *heads[-1:])
+        if not channels and (len(sizes) > 2 or math.prod(shape) < LEAST_PIXELS):
+            return "", [f"the model takes rows of {math.prod(shape)} numbers, which are no image: {IMAGES}"]
+        if len(sizes) < 2 or sizes[-1] == 1:
+            return "", [ONE_OUTPUT]
+        if logits is not None:
+            require_attackable("the model", model, sizes[-1], shape)
+        return str(shape) if logits is not None else "", []
+    except ModelError as error:
+        return "", [str(error)]
+
+
+def _answer(model: nn.Module, channels: Sequence[int]) -> tuple[ImageShape, Any]:
+    """A size of images that a model takes, the likely ones first, and its answer to two of them, logits if there are any.
+
+    Models without convolutions may take rows. The answer is None where the model takes no size.
+    """
+    sides, counts = (*SIDES, *(range(4, 129) if channels else ())), channels[:1] or (1, 3)
+    rows = [(1, 1, one.in_features) for one in model.modules() if isinstance(one, nn.Linear) and not channels]
+    first: tuple[ImageShape, Any] = (0, 0, 0), None
+    for shape in [*((count, side, side) for side in sides for count in counts), *rows[:1]]:
+        with suppress(ModelError), torch.no_grad():
+            answer = answer_of("the model", model, torch.rand(2, *shape))
+            if isinstance(answer, Tensor) and answer.dim() == 2:
+                return shape, answer
+            first = first if first[1] is not None else (shape, answer)
+    return first
 
 
 PATIENT = 3
 """Requests for the nodes that get the same answer; from then on more nodes are reported, so that no loop waits for them."""
 NODES_ARE_MANY = 1_000
+OFTEN = 10
+"""Requests other than of training after which a server is ended."""
 
 
 class EnoughSeenError(BaseException):
@@ -170,16 +197,13 @@ class EnoughSeenError(BaseException):
 
 
 class StandInGrid(LocalGrid):
-    """Reports nodes that there are not, and keeps the first messages of training; then the server ends.
-
-    Args:
-        nodes: Number of nodes that are reported at first.
-    """
+    """Reports nodes that there are not, ``nodes`` of them at first, and ends the server at messages of training, which it keeps."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(0)
         self.nodes = nodes
         self.messages: list[Message] = []
+        self.others: list[str] = []
         self._asked = 0
 
     def get_node_ids(self) -> list[int]:
@@ -189,9 +213,11 @@ class StandInGrid(LocalGrid):
         return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Ends the server at messages of training; no node answers others."""
-        self.messages = [one for one in messages if one.metadata.message_type.partition(".")[0] == "train"]
-        if self.messages:
+        """Ends the server at messages of training, and where it sent others often; no node answers those."""
+        sent = list(messages)
+        self.messages = [one for one in sent if one.metadata.message_type.partition(".")[0] == "train"]
+        self.others += [one.metadata.message_type for one in sent[:1]]
+        if self.messages or len(self.others) > OFTEN:
             raise EnoughSeenError
         return []
 
@@ -216,9 +242,10 @@ def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: 
     except BaseException as error:
         failed.append(f"its main raised {type(error).__name__}: {str(error)[:500]}")
     if not grid.messages:
-        why = failed[0] if failed else "its strategy gave no message of training"
+        why = failed[0] if failed else "it gave no message of training"
+        others = f", after its message {grid.others[0]!r}, which no node answers here" if grid.others else ""
         refused.append(
-            f"the first round of the ServerApp was not seen, as {why} (the check has no network and loads no data)"
+            f"the first round of the ServerApp was not seen, as {why}{others} (the check offers neither network nor data)"
         )
         return found
     if "strategy" not in found:

@@ -1,6 +1,6 @@
 """The work of the child process: import the app, look at its ClientApp, and run its ServerApp up to its first round.
 
-The app has no network and no data, and fedveil's own lines in it write nothing.
+The app has no data, and fedveil's own lines in it write nothing.
 """
 
 from __future__ import annotations
@@ -32,29 +32,35 @@ def try_app(project: Project, nodes: int, seconds: float) -> dict[str, Any]:
         "run_config": dict(project.run_config), "packages": sorted(project.packages()), "nodes": nodes,
     }  # fmt: skip
     try:
-        found: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + SPARE)
+        found: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + SPARE, offline=True)
     except OwnCodeError as error:
         return {"refused": [f"the process that tried the app {error}"]}
     return found
 
 
 def look(
-    folder: str, server_app: str, client_app: str, run_config: dict[str, Any], packages: list[str], nodes: int
+    folder: str,
+    server_app: str,
+    client_app: str,
+    run_config: dict[str, Any],
+    packages: list[str],
+    nodes: int,
+    isolated: bool,
 ) -> dict[str, Any]:
     """Import both apps, and describe them: ``client``, ``server``, ``model``, and ``refused``, the reasons against an audit.
 
-    Changes this process for good.
-    """
+    Changes this process for good. ``isolated``: the system gives it no network; else Python's sockets are patched.
+    """  # fmt: skip
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
     from simulations.external_app.check.trial.models import find_model, run_server, watched_models
 
     place, refused = Path(folder), list[str]()
-    found: dict[str, Any] = {"refused": refused, "client": {}, "server": {}, "model": {}}
+    found: dict[str, Any] = {"isolated": isolated, "refused": refused, "client": {}, "server": {}, "model": {}}
     os.chdir(place)
     sys.path.insert(0, folder)
-    work_offline()
+    work_offline(isolated=isolated)
     write_nothing()
     without_data_sets(packages)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -153,10 +159,12 @@ class StandInData:
         return LENGTH
 
 
-def work_offline() -> None:
-    """Refuse connections, and tell libraries that there is no network."""
+def work_offline(*, isolated: bool) -> None:
+    """Tell libraries that there is no network, and refuse connections where the system does not."""
     os.environ.update(OFFLINE)
     sys.dont_write_bytecode = True
+    if isolated:
+        return
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise socket.gaierror(socket.EAI_AGAIN, OFFLINE_ERROR)

@@ -32,6 +32,15 @@ def headers_of(path: Path) -> list[Header]:
         return []
 
 
+def array_shape(path: Path, name: str) -> tuple[int, ...]:
+    """Shape of one of a file's arrays; empty where the file does not hold it, or cannot be read."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return tuple(file.get_slice(name).get_shape())
+    except (SafetensorError, OSError, ValueError, TypeError):
+        return ()
+
+
 def classes_in(headers: list[Header]) -> tuple[int, str]:
     """Number of logits and the last layer's array that shows it, if the last arrays are a linear layer; else 0 and ""."""
     floating = [one for one in headers if one.dtype.startswith(("F", "BF"))]

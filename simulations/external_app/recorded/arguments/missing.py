@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from clients.wire.schema import key_of
 from simulations.external_app.recorded.arguments.command_line import DROPPED, command_of
 from simulations.external_app.recorded.arguments.headers import (
     Header,
+    array_shape,
     classes_in,
     headers_of,
     image_shape_in,
@@ -25,7 +26,9 @@ from simulations.external_app.recorded.arguments.settings import (
     contradictions,
     keys,
     mean_and_std,
+    whole_numbers,
 )
+from simulations.run_folder.folder_lock import require_new
 from simulations.settings.errors import ConfigError, require_known
 from strategies.recording.files import BATCHES, DECAYS, EPOCHS, MOMENTA, RecordedReply, RecordingError, read_recording
 
@@ -67,8 +70,9 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_
     settings, wrong = _checked(values)
     request = Request(update, settings)
     problems, usable = [*map(_wrong, wrong), *_wrong_folder(out)], list[RecordedReply]()
-    if not update.exists():
-        problems.append(Problem(f"UPDATE: there is no file or folder {update}"))
+    if not (update.is_file() or update.is_dir()):
+        what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
+        problems.append(Problem(f"UPDATE: {update} {what}"))
     elif update.is_dir():
         problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
         try:
@@ -78,6 +82,7 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_
         request = _filled(request, usable)
         problems += [*_missing_numbers(request, usable), *_missing_originals(request, usable)]
     else:
+        request = _counted(request)
         problems += _unfit(request, ("local_epochs", "attack_rounds"), "recordings", "no folder")
         if settings.weight_decay and not settings.learning_rate:
             problems.append(Problem(f"{update} {NEEDED_FOR_DECAY}", (("learning-rate", "LEARNING_RATE"),)))
@@ -104,7 +109,8 @@ def _checked(values: Mapping[str, Any]) -> tuple[AttackSettings, list[str]]:
 def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
     """Of the weights sent, or of a single update."""
     with suppress(RecordingError):
-        return headers_of(usable[0].sent_file if usable else update)
+        path = usable[0].sent_file if usable else update
+        return headers_of(path) if path.is_file() else []  # to open a pipe is to wait for its writer
     return []
 
 
@@ -176,15 +182,10 @@ def _capitals(key: str) -> str:
 
 
 def _wrong_folder(out: Path) -> Iterator[Problem]:
-    """Of the folder of results what can be seen at a glance; it is checked again before anything is written."""
     try:
-        nearest = next(one for one in (out, *out.parents) if one.exists())
-        if not nearest.is_dir():
-            yield Problem(f"--out: {nearest} is a file, and results need a folder; name another with --out")
-        elif (out / "result.json").exists() or (out / "rows.jsonl").exists():
-            yield Problem(f"--out {out} already holds results; name another folder")
-    except OSError as error:
-        yield Problem(f"--out: {out} cannot be used: {error.strerror}")
+        require_new(out, "--out")
+    except ConfigError as error:
+        yield Problem(str(error))
 
 
 def _unfit(request: Request, fields: Sequence[str], owner: str, what: str) -> Iterator[Problem]:
@@ -210,6 +211,16 @@ def _filled(request: Request, usable: Sequence[RecordedReply]) -> Request:
         found["normalisation"] = stated
         assumed.append(f"The normalisation: {stated} (mean/std) was read from the originals.")
     return Request(request.update, settings.model_copy(update=found), tuple(assumed))
+
+
+def _counted(request: Request) -> Request:
+    """With as many examples as the originals, the labels or else the batch of a single update, where no setting gives them."""
+    settings = request.settings
+    shape = array_shape(Path(settings.originals), "images") if settings.originals else ()
+    count = shape[0] if shape else len(whole_numbers(settings.labels)) or settings.batch_size
+    if settings.num_examples or not count:
+        return request
+    return replace(request, settings=settings.model_copy(update={"num_examples": count}))
 
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from simulations.external_app.recorded.arguments.headers import counted_steps
 from simulations.external_app.recorded.arguments.settings import AttackSettings
 from strategies.external_app.orders import Orders, orders_in
-from strategies.recording.files import EXAMPLES, RATES, STEPS, RecordedReply, first_number
+from strategies.recording.files import EXAMPLES, RATES, STEPS, RecordedReply, counted_examples, first_number
 
 OF_SETTING = "as learning-rate says, the same in every round"
 NO_RATE = "unknown: neither learning-rate nor the recording gives it"
@@ -44,7 +44,7 @@ def numbers_of_reply(reply: RecordedReply, settings: AttackSettings) -> ReplyNum
     """The numbers of a reply. A setting replaces the recorded number, which replaces an inferred one."""
     read = orders_in(reply.reported, reply.settings)
     missing = dict[str, str]()
-    examples = int(_above_zero(settings.num_examples, reply, EXAMPLES))
+    examples = settings.num_examples or counted_examples([*reply.reported, reply.settings])
     if not examples:
         missing[NO_EXAMPLES] = _absent(reply, EXAMPLES, NO_EXAMPLES)
     rate = float(_above_zero(settings.learning_rate, reply, RATES))

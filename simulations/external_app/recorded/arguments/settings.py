@@ -94,7 +94,7 @@ class AttackSettings(Settings):
         "need none",
     )
     num_examples: Annotated[int, Limit(0, 1_000_000)] = setting(
-        0, "examples that the update was computed on; 0: what a recording says, or 1"
+        0, "examples that the update was computed on; 0: what a recording, originals, labels or batch-size say, or 1"
     )
     batch_size: Annotated[int, Limit(0, MOST_IMAGES)] = setting(
         0, "examples of a local step; 0: what a recording says, or all"

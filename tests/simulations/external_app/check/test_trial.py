@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from simulations.external_app.check.trial.models import find_model, watched_models
@@ -21,17 +22,32 @@ class Net(nn.Module):
         self.layer, self.norm = nn.Linear(width, 2), nn.BatchNorm1d(2)
         self.layer.bias.requires_grad_(False)
 
+    def forward(self, images):
+        return self.norm(self.layer(images.flatten(1)))
+
 class Same(Net):
     pass
 
 def tiny(classes=10, *layers, image=None):
-    return nn.Sequential(nn.Linear(64, classes), *layers)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes), *layers)
 
 def words():
     return nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2))
 
 def table(inputs, outputs):
     return nn.Sequential(nn.Linear(inputs, 8), nn.Linear(8, outputs))
+
+def flat(inputs, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.Linear(8, outputs))
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(2))
+
+def wide():
+    return nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(38 * 18, 4))
+
+def parallel():
+    return nn.DataParallel(flat(64, 4))
 """
 
 
@@ -58,10 +74,14 @@ def test_a_model_is_found_by_the_call_that_built_it_and_the_arrays_that_a_server
         made.tiny(8, image=net)
     assert [one.call for one in seen] == ["Net()", "tiny(classes=3)", "Same(width=80)", "tiny()"]
     found = find_model(arrays(net), seen, refused)
-    assert found == {"factory": "models_of_a_test:Net", "home": "models_of_a_test", "by": "names"}
-    assert find_model(arrays(net, named=False), seen, refused)["by"] == "order"
+    assert found == {
+        "factory": "models_of_a_test:Net",
+        "home": "models_of_a_test",
+        "images": "(1, 1, 64)",
+    }
+    assert find_model(arrays(net, named=False), seen, refused)["factory"] == "models_of_a_test:Net"
     trained = find_model([one for one in arrays(net) if one[0] != "layer.bias"], seen, refused)
-    assert (trained["factory"], trained["by"]) == ("models_of_a_test:Net", "trained")
+    assert trained["factory"] == "models_of_a_test:Net"
     assert find_model(arrays(tiny), seen, refused)["call"] == "tiny(classes=3)"
     assert find_model(arrays(nn.Linear(8, 8)), seen, refused) == {}
     assert not refused
@@ -72,17 +92,29 @@ def test_a_model_is_found_by_the_call_that_built_it_and_the_arrays_that_a_server
     assert sys.getprofile() is None
 
 
-def test_models_of_words_of_tables_and_of_one_output_are_refused(made: ModuleType) -> None:
-    for build, reason in (
-        (lambda: made.words(), "begins with an embedding of tokens"),
-        (lambda: made.table(14, 2), "takes rows of 14 numbers"),
-        (lambda: made.table(784, 1), "ends in one output"),
-        (lambda: made.table(784, 10), ""),
-        (lambda: made.table(28 * 40, 10), ""),
-        (lambda: made.table(3 * 32 * 32, 10), ""),
+def test_a_model_that_takes_no_image_or_has_one_output_is_refused(made: ModuleType) -> None:
+    for build, images, reason in (
+        (lambda: made.words(), "", "the model takes none of the images that were tried"),
+        (lambda: made.table(14, 2), "", "takes rows of 14 numbers"),
+        (lambda: made.table(784, 10), "", "takes rows of 784 numbers"),
+        (lambda: made.flat(30, 2), "", "takes rows of 30 numbers"),
+        (lambda: made.table(14, 1), "", "takes rows of 14 numbers"),
+        (lambda: made.flat(784, 1), "", "ends in one output"),
+        (lambda: made.lazy(), "", "1.weight has no shape before the first images"),
+        (lambda: made.flat(784, 10), "(1, 28, 28)", ""),
+        (lambda: made.flat(28 * 40, 10), "(1, 1, 1120)", ""),
+        (lambda: made.flat(3 * 32 * 32, 10), "(3, 32, 32)", ""),
+        (lambda: made.parallel(), "(1, 1, 64)", ""),
+        (lambda: made.wide(), "", ""),
     ):
         refused: list[str] = []
         with watched_models() as seen:
             model = build()
-        assert find_model(arrays(model), seen, refused)["by"] == "names"
-        assert [reason in one for one in refused] == ([True] if reason else [])
+        if reason.startswith("1.weight"):
+            model(torch.zeros(1, 64))  # as a server must before it can send arrays
+        found = find_model(arrays(model), seen, refused)
+        assert found["images"] == images, reason
+        assert [reason in one for one in refused] == ([True] if reason else []), refused
+    refused = []
+    assert find_model([["0", [1, 30]], ["1", [1]]], [], refused) == {}
+    assert "ends in one output" in refused[0], "where nothing of the app builds such a model"

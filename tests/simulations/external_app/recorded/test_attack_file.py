@@ -91,6 +91,34 @@ def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed
     assert f"Spear() failed: {exact['failure']}" in result.stderr.replace("\n", " ")
 
 
+def test_examples_behind_an_update_are_those_of_its_originals_and_psnr_stands_beside_its_baseline(
+    files: Path, tmp_path: Path
+) -> None:
+    data = load_dataset("mnist-5k").train
+    save_file({"images": to_float(data.images[:4]), "labels": data.labels[:4, None].clone()}, tmp_path / "four")
+    for given, count in (
+        ({"originals": tmp_path / "four"}, 4),
+        ({"labels": "3,5,1"}, 3),
+        ({"batch_size": 2}, 2),
+        ({}, None),
+        ({"originals": tmp_path / "four", "num_examples": 1}, 1),
+    ):
+        command = invoke(files / "update", model=None, **given).output.splitlines()[-1]
+        assert command.startswith("fedveil attack"), command
+        assert f"num-examples={count}" in command if count else "num-examples" not in command
+    attacks, out = "InvertingGradients(iterations=2, restarts=1); LabelInference()", tmp_path / "out"
+    result = invoke(files / "update", "--out", out, "--json", originals=tmp_path / "four", update_attacks=attacks)
+    assert result.exit_code == 0, result.output
+    inverting, labels = json.loads(result.stdout)["attacks"]
+    grey = json.loads((out / "result.json").read_text())["null"]["grey"]["psnr"]
+    assert len(grey) == 4
+    assert (inverting["null_psnr"], inverting["verdict"]) == (pytest.approx(sum(grey) / 4), "unknown")
+    assert (labels["null_psnr"], labels["verdict"]) == (None, "")
+    shown = invoke(files / "update", "--out", tmp_path / "shown", originals=tmp_path / "four", update_attacks=attacks)
+    assert f"{sum(grey) / 4:.1f}" in shown.output
+    assert "unknown: a verdict needs" in shown.output
+
+
 @pytest.mark.numeric
 @pytest.mark.long
 def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path) -> None:
@@ -236,12 +264,12 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{}")
     update = files / "update"
     for result, told in (
-        (invoke(tmp_path / "none"), "UPDATE: there is no file"),
+        (invoke(tmp_path / "none"), "none does not exist; name a file or a folder"),
         (invoke(tmp_path), "holds no recording (no recording.json)"),
         (invoke(tmp_path / "text"), "cannot be read as safetensors"),
         (invoke(update, weights=tmp_path / "none"), "weights: there is no file"),
         (invoke(update, originals=tmp_path / "none"), "originals: there is no file"),
-        (invoke(update, "--out", tmp_path), "already holds results"),
+        (invoke(update, "--out", tmp_path), "is not empty: it holds 'result.json'; name another folder"),
         (invoke(update, "--out", tmp_path / "text"), "text is a file, and results need a folder"),
         (invoke(update, nesterov="true"), "nesterov is true with a momentum of 0; allowed: with a momentum above 0"),
     ):
@@ -249,7 +277,7 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
 
 
 BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"labels": "3,5"}, "labels holds 2 classes; num-examples is 1"),
+    ({"labels": "3,5", "num_examples": 1}, "labels holds 2 classes; num-examples is 1"),
     ({"labels": "10"}, "labels is '10'; allowed: classes from 0 to 9"),
     ({"labels": "9" * 5000}, "allowed: classes, such as 3,5"),
     ({"update_attacks": "DLGG()"}, "update-attacks: unknown attack 'DLGG', did you mean 'DLG'?"),
@@ -270,7 +298,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"num_examples": -1}, "num-examples is -1; allowed: at least 0, at most 1000000"),
     ({"num_examples": 10**9}, "num-examples is 1000000000; allowed: at least 0, at most 1000000"),
     ({"local_steps": -1}, "local-steps is -1"),
-    ({"batch_size": 2}, "batch-size is 2; allowed: at most num-examples, 1"),
+    ({"batch_size": 2, "num_examples": 1}, "batch-size is 2; allowed: at most num-examples, 1"),
     ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or at least 1e-12"),
     ({"momentum": 1}, "momentum is 1; allowed: at least 0, below 1"),
     ({"num_examples": 900_000, "update_attacks": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),

@@ -82,6 +82,10 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     page = page_of(out)
     assert "in round 1 recovered images from these updates." in page
     assert "Where no defence is known: readable (" in page
+    (line,) = (line.split() for line in result.output.splitlines() if " readable " in line)
+    assert line[1].startswith("Spear"), "the verdict of the page"
+    nulls = [row["value"] for row in read_lines(out / "rows.jsonl") if row["role"] == "null baseline"]
+    assert any(f"null {value:.1f}" in " ".join(result.output.split()) for value in nulls), "beside the PSNR"
 
 
 TRANSFORMER = """

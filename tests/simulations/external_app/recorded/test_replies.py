@@ -4,6 +4,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
@@ -11,7 +12,8 @@ from torch import nn
 
 from clients.models.classifiers import build_model
 from simulations.external_app.recorded.replies import INFERRED_RATE, fitted
-from simulations.external_app.recorded.update_files import resembles_differences
+from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
+from simulations.settings.errors import ConfigError
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
 from tests.simulations.external_app.recorded.recordings import DLG, RATE, Torch, invoke, record
@@ -115,3 +117,26 @@ def test_local_steps_and_examples_are_counted(tmp_path: Path) -> None:
     assert any("a proximal term of weight 0.3" in text for text in about["assumed"])
     assert about["examples"] == [6, 6]
     assert about["clients"] == {"0": "11", "1": "12"}
+
+
+class Tied(nn.Module):
+    """Two names of one weight, and a buffer that is no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("grid", torch.ones(4), persistent=False)
+
+
+def test_names_that_share_a_tensor_are_one_and_their_values_must_agree() -> None:
+    model = Tied()
+    whole = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    expected = {name: whole[name] for name in ("first.weight", "first.bias", "second.bias")}
+    second = {"second.weight" if name == "first.weight" else name: value for name, value in expected.items()}
+    for held in (whole, expected, second, whole | {"grid": torch.zeros(4)}):
+        read = model_tensors("file", held, model)
+        assert read.keys() == expected.keys()
+        assert all(torch.equal(read[name], value) for name, value in expected.items())
+    with pytest.raises(ConfigError, match=r"file: 'first.weight' and 'second.weight', one tensor of the model, differ"):
+        model_tensors("file", whole | {"second.weight": torch.zeros(4, 4)}, model)

@@ -2,30 +2,41 @@ from html import unescape
 from pathlib import Path
 
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.line import accountants_text, epsilon_by_accountant
+from simulations.report.analysis.line import TERMS, by_accountant_text, largest
 from simulations.report.analysis.outcome import as_json
 from simulations.report.page.page import build
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
 
-FOUND = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
+FOUND = {"rdp": 8.0, "prv": 6.91, "add-or-remove": 3.4}
+OF = {"noise-multiplier": 1.39, "clipping-norm": 1.0, "sample-rate": 0.25, "steps": 48.0}
 DEFENSE = PIPELINES[2]
-TEXT = (
-    "epsilon by accountant: RDP 8.00 (claimed; upper bound by Renyi divergences), PRV 6.91 (upper bound by privacy loss random "
-    "variables), GDP 6.92 (approximation by a central limit, no bound)"
+ACCOUNTS = (
+    "RDP 8.00 (upper bound by Renyi divergences), PRV 6.91 (claimed; upper bound by privacy loss random variables), "
+    "add-or-remove 3.40 (the same noise for one example more or less, as Opacus counts)"
 )
 
 
-def test_every_accountant_is_told_with_what_is_claimed_and_what_is_no_bound(tmp_path: Path) -> None:
-    told = FOUND | {"made-up": 1.0}
-    rows = [row(metric=f"epsilon-by-{name}", defense=DEFENSE, round=3, value=value) for name, value in told.items()]
-    assert epsilon_by_accountant(study_of(rows), DEFENSE) == FOUND
-    assert epsilon_by_accountant(study_of(demo_rows()), DEFENSE) == {}
-    assert accountants_text(FOUND, 8.0) == TEXT
-    assert "PRV 6.91 (claimed; upper bound" in accountants_text(FOUND, 6.91)
-    assert "claimed" not in accountants_text(FOUND, 5.0)
-    assert accountants_text({}, 8.0) == ""
-    assert [name for name, text in MEANING.items() if "bound" not in text or "no bound" in text] == ["exact", "gdp"]
-    run = write_run(tmp_path, [one for one in [*demo_rows(), *rows] if one["defense"] in ("", DEFENSE)])
-    found = {one["defense"]: one["epsilon_by_accountant"] for one in as_json(run) if one["first"]}
-    assert found == {"": {}, DEFENSE: FOUND}
-    assert unescape(build(run).report).count(TEXT) == 1
+def test_an_epsilon_stands_with_its_terms_its_neighbours_and_other_accounts(tmp_path: Path) -> None:
+    told = {f"epsilon-by-{name}": value for name, value in (FOUND | {"made-up": 1.0}).items()}
+    told |= {f"budget-{name}": value for name, value in OF.items()}
+    rows = [row(metric=name, defense=DEFENSE, round=3, value=value) for name, value in told.items()]
+    assert largest(study_of(rows), DEFENSE, "epsilon-by-", MEANING) == FOUND
+    assert largest(study_of(demo_rows()), DEFENSE, "budget-", TERMS) == {}
+    assert by_accountant_text(FOUND, 6.91) == ACCOUNTS
+    assert "claimed" not in by_accountant_text(FOUND, 5.0)
+    assert by_accountant_text({}, 8.0) == ""
+    spent = [
+        row(metric="epsilon", defense=DEFENSE, round=3, value=6.91),
+        row(metric="delta", defense=DEFENSE, round=3, value=1e-5),
+    ]
+    kept = [one for one in demo_rows() if one["defense"] in ("", DEFENSE) and one["metric"] not in ("epsilon", "delta")]
+    run = write_run(tmp_path, [*kept, *rows, *spent])
+    found = {one["defense"]: one for one in as_json(run) if one["first"]}
+    assert (found[DEFENSE]["epsilon_by_accountant"], found[DEFENSE]["epsilon_terms"]) == (FOUND, OF | {"delta": 1e-5})
+    text = "noise multiplier 1.39, clipping norm 1, sample rate 0.25, 48 steps, delta 1e-5"
+    for said in (
+        found[DEFENSE]["budget"].replace("\N{MINUS SIGN}", "-"),
+        unescape(build(run).report).replace("\N{MINUS SIGN}", "-"),
+    ):
+        assert text in said
+        assert ACCOUNTS in said

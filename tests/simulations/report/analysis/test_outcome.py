@@ -62,5 +62,5 @@ def test_an_attribute_has_a_line_of_its_own_and_all_cuts_come_before_probes(tmp_
     assert (attribute.shown, attribute.interval) == ("79.5 % of values", "75.0 to 83.0 %, null 50.0 %")
     assert (attribute.recovered, attribute.share, attribute.null) == (None, 0.795, 0.5)
     line = replace(private, epsilon=1.0, epsilon_with_probes=2.0)
-    assert [one.further_epsilon for one in outcomes([line])] == ["with probes: 2.00"]
-    assert [one.further_epsilon for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == ["all cuts: 3.00"]
+    assert [one.further_epsilon for one in outcomes([line])] == [("with probes: 2.00",)]
+    assert [one.further_epsilon for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == [("all cuts: 3.00",)]

@@ -110,6 +110,9 @@ def test_a_model_that_has_not_learned_costs_nothing_that_could_be_told() -> None
         said = "he model has not learned without a defence (accuracy 11.7 %, 7.3 to 18.1; chance 12.5 %): the cost of a"
         assert (f"T{said}" in text) == (f"t{said}" in caveats) == (not cost)
         assert (found[1].change and found[1].change.mean) == (pytest.approx(-0.05) if cost else None)
+        rows = [row for some in (told("", 30.0, 1.0, card=card), accuracies) for row in some]
+        (running, *_) = summarise(split(validate(rows), ["", "D()"])[0], {}, running=True)
+        assert said not in " ".join(running.caveats), "the model that will be tested is not there yet"
 
 
 def test_seeds_are_judged_together() -> None:

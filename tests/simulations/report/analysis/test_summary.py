@@ -228,6 +228,9 @@ def test_adaptive_attacks_are_named_when_they_did_not_run() -> None:
         known = adaptive if isinstance(adaptive, str) else None if adaptive is None else {"adaptive_attacks": adaptive}
         caveats = line(*rows, known=known).caveats
         assert [one for one in caveats if not one.startswith("not validated")] == expected, (rows, adaptive)
+    known = {"D()": {"adaptive_attacks": ["R", "S"]}}
+    for ran, expected in ((images, f"{UNTESTED}: R, S wait"), (chain, "adaptive attacks that wait: S")):
+        assert expected in summarise(study(ran), known, running=True)[1].caveats
 
 
 def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength() -> None:

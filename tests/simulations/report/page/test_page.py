@@ -91,16 +91,19 @@ def test_the_top_says_where_nothing_is_evidence_or_the_run_did_not_end(tmp_path:
     few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in SMALL]
     no_score = "No attack has a score. Nothing on this page shows how well a defence protects."
     no_control, progress = "nothing here is evidence for any defence", "round 2 of 8 of pipeline 3 of 6"
-    told = [no_score, no_control, "run in progress", "run stopped", "Not attacked yet"]
+    waits, of, stronger = "LearnedRestorer waits", "; 5 of 8 attacks have finished", "Attack more strongly"
+    told = [no_score, no_control, "run in progress", "run stopped", "Not attacked yet", waits, of, stronger]
     for at, (rows, state, expected) in enumerate([
         ([training], None, {no_score, "Not attacked yet"}),
-        (nulls, None, {no_control}),
+        (nulls, None, {no_control, stronger}),
         (few, None, set()),
         (SMALL, where | {"finished": True}, set()),
-        (SMALL, where, {"run in progress"}),
+        (SMALL, where, {"run in progress", waits}),
+        (SMALL, where | {"attacks": 8, "attacks_done": 5}, {"run in progress", waits, of}),
         (SMALL, where | {"failed": "no nodes"}, {"run stopped"}),
     ]):  # fmt: skip
-        text = words(build(tmp_path / str(at), rows, config=CONFIG | {"progress": state}).text)
+        config = CONFIG | {"progress": state, "config": {"output-dir": "out"}}
+        text = words(build(tmp_path / str(at), rows, config=config).text)
         assert {one for one in told if one in text} == expected
         assert (progress in text) == any(one.startswith("run ") for one in expected)
 

@@ -1,6 +1,8 @@
 """What an attack lacks: one error that names everything, before torch is imported, with a command that runs."""
 
 import json
+import math
+import os
 import shlex
 import subprocess
 import sys
@@ -8,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.app import Message, MetricRecord, RecordDict
 from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
+from simulations.external_app.recorded.arguments.reply_numbers import numbers_of_reply
+from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.runtime.launch import ROOT
+from strategies.external_app.replies import UnusableReplyError, examples_behind
+from strategies.recording.files import RecordedReply
 from tests.lines import read_lines
 from tests.simulations.external_app.recorded.recordings import DLG, RATE, invoke, record
 
@@ -93,6 +100,9 @@ def test_refuses_before_any_work(foreign: Path, tmp_path: Path) -> None:
         assert result.exit_code == 2, settings
         assert message in " ".join(result.output.split()), settings
         assert not (tmp_path / "out").exists()
+    os.mkfifo(tmp_path / "pipe")  # to open it is to wait for its writer
+    told = invoke(tmp_path / "pipe", out=tmp_path / "out", model="cnn")
+    assert (told.exit_code, "is no file and no folder" in told.output) == (2, True)
 
 
 def test_numbers_of_a_recording_that_are_none_blame_no_setting(tmp_path: Path) -> None:
@@ -124,3 +134,17 @@ def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_pa
     )
     about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert (about["n"], len(about["unusable"])) == (1, 2)
+
+
+def test_a_count_of_examples_is_read_alike_in_a_recording_and_on_the_wire() -> None:
+    for told, expected in ((4, 4), (4.0, 4), (2.5, 0), (0, 0), (-3.0, 0), (math.inf, 0), (math.nan, 0), ([4], 0)):
+        values = {"num_examples": told}
+        reply = RecordedReply(1, 0, Path("reply"), {"metrics": {"metrics": values}}, {}, {})
+        assert numbers_of_reply(reply, AttackSettings()).examples == expected, told
+        sent = Message(RecordDict(), dst_node_id=1, message_type="train")
+        message = Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=sent)
+        if expected:
+            assert examples_behind(message) == expected
+        else:
+            with pytest.raises(UnusableReplyError, match="a positive whole number"):
+                examples_behind(message)

@@ -111,13 +111,13 @@ class ModelCheck:
         initial: Weights,
         last: Remembered,
         at: int,
-        tried: Callable[[Weights], Tried],
+        tried: Callable[[Weights], Tried] | None,
         classes: int,
     ) -> str:
         """Reason why the server's model of round ``at`` is not the agreed one, or "".
 
         ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
-        client's own examples.
+        client's own examples; None: no model is tried.
         """
         if why := architecture_fault(sent, initial):
             return why
@@ -130,7 +130,7 @@ class ModelCheck:
             or self.rows_fault(sent)
             or self.head_fault(sent, classes)
         )
-        return by_weights or self.behaviour_fault(tried(sent), tried(last.weights), classes)
+        return by_weights or (tried and self.behaviour_fault(tried(sent), tried(last.weights), classes)) or ""
 
     def change_fault(self, sent: Weights, last: Remembered, at: int) -> str:
         """Whether a parameter moved or turned more than this client's own updates per round make plausible."""
@@ -180,12 +180,14 @@ class ModelCheck:
         return ""
 
     def behaviour_fault(self, now: Tried, before: Tried, classes: int) -> str:
-        """Whether the model is far worse on own examples than the last one or than guessing, or newly has silent units."""
-        allowed = self.loss * max(before.loss, math.log(classes))
-        if now.loss > allowed:
-            return f"its loss on own examples is {now.loss:.3g}, and {allowed:.3g} is allowed"
+        """Whether the model is far worse on own examples than the last one or than guessing, or newly has silent units.
+
+        The reason holds no number: a server would read own examples in it.
+        """
+        if not now.loss <= self.loss * max(before.loss, math.log(classes)):
+            return f"its loss on own examples is above {self.loss:g} times that of the last model and of guessing"
         if now.active < self.active <= before.active:
-            return f"{now.active:.1%} of the values of a layer are on for own examples, and {before.active:.0%} were"
+            return f"below {self.active:.0%} of the values of a layer are on for own examples, and more were"
         return ""
 
 

@@ -1,0 +1,163 @@
+"""Trial of a defence that clips the gradient of each example: its sum against gradients of one example at a time.
+
+Opacus computes gradients per example layer by layer. They are wrong where a layer is used in a way that it does not know, such as
+a weight that also acts outside of its own layer. Then one example can move the sum by more than the clipping norm, and the stated
+epsilon is false. So a copy of the model is tried before it is trained: on random weights and examples, which follow from constants
+and say nothing about a client.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from defenses.base import Loss, NamedTensors, Shape
+from defenses.functional import clip_factors
+
+SCALES = (1.0, 0.3, 0.1, 0.03)
+"""Sizes of the examples' pixels: their gradients have different lengths."""
+TRIALS = ((1, ((False, slice(None)), (True, slice(1)))), (3, ((True, slice(None)), (True, slice(1, None)))))
+"""Examples that are longer than the clipping norm, and the batches: whether gradients are clipped, and of which examples. Without
+clipping, a difference shows the layer at fault. All but one: the share of an example is a difference of two sums."""
+TOLERANCE, FLOOR = 1e-3, 1e-5
+"""Difference that counts as rounding, over the longest gradient of a weight and over that of all weights together."""
+WAY_OUT = (
+    "allowed: layers whose inputs and outputs have the examples as first axis, weights that act in their own layer alone, "
+    "padding_mode='zeros' (put a padding layer before a convolution that needs another), no operation in place on a layer's "
+    "output, and no buffer that a forward pass changes (track_running_stats=False)"
+)
+"""What a model of one's own can do about gradients per example that are wrong."""
+
+ClippedSum = Callable[[nn.Module, Tensor, Tensor, Loss, float], tuple[NamedTensors, NamedTensors]]
+"""(model, images, targets, mean loss, clipping norm) -> by trained parameter, the sum of clipped gradients that a defence makes,
+and the lengths (B,) of the examples' gradients that it goes by."""
+
+
+def clipping_fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum) -> str:
+    """Reason why ``clipped_sum`` is not the sum of the clipped gradients of a model; "" if it is.
+
+    Args:
+        model: Stays as it is; it is tried in train mode, on the CPU.
+        input_shape: Of one image, (C, H, W).
+        clipped_sum: May change the copy that it receives.
+    """
+
+    def fault(seed: int, dtype: torch.dtype) -> str:
+        with torch.random.fork_rng([]):  # a forward pass may draw
+            return _fault(copy.deepcopy(model).to("cpu", dtype).train(), input_shape, clipped_sum, seed, dtype)
+
+    # Double precision tells a fault from rounding.
+    found = (why for seed in range(len(TRIALS)) if (why := fault(seed, torch.float32)) and fault(seed, torch.float64))
+    return next(found, "")
+
+
+def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, seed: int, dtype: torch.dtype) -> str:
+    generator = torch.Generator().manual_seed(seed)
+    _vary(model, generator)
+    scales = torch.tensor(SCALES, dtype=dtype).view(-1, *[1] * len(input_shape))
+    images = torch.rand(len(scales), *input_shape, generator=generator).to(dtype) * scales
+    targets = torch.randn(len(scales), 1, generator=generator).to(dtype)
+    alone = copy.deepcopy(model)
+    try:
+        found = [_gradient(alone, image[None], target[None]) for image, target in zip(images, targets, strict=True)]
+    except Exception as error:  # of a model of one's own
+        return f"the model cannot be trained on one random example{_place(error, alone, 1)}: {_first_line(error)}"
+    before, after = ({**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (model, alone))
+    if moved := [name for name, one in before.items() if not torch.equal(after[name], one)]:
+        return f"a forward pass changes {_named(moved)}, which carries examples to later steps outside of the bound"
+    gradients = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    lengths = {name: one.reshape(len(one), one[0].numel()).norm(dim=1) for name, one in gradients.items()}
+    together = torch.stack(list(lengths.values())).norm(dim=0)
+    ordered, (clipped, batches) = together.sort(descending=True).values.tolist(), TRIALS[seed]
+    norm = math.sqrt(ordered[clipped - 1] * ordered[clipped]) or ordered[0] / 2
+    if not 0 < norm < math.inf:
+        return f"random examples have gradients of the lengths {', '.join(f'{one:.2g}' for one in ordered)}"
+    for clips, at in batches:
+        most = norm if clips else 2 * ordered[0]
+        tried, factors = copy.deepcopy(model), clip_factors(together[at], most)
+        try:
+            sums, by_weight = clipped_sum(tried, images[at], targets[at], _distance, most)
+        except Exception as error:  # of a layer that Opacus cannot watch
+            return f"gradients per example cannot be computed{_place(error, tried, len(factors))}: {_first_line(error)}"
+        wrong = []
+        for name, one in gradients.items():
+            allowed = TOLERANCE * float(lengths[name].max()) + FLOOR * ordered[0]
+            differences = (sums[name] - torch.einsum("i,i...", factors, one[at]), by_weight[name] - lengths[name][at])
+            wrong += [] if all(float(one.norm()) <= allowed for one in differences) else [name]
+        if wrong:
+            return f"{_named(wrong)}: the clipped sum of random examples is not that of their own gradients"
+    return ""
+
+
+@torch.no_grad()
+def _vary(model: nn.Module, generator: torch.Generator) -> None:
+    """Random weights: layers that begin at zero would hide what follows them, and signs may be needed."""
+    for weight in model.parameters():
+        if weight.is_floating_point():
+            draws, noise = (
+                draw(weight.shape, generator=generator).to(weight.dtype) for draw in (torch.rand, torch.randn)
+            )
+            weight.copy_(weight * (0.5 + draws) + 0.05 * noise * (weight == 0))
+
+
+def _gradient(model: nn.Module, image: Tensor, target: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    _distance(model, image, target).backward()  # type: ignore[no-untyped-call]
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    return {name: torch.zeros_like(one) if one.grad is None else one.grad.clone() for name, one in trained.items()}
+
+
+def _distance(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+    with _WithoutDraws():  # type: ignore[no-untyped-call]
+        outputs: Tensor = model(images)
+    if outputs.shape[:1] != images.shape[:1]:
+        raise ValueError(f"the model returns the shape {tuple(outputs.shape)} for {len(images)} images")
+    distance: Tensor = (outputs.flatten(1) - targets).square().mean()
+    return distance
+
+
+class _WithoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it without types
+    """Random draws of a forward pass, as of dropout, are constants: else two passes of one example would differ."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        drawn = func.overloadpacket.__name__ in (
+            "bernoulli",
+            "bernoulli_",
+            "rand",
+            "rand_like",
+            "randn",
+            "randn_like",
+            "uniform_",
+            "normal_",
+        )
+        return made.fill_(0.5) if drawn else made
+
+
+def _place(error: BaseException, model: nn.Module, count: int) -> str:
+    """Where an error comes from: weights with gradients of another number of examples, else the innermost layer that ran."""
+    held = {
+        name: getattr(one, "_norm_sample", getattr(one, "grad_sample", None)) for name, one in model.named_parameters()
+    }
+    if odd := [name for name, one in held.items() if isinstance(one, Tensor) and len(one) != count]:
+        return f" at {_named(odd)}"
+    names, found, trace = {id(module): name for name, module in model.named_modules()}, "", error.__traceback__
+    while trace:
+        for local in ("self", "module"):
+            found = names.get(id(trace.tb_frame.f_locals.get(local)), "") or found
+        trace = trace.tb_next
+    return f" in {found}" if found else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
