@@ -96,7 +96,10 @@ def scores_at_many_scales(guess: Tensor, truth: Tensor) -> Scores:
     The paper's images of 224 pixels have five scales; see ``ms_ssim`` for how many fewer a small image has.
     """
     found = ms_ssim(guess.cpu(), truth[: len(guess)].cpu().to(guess.dtype))
-    return {MS_SSIM.of("original"): MS_SSIM.cut(found.tolist()), MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist()}
+    return {
+        MS_SSIM.of("original"): MS_SSIM.cut(found.tolist()),
+        MS_SSIM_SUCCESS.of(): (found > SUCCESS).float().tolist(),
+    }
 
 
 def uniform_label_accuracy(batch: Batch, *, paired: bool = False) -> list[float]:

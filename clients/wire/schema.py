@@ -43,7 +43,9 @@ class Settings(BaseModel):
             raise self.refused(refusal(error, fields_of(type(self)), self.place)) from None
         for name, text in vars(self).items():
             if isinstance(text, str) and text.encode(errors="ignore").decode() != text:
-                raise self.refused(f"{key_of(name)} is {shown(text)}; allowed: text in UTF-8, as messages and files hold it")
+                raise self.refused(
+                    f"{key_of(name)} is {shown(text)}; allowed: text in UTF-8, as messages and files hold it"
+                )
         self.check_together()
 
     def check_together(self) -> None:

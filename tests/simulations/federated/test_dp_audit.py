@@ -172,7 +172,9 @@ def test_rows_cards_and_the_page_name_the_neighbours_of_an_epsilon(tmp_path: Pat
         assert {row.neighbours for row in rows if row.metric == "test-accuracy"} == {""}
         assert {row.card.more.get("neighbours", "") for row in rows if row.is_attack} == {neighbours}
     page = " ".join(audited.report.read_text(encoding="utf-8").split())
-    assert all(f"budget: {MEANING[name]}; noise multiplier 2, clipping norm 1" in page for name in (REPLACE_ONE, ADD_OR_REMOVE))
+    assert all(
+        f"budget: {MEANING[name]}; noise multiplier 2, clipping norm 1" in page for name in (REPLACE_ONE, ADD_OR_REMOVE)
+    )
     # A client that hides its number reports a public one and no times.
     assert {row.defense for row in audited.rows if row.metric == "train-seconds"} == {"", replaced}
     assert not audited.failures
