@@ -71,7 +71,7 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, seed: 
     before, after = ({**dict(one.named_buffers()), **dict(one.named_parameters())} for one in (model, alone))
     if moved := [name for name, one in before.items() if not torch.equal(after[name], one)]:
         return f"a forward pass changes {_named(moved)}, which carries examples to later steps outside of the bound"
-    gradients = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    gradients = {name: torch.stack([one.pop(name) for one in found]) for name in list(found[0])}
     lengths = {name: one.reshape(len(one), one[0].numel()).norm(dim=1) for name, one in gradients.items()}
     together = torch.stack(list(lengths.values())).norm(dim=0)
     ordered, (clipped, batches) = together.sort(descending=True).values.tolist(), TRIALS[seed]

@@ -129,7 +129,7 @@ def example_optimizer() -> Any:
             factors = clip_factors(lengths, self.max_grad_norm)
             for weight, one in zip(self.params, held, strict=True):
                 one[factors == 0] = 0.0
-                weight.summed_grad = torch.einsum("i,i...", factors, one)
+                weight.summed_grad = torch.einsum("i,i...", factors.to(one.dtype), one)
             self.measure(lengths)
 
     return ExampleOptimizer
