@@ -95,14 +95,10 @@ def _decided(
     """The verdict on a compared number with its ends, which ``notes``, too few seeds or an early end leave open."""
     value, (low, high) = found[0], within(found[1], found[2], possible(claim))
     by_interval = side_of(low, high, claim.side, claim.bound)
-    weak = (
-        []
-        if isinstance(seeds, str) or len(seeds) >= LEAST_SEEDS
-        else [f"of {('one seed', 'two seeds')[len(seeds) - 1]}"]
-    )
-    weak += [] if converged else ["not shown to converge"]
+    weak = [] if isinstance(seeds, str) or len(seeds) >= LEAST_SEEDS else [("one seed", "two seeds")[len(seeds) - 1]]
+    weak += [] if converged else ["unconverged"]
     if by_interval != OPEN and weak and not notes:
-        notes = [f"by its interval {by_interval}, but {' and '.join(weak)}"]
+        notes = [f"{by_interval}, but {' and '.join(weak)}"]
     note = " and ".join(notes) or ("" if low is not None else "no interval")
     return Judged(claim, OPEN if notes else by_interval, value, low, high, n, seeds, note)
 

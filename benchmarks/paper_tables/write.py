@@ -28,9 +28,9 @@ A claim is **confirmed** if the 95 % interval of the compared number lies wholly
 on the other side, and **open** otherwise. An open claim without a reason in brackets has its bound inside the interval. Verdicts
 are about the networks and data named here. A confirmed claim about a weak attack is no protection.
 
-- **Seeds.** Fewer than three seeds decide nothing, whatever the interval.
+- **Seeds.** Fewer than three seeds decide nothing. In brackets stands what the interval alone would say.
 - **Convergence.** A claim about accuracy after training is decided only if no accuracy in it changed by more than one point over
-  the last quarter of the rounds, in the mean over seeds. Earlier numbers do not show that.
+  the last quarter of the rounds, in the mean over seeds. Earlier numbers do not show that: "unconverged".
 - **Every network** that was measured is in a mean.
 - **Size.** A bound that the paper gives for images of another size decides nothing.
 - **Interval.** Over several seeds it is Student's t, paired by seed. All seeds have the same test images: an accuracy's interval is

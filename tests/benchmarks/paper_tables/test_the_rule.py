@@ -67,7 +67,7 @@ def test_fewer_than_three_seeds_decide_nothing() -> None:
     for plain, said in ((13.0, verdict.CONFIRMED), (10.0, ""), (7.0, verdict.REFUTED)):
         one, two = judged(rows(0, 10.0, plain)), judged(rows(0, 10.0, plain - 0.01), rows(1, 10.0, plain + 0.01))
         for found, seeds in ((one, "one seed"), (two, "two seeds")):
-            expected = f"by its interval {said}, but of {seeds}" if said else ""
+            expected = f"{said}, but {seeds}" if said else ""
             assert (found.verdict, found.note) == (verdict.OPEN, expected), (plain, seeds)
 
 
@@ -79,7 +79,7 @@ def test_an_accuracy_that_still_moves_decides_nothing() -> None:
         }
         return verdict.judge(AT_MOST, {"r": found})
 
-    still = "by its interval confirmed, but not shown to converge"
+    still = "confirmed, but unconverged"
     assert (after(r3=0.41, r4=0.4).verdict, after(r6=0.4, r7=0.2, r8=0.4).verdict) == ("confirmed", "confirmed")
     assert (after(r3=0.42, r4=0.4).note, after(r4=0.4).note, after(r1=0.4, r4=0.4).note) == (still, still, still)
     lasting = replace(AT_MOST, terms=(), bound=60.0, unit="points")
