@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 
 NAMES = ("arrays", "metrics", "ledger", "withheld", "labels", "pictures", "target-0", "target-1", "config")
 NUMBERS = (
-    "num-examples",
-    "local-steps",
-    "train-loss",
-    "train-seconds",
-    "attack//psnr/original",
-    "test-accuracy-original",
-)
+    "num-examples", "local-steps", "train-loss", "train-seconds", "attack//psnr/original", "test-accuracy-original",
+)  # fmt: skip
 BOMB = "[" * 100_000
 """JSON, nested deeper than Python follows."""
 WIDE = f"[{'[],' * 10**6}[]]"

@@ -139,25 +139,20 @@ def public_names() -> bool:
 
 
 CHECKS: dict[str, Callable[[], Any]] = {
-    "simulation_worker": lambda: import_module(private.SIMULATION_WORKER),
-    "wrapped": wrapping,
-    "act_as_task": lambda: message().content["config"]["rounds"] == 3,
-    "set_message_id": message_ids,
+    "simulation_worker": lambda: import_module(private.SIMULATION_WORKER), "wrapped": wrapping,
+    "act_as_task": lambda: message().content["config"]["rounds"] == 3, "set_message_id": message_ids,
     "to_wire": lambda: b"rounds" in private.to_wire(message()).content.SerializeToString(),
     "from_wire": lambda: private.from_wire(private.to_wire(message())).content["config"]["rounds"] == 3,
     "error_code": lambda: 0 < private.error_code("MESSAGE_UNAVAILABLE") < 1000,
     "functions_of": lambda: list(private.functions_of(wrapped()[0])) == ["train.probe"],
     "mods_around": lambda: list(private.mods_around(wrapped()[0])) == [wrapped()[1]],
-    "has_client_fn": lambda: not private.has_client_fn(wrapped()[0]),
-    "replace_worker_class": worker_class,
-    "worker_options": worker_class,
-    "local_superlink": superlink_constants,
+    "has_client_fn": lambda: not private.has_client_fn(wrapped()[0]), "replace_worker_class": worker_class,
+    "worker_options": worker_class, "local_superlink": superlink_constants,
     "flower_command": lambda: inspect.signature(private.flower_command()).bind(),
     "secagg_plus_app": lambda: found(secagg().secagg_plus_app) and secagg().secagg_plus_app(lambda client: ([], 1)),
     "secagg_plus_round": lambda: found(secagg().secagg_plus_round),
-    "masked_parameters": lambda: found(secagg().masked_parameters),
-    "public_names": public_names,
-}
+    "masked_parameters": lambda: found(secagg().masked_parameters), "public_names": public_names,
+}  # fmt: skip
 
 
 def main() -> int:

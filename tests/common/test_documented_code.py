@@ -172,11 +172,8 @@ def test_an_app_is_recorded_protected_and_audited_as_its_pages_write(tmp_path: P
     torch.manual_seed(0)
     context = Context(1, 1, {}, RecordDict(), CONFIG)
     names: dict[str, Any] = {
-        "app": ClientApp(),
-        "Net": SmallNet,
-        "pixels": lambda context: digits(),
-        "context": context,
-    }
+        "app": ClientApp(), "Net": SmallNet, "pixels": lambda context: digits(), "context": context,
+    }  # fmt: skip
     _, answer, audit, _, protect, record, keep = (
         one.replace("/absolute/folder", str(tmp_path)) for one in blocks("docs/your_own_app.md", "python")
     )

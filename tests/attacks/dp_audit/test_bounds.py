@@ -25,13 +25,10 @@ def drawn(mu: float, count: int = 2000, seed: int = 0) -> tuple[torch.Tensor, to
 def test_bounds_agree_with_jax_privacy() -> None:
     """jax-privacy 2.0.0: epsilon_one_run and epsilon_one_run_fdp (benchmarks/dp_audit/beside_jax_privacy.py)."""
     for counts, delta, one_run, gaussian in (
-        ((200, 10, 3), 1e-5, 0.0, 0.0),
-        ((200, 100, 64), 1e-5, 0.2149794, 0.3758725),
-        ((2000, 1000, 700), 1e-5, 0.7314691, 1.2231968),
-        ((2000, 100, 100), 1e-5, 3.4376452, 5.0957642),
-        ((200, 100, 87), 1e-3, 1.3012577, 1.8581777),
-        ((2000, 100, 91), 1e-3, 0.0, 1.6406109),
-    ):
+        ((200, 10, 3), 1e-5, 0.0, 0.0), ((200, 100, 64), 1e-5, 0.2149794, 0.3758725),
+        ((2000, 1000, 700), 1e-5, 0.7314691, 1.2231968), ((2000, 100, 100), 1e-5, 3.4376452, 5.0957642),
+        ((200, 100, 87), 1e-3, 1.3012577, 1.8581777), ((2000, 100, 91), 1e-3, 0.0, 1.6406109),
+    ):  # fmt: skip
         assert one_run_bound(*counts, delta=delta).epsilon == pytest.approx(one_run, abs=1e-6)
         assert one_run_gaussian_bound(*counts, delta=delta).epsilon == pytest.approx(gaussian, abs=1e-6)
 

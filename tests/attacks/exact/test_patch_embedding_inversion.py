@@ -48,12 +48,9 @@ def timms(**changes: Any) -> nn.Module:
 def test_the_image_and_the_label_of_real_transformers_are_exact() -> None:
     image, label = pictures(1, SIDE, 3, seed=3), classes(1, seed=4)
     for model in (
-        torchvisions(),
-        timms(),
-        timms(class_token=False, global_pool="avg"),
-        timms(no_embed_class=True, reg_tokens=3),
+        torchvisions(), timms(), timms(class_token=False, global_pool="avg"), timms(no_embed_class=True, reg_tokens=3),
         timms(init_values=1e-5),
-    ):
+    ):  # fmt: skip
         guess = guess_of(observe(model, image, label))
         assert not guess.failure
         torch.testing.assert_close(guess.images, image, atol=1e-3, rtol=0)

@@ -78,13 +78,10 @@ def defended(
         some, truth = images[at : at + size], labels[at : at + size]
         model, public = build(), build()
         made = Training(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=decay),
+            model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=decay),
             loader=DataLoader(TensorDataset(images)),
-            loss=lambda model, images, targets: F.cross_entropy(model(images), targets),
-            epochs=1,
-            total_epochs=1,
-        )
+            loss=lambda model, images, targets: F.cross_entropy(model(images), targets), epochs=1, total_epochs=1,
+        )  # fmt: skip
         made = defense.protect_training(made, generator_for("client", at))
         made.loss(model, normalised(some), F.one_hot(truth, CLASSES).float()).backward()
         made.optimizer.step()

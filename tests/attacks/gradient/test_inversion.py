@@ -295,16 +295,8 @@ def test_diagnostics_say_why() -> None:
 
 
 NAMES = [
-    "cost",
-    "optimizer",
-    "signed",
-    "learning_rate",
-    "iterations",
-    "restarts",
-    "total_variation",
-    "boxed",
-    "step_decay",
-]
+    "cost", "optimizer", "signed", "learning_rate", "iterations", "restarts", "total_variation", "boxed", "step_decay",
+]  # fmt: skip
 # Gao et al. 2021, section 6.
 TABLE = {
     AdamCosine: ("cosine", "adam", True, 0.1, 4800, 1, 1e-4, True, True),

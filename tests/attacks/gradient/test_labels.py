@@ -33,12 +33,9 @@ def layer_norm_net() -> nn.Module:
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "sigmoid": sigmoid_net,
-    "linear": linear_net,
-    "relu": lambda: relu_net(bias=True),
-    "relu without bias": lambda: relu_net(bias=False),
-    "layer norm": layer_norm_net,
-}
+    "sigmoid": sigmoid_net, "linear": linear_net, "relu": lambda: relu_net(bias=True),
+    "relu without bias": lambda: relu_net(bias=False), "layer norm": layer_norm_net,
+}  # fmt: skip
 
 
 def infer(seen: ClientUpdate, **settings: int) -> Labels:
@@ -188,12 +185,9 @@ def test_an_estimate_refuses_what_says_nothing() -> None:
     bare = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**2, CLASSES, bias=False))
     seen = observe(linear_net(), pictures(2), labels)
     for wrong, told, why in (
-        (observe(bare, pictures(2), labels), labels, "bias"),
-        (replace(seen, update={}), labels, "bias"),
-        (scaled(seen, -0.1), labels, "positive"),
-        (scaled(seen, 0.0), labels, "positive"),
-        (seen, torch.tensor([CLASSES]), "classes"),
-        (seen, torch.tensor([-1]), "classes"),
-    ):
+        (observe(bare, pictures(2), labels), labels, "bias"), (replace(seen, update={}), labels, "bias"),
+        (scaled(seen, -0.1), labels, "positive"), (scaled(seen, 0.0), labels, "positive"),
+        (seen, torch.tensor([CLASSES]), "classes"), (seen, torch.tensor([-1]), "classes"),
+    ):  # fmt: skip
         with pytest.raises(AttackError, match=why):
             estimate_learning_rate(wrong, told)

@@ -25,11 +25,8 @@ from tests.attacks.membership.remembering import Records, digits, network, norma
 CLIENTS, EACH, ROUNDS = 5, 40, 3
 
 ATTACKS = (
-    FedMIA(),
-    FedMIA(signal="loss"),
-    LossTrajectory(),
-    GradientAlignment(),
-)
+    FedMIA(), FedMIA(signal="loss"), LossTrajectory(), GradientAlignment(),
+)  # fmt: skip
 
 
 def records(start: int, count: int) -> Records:

@@ -38,14 +38,10 @@ from tests.attacks.membership.remembering import (
 
 SHADOWS: dict[str, Any] = {"num_shadows": 4, "num_members": MEMBERS}
 ATTACKS: dict[str, Any] = {
-    "threshold": LossThreshold(),
-    "network": ShadowModels(num_members=MEMBERS),
-    "each": LiRA(**SHADOWS, variance="each"),
-    "fixed": LiRA(**SHADOWS, variance="fixed"),
-    "shrunk": LiRA(**SHADOWS),
-    "pairs": RMIA(**SHADOWS),
-    "quantile": QuantileRegression(),
-}
+    "threshold": LossThreshold(), "network": ShadowModels(num_members=MEMBERS),
+    "each": LiRA(**SHADOWS, variance="each"), "fixed": LiRA(**SHADOWS, variance="fixed"), "shrunk": LiRA(**SHADOWS),
+    "pairs": RMIA(**SHADOWS), "quantile": QuantileRegression(),
+}  # fmt: skip
 ONLINE_ATTACKS: dict[str, Any] = {
     "online each": OnlineLiRA(num_shadows=12, variance="each"),
     "online fixed": OnlineLiRA(num_shadows=12, variance="fixed"),
@@ -159,12 +155,9 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
 
     one, settings = torch.ones(1), pairs["pairwise/settings"]
     for case, message in (
-        (without(own, first), "missing or unknown"),
-        (own | {first: torch.ones(3, 3, 3)}, "shape"),
-        (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"),
-        (own | {"other/x": one}, "names no part"),
-        (without(own, "network/hidden.weight"), "no matrix"),
-        (without(rule, "references/"), "a rule needs references"),
+        (without(own, first), "missing or unknown"), (own | {first: torch.ones(3, 3, 3)}, "shape"),
+        (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"), (own | {"other/x": one}, "names no part"),
+        (without(own, "network/hidden.weight"), "no matrix"), (without(rule, "references/"), "a rule needs references"),
         (rule | {reference: rule[reference][:2]}, "different numbers of models"),
         (rule | {"gaussian/prior": torch.full((4,), torch.inf)}, "NaN"),
         (pairs | {"pairwise/ratios": torch.zeros(2, 2)}, "no vector"),
@@ -173,7 +166,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         (without(line, "quantile/hidden.weight"), "missing or is no matrix"),
         (line | {"quantile/side": torch.zeros(1)}, "quantile/side"),
         (attacked("online shrunk", overfit).to_tensors() | {ONLINE: torch.tensor([9, 8, 0, 0])}, "no online test"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(AttackError, match=message):
             Membership.from_tensors(case, network(0))
     images, classes = split()[1]

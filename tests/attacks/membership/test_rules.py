@@ -156,13 +156,8 @@ def test_online_scores_are_ratios_of_two_densities() -> None:
 
 def test_records_are_dealt_out_evenly() -> None:
     for members, trained, models, least, most in (
-        (0, 50, 8, 4, 4),
-        (0, 40, 8, 3, 4),
-        (30, 50, 8, 2, 3),
-        (0, 5, 40, 2, 2),
-        (25, 50, 8, 2, 2),
-        (0, 75, 8, 6, 6),
-    ):
+        (0, 50, 8, 4, 4), (0, 40, 8, 3, 4), (30, 50, 8, 2, 3), (0, 5, 40, 2, 2), (25, 50, 8, 2, 2), (0, 75, 8, 6, 6),
+    ):  # fmt: skip
         inside = OnlineTest("ratio", models, members, 3).assigned(100, trained)
         each = inside.sum(0)
         assert (int(each.min()), int(each.max())) == (least, most)

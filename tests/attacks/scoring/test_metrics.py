@@ -145,12 +145,9 @@ def test_every_metric_uses_the_same_optimal_pairs_and_a_broken_guess_takes_the_i
 
 def test_label_accuracy_is_a_multiset_intersection():
     for guess, truth, accuracy in (
-        ([0, 1, 2], [2, 1, 0], 1),
-        ([0, 0, 0], [0, 1, 2], 1 / 3),
-        ([0, 0, 1], [0, 0, 0], 2 / 3),
-        ([-1], [3], 0),
+        ([0, 1, 2], [2, 1, 0], 1), ([0, 0, 0], [0, 1, 2], 1 / 3), ([0, 0, 1], [0, 0, 0], 2 / 3), ([-1], [3], 0),
         ([3], [3, 4], 0.5),
-    ):
+    ):  # fmt: skip
         assert score(Labels(torch.tensor(guess)), torch.tensor(truth)) == {"label-accuracy": pytest.approx(accuracy)}
 
 

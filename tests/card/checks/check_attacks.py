@@ -13,16 +13,9 @@ from tests.card.every_attack import Case, cases, first_guesses, tensors_of
 from tests.common.test_every_attack import EVERY
 
 ON_HOST = {
-    "ClassFishing",
-    "CocktailParty",
-    "HeadInversion",
-    "ImprintLayer",
-    "JointEncodingInversion",
-    "PatchEmbeddingInversion",
-    "Spear",
-    "SpearPlusPlus",
-    "TrapWeights",
-}
+    "ClassFishing", "CocktailParty", "HeadInversion", "ImprintLayer", "JointEncodingInversion",
+    "PatchEmbeddingInversion", "Spear", "SpearPlusPlus", "TrapWeights",
+}  # fmt: skip
 """Attacks that solve equations on the host."""
 SOLVING = {"addmm", "bmm", "linalg_eigh", "linalg_inv_ex", "linalg_lstsq", "linalg_solve_ex", "linalg_svd", "mm"}
 """Operations that they may use there: no forward pass of a network with convolutions."""

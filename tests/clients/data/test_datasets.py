@@ -335,14 +335,11 @@ def test_whole_numbers_of_any_depth_keep_their_levels_by_one_scale_and_the_scale
     # 256 levels, 64 levels or fewer in the files of cameras and scanners; no two may become one.
     grey = np.arange(256).reshape(16, 16)
     for name, pixels in {
-        "8 in 32.tif": grey.astype(np.int32),
-        "12 in 16.png": (grey * 16).astype(np.uint16),
-        "12 in 16.tif": (grey * 16).astype(np.uint16),
-        "whole 16.png": (grey * 257).astype(np.uint16),
-        "15 in 32.tif": (grey * 100).astype(np.int32),
-        "signed 8.tif": (grey - 128).astype(np.int32),
+        "8 in 32.tif": grey.astype(np.int32), "12 in 16.png": (grey * 16).astype(np.uint16),
+        "12 in 16.tif": (grey * 16).astype(np.uint16), "whole 16.png": (grey * 257).astype(np.uint16),
+        "15 in 32.tif": (grey * 100).astype(np.int32), "signed 8.tif": (grey - 128).astype(np.int32),
         "signed 12.tif": ((grey - 128) * 16).astype(np.int32),
-    }.items():
+    }.items():  # fmt: skip
         Image.fromarray(pixels).save(tmp_path / name)
         found = decode(tmp_path / name).flatten()
         assert (found.diff() > 0).all() if name != "15 in 32.tif" else len(found.unique()) > 190, name

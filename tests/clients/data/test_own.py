@@ -117,11 +117,9 @@ def test_every_form_of_an_image_is_the_same_image(file: Path) -> None:
 def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytest.Subtests) -> None:
     for name, why in {
         "normalised": r"floats in \[0, 1\] \(not normalised\), are expected",
-        "one": r"returns Given; \(train, test\) of two data sets is expected",
-        "uneven": "one size is expected",
+        "one": r"returns Given; \(train, test\) of two data sets is expected", "uneven": "one size is expected",
         "unlabelled": r"train\[0\] is Tensor; \(image, class\) is expected",
-        "needs": "needs folder; given are no arguments alone",
-        "empty": "train has no examples",
+        "needs": "needs folder; given are no arguments alone", "empty": "train has no examples",
         "wide": "is ndarray of int64",
         "deep": "holds whole numbers of unknown range; convert it to 8-bit levels, or to floats",
         "from_one": r"of the classes 0 to 3, 0 has no example; number them .* or name all in a list 'classes'",
@@ -133,9 +131,8 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "same": "returns the same object as train and as test",
         "augmented": r"train\[0\] is another image at every reading; leave augmentations to crop-padding",
         "huge": "has the class 1000000000000; allowed: 0 to 99999",
-        "lone": "has only the class 0; allowed: 2 or more classes",
-        "script": r"script\(\) raises SystemExit: 0",
-    }.items():
+        "lone": "has only the class 0; allowed: 2 or more classes", "script": r"script\(\) raises SystemExit: 0",
+    }.items():  # fmt: skip
         with subtests.test(name), pytest.raises(DataError, match=why):
             load_dataset(f"{file}:{name}")
 

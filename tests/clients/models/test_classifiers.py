@@ -139,16 +139,12 @@ def test_a_size_that_does_not_fit_is_answered_with_the_next_that_does() -> None:
 def test_what_cannot_be_built_is_refused_with_a_reason(subtests: pytest.Subtests) -> None:
     for name, changes, message in (
         ("resnet_18", {}, "did you mean 'torchvision:resnet18'"),
-        ("hf-hub:timm/resnet18", {}, "unknown model 'hf-hub:timm/resnet18'"),
-        ("mlp", {"width": 4097}, "1 to 4096"),
-        ("lenet", {"width": 2}, "one width"),
-        ("resnet20", {"width": 17}, "1 to 16"),
-        ("convnet", {"width": -1}, "1 to 1024"),
-        ("vit_lite", {"width": 30}, "multiples of 4 up to 1024"),
-        ("lenet", {"norm": "layer"}, "'batch', 'group'"),
-        ("lenet", {"num_classes": 1}, "at least 2"),
+        ("hf-hub:timm/resnet18", {}, "unknown model 'hf-hub:timm/resnet18'"), ("mlp", {"width": 4097}, "1 to 4096"),
+        ("lenet", {"width": 2}, "one width"), ("resnet20", {"width": 17}, "1 to 16"),
+        ("convnet", {"width": -1}, "1 to 1024"), ("vit_lite", {"width": 30}, "multiples of 4 up to 1024"),
+        ("lenet", {"norm": "layer"}, "'batch', 'group'"), ("lenet", {"num_classes": 1}, "at least 2"),
         ("lenet", {"input_shape": (3, 0, 4)}, "each at least 1"),
-    ):
+    ):  # fmt: skip
         with subtests.test(message, name=name), pytest.raises(ModelError, match=message):
             build(name, **changes)
     assert {"mlp", "cnn", "lenet", "convnet", "resnet20", "vgg_small", "vit_lite"} <= set(model_names())

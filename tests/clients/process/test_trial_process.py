@@ -144,14 +144,11 @@ def test_places_are_as_many_as_flower_counts(monkeypatch: pytest.MonkeyPatch) ->
     from tests.flower_private import ray_actor
 
     for nodes, cpus, gpus, expected in (
-        ([node("a", 2), node("b", 2)], 1, 0.0, "abab"),
-        ([node("a", 1), node("b", 4)], 1, 0.0, "abbbb"),
-        ([node("a", 3), node("b", 4)], 2, 0.0, "abb"),
-        ([node("a", 8), node("b", 8, 1)], 1, 0.5, "bb"),
-        ([node("a", 8, 2), node("b", 1, 1)], 1, 0.5, "abaaa"),
-        ([node("a", 9, 2), node("b", 9, 1)], 3, 0.3, "ababab"),
+        ([node("a", 2), node("b", 2)], 1, 0.0, "abab"), ([node("a", 1), node("b", 4)], 1, 0.0, "abbbb"),
+        ([node("a", 3), node("b", 4)], 2, 0.0, "abb"), ([node("a", 8), node("b", 8, 1)], 1, 0.5, "bb"),
+        ([node("a", 8, 2), node("b", 1, 1)], 1, 0.5, "abaaa"), ([node("a", 9, 2), node("b", 9, 1)], 3, 0.3, "ababab"),
         ([node("a", 0), node("b", 1)], 1, 0.0, "b"),
-    ):
+    ):  # fmt: skip
         assert letters(places(nodes, cpus, gpus)) == expected
         monkeypatch.setattr(ray_actor.ray, "nodes", lambda nodes=nodes: nodes)
         assert ray_actor.pool_size_from_resources({"num_cpus": cpus, "num_gpus": gpus}) == len(expected)

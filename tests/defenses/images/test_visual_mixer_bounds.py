@@ -147,12 +147,8 @@ def test_table_1_of_the_paper() -> None:
     """
     names, counts = ["w1", "w2", "w3", "w4"], Counter[str]()
     arrangements = [
-        ((-1, -2, -4, -8), 3),
-        ((1, -2, -4, -8), 2),
-        ((2, 1, -4, -8), 3),
-        ((4, 2, 1, -8), 2),
-        ((8, 4, 2, 1), 2),
-    ]
+        ((-1, -2, -4, -8), 3), ((1, -2, -4, -8), 2), ((2, 1, -4, -8), 3), ((4, 2, 1, -8), 2), ((8, 4, 2, 1), 2),
+    ]  # fmt: skip
     for values, opposite in arrangements:
         # Row-major (w1, x, y, opposite); x and y are interchangeable, because transposing all windows changes no count.
         order = [0, *(i for i in (1, 2, 3) if i != opposite - 1), opposite - 1]

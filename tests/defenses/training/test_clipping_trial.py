@@ -189,10 +189,7 @@ def test_a_model_that_is_taken_makes_the_step_of_a_loop_over_examples() -> None:
 @pytest.mark.long
 def test_the_networks_that_ship_pass() -> None:
     for name, shape in (
-        ("cnn", (1, 28, 28)),
-        ("lenet", (1, 28, 28)),
-        ("resnet20", (3, 32, 32)),
-        ("vit_lite", (3, 32, 32)),
-    ):
+        ("cnn", (1, 28, 28)), ("lenet", (1, 28, 28)), ("resnet20", (3, 32, 32)), ("vit_lite", (3, 32, 32)),
+    ):  # fmt: skip
         for clipping in (PER_EXAMPLE, GHOST):
             DPSGD(clipping=clipping).check_model(build_model(name, num_classes=10, input_shape=shape), shape)

@@ -74,13 +74,10 @@ def set_up(
 ) -> Training:
     model = model or build()
     return Training(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        loader=DataLoader(data(count), batch_size=batch_size, shuffle=True),
-        loss=cross_entropy,
-        epochs=epochs,
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        loader=DataLoader(data(count), batch_size=batch_size, shuffle=True), loss=cross_entropy, epochs=epochs,
         **{"total_epochs": epochs, **more},
-    )
+    )  # fmt: skip
 
 
 def run(training: Training) -> Iterator[int]:

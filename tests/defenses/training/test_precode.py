@@ -20,13 +20,10 @@ def built(size: int = 4) -> nn.Module:
 def training(model: nn.Module) -> Training:
     images, targets = pictures(4), F.one_hot(classes(4), CLASSES).float()
     return Training(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loader=DataLoader(TensorDataset(images, targets)),
-        loss=lambda model, images, targets: F.cross_entropy(model(images), targets),
-        epochs=1,
-        total_epochs=1,
-    )
+        loss=lambda model, images, targets: F.cross_entropy(model(images), targets), epochs=1, total_epochs=1,
+    )  # fmt: skip
 
 
 def loss_of(model: nn.Module, defense: Precode, seed: int) -> float:

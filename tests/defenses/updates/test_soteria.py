@@ -27,13 +27,10 @@ def examples(count: int = 3) -> tuple[Tensor, Tensor]:
 
 def training(model: nn.Module) -> Training:
     return Training(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         loader=DataLoader(TensorDataset(*examples())),
-        loss=lambda model, images, targets: F.cross_entropy(model(images), targets),
-        epochs=1,
-        total_epochs=1,
-    )
+        loss=lambda model, images, targets: F.cross_entropy(model(images), targets), epochs=1, total_epochs=1,
+    )  # fmt: skip
 
 
 def gradients(model: nn.Module, defense: Soteria | None, count: int = 3) -> dict[str, Tensor]:

@@ -155,12 +155,8 @@ def test_exact_attacks_recover_whole_batches_and_say_where_they_cannot(
 
 OVER_ROUNDS = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment()"
 MEMBERSHIP = {
-    "model": "mlp",
-    "probe_attacks": "",
-    "update_attacks": OVER_ROUNDS,
-    "defenses": "",
-    "attack_rounds": "all",
-}
+    "model": "mlp", "probe_attacks": "", "update_attacks": OVER_ROUNDS, "defenses": "", "attack_rounds": "all",
+}  # fmt: skip
 
 
 @pytest.mark.long

@@ -102,11 +102,8 @@ def private(wire: Wire, partition: int) -> tuple[Tensor, Tensor, DataCard, nn.Mo
     data, card = task.plan.load_data(), task.plan.data_card()
     indices = tensors_of(setup, "indices")["test"]
     return (
-        normalise(to_float(data.test.images[indices]), card),
-        data.test.labels[indices],
-        card,
-        task.plan.build_model(),
-    )
+        normalise(to_float(data.test.images[indices]), card), data.test.labels[indices], card, task.plan.build_model(),
+    )  # fmt: skip
 
 
 @pytest.mark.essential

@@ -44,21 +44,18 @@ def middle(*, colours: bool) -> Image.Image:
 
 
 KINDS: dict[str, Callable[[], Image.Image]] = {
-    "colours.png": lambda: Image.fromarray(COLOURS),
-    "colours.jpg": lambda: Image.fromarray(COLOURS),
+    "colours.png": lambda: Image.fromarray(COLOURS), "colours.jpg": lambda: Image.fromarray(COLOURS),
     "cmyk.jpg": lambda: Image.fromarray(COLOURS).convert("CMYK"),
     "alpha.png": lambda: Image.fromarray(np.dstack([COLOURS, CLEAR])),
     "alpha.webp": lambda: Image.fromarray(np.dstack([COLOURS, CLEAR])),
     "grey-alpha.png": lambda: Image.fromarray(np.dstack([GREYS, CLEAR])),
-    "palette.png": lambda: palette(Image.fromarray(COLOURS)),
-    "grey.png": lambda: Image.fromarray(GREYS),
+    "palette.png": lambda: palette(Image.fromarray(COLOURS)), "grey.png": lambda: Image.fromarray(GREYS),
     "grey-as-colours.png": lambda: Image.fromarray(np.repeat(GREYS[:, :, None], 3, 2)),
     "grey-palette.gif": lambda: Image.fromarray(GREYS),
     "deep.png": lambda: Image.fromarray(GREYS.astype(np.uint16) * 251),
-    "bits.png": lambda: Image.fromarray(GREYS).convert("1"),
-    "colours-in-the-middle.png": lambda: middle(colours=True),
+    "bits.png": lambda: Image.fromarray(GREYS).convert("1"), "colours-in-the-middle.png": lambda: middle(colours=True),
     "colours-outside.png": lambda: middle(colours=False),
-}
+}  # fmt: skip
 
 
 def test_every_kind_of_picture_enters_the_defence_as_it_enters_a_run(tmp_path: Path) -> None:

@@ -85,14 +85,11 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
         mean += seed
         ends = {"ci_low": mean - half, "ci_high": mean + half, "failures": 0}
         for metric, reference, value, extra in (
-            ("psnr", "original", mean, ends | {"worst": worst}),
-            ("psnr", "transformed", mean + 3, {}),
-            ("ssim", "original", mean / 50, {}),
-            ("mse", "original", 10 ** (-mean / 10), {}),
+            ("psnr", "original", mean, ends | {"worst": worst}), ("psnr", "transformed", mean + 3, {}),
+            ("ssim", "original", mean / 50, {}), ("mse", "original", 10 ** (-mean / 10), {}),
             ("retrieval", "original", float(mean > 12.25), {"card": card | {"iterations": 600, "chance": 0.01}}),
-            ("objective", "", 0.01, {}),
-            ("attack-seconds", "", 12.0, {}),
-        ):
+            ("objective", "", 0.01, {}), ("attack-seconds", "", 12.0, {}),
+        ):  # fmt: skip
             given = {"metric": metric, "reference": reference, "value": value, "card": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
         for role, values in ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES)):

@@ -127,15 +127,11 @@ def test_arguments_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
         for name in ("clients", "cpus_per_client") for value in (0, -3, "4", 2.5, True)
     ]  # fmt: skip
     cases: list[tuple[dict[str, Any], str]] = [
-        *counts,
-        ({"out": ""}, "out is ''; allowed: a path"),
-        ({"out": 3}, "out is 3; allowed: a path"),
-        ({"config": "a\0b"}, "config is 'a\\x00b'; allowed: a path"),
-        ({"resume": ""}, "resume is ''; allowed: a path"),
-        ({"size": ["paper"]}, "size is ['paper']; allowed: a text"),
-        ({"preset": 3}, "preset is 3; allowed: a text"),
+        *counts, ({"out": ""}, "out is ''; allowed: a path"), ({"out": 3}, "out is 3; allowed: a path"),
+        ({"config": "a\0b"}, "config is 'a\\x00b'; allowed: a path"), ({"resume": ""}, "resume is ''; allowed: a path"),
+        ({"size": ["paper"]}, "size is ['paper']; allowed: a text"), ({"preset": 3}, "preset is 3; allowed: a text"),
         ({"cpus_per_client": 10**10}, "cpus_per_client is 10000000000; this machine has"),
-    ]
+    ]  # fmt: skip
     for arguments, told in cases:
         with pytest.raises(ConfigError) as error:
             simulations.audit(**{"out": tmp_path / "run", **arguments})

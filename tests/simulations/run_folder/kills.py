@@ -36,14 +36,9 @@ def killed_at(message_type: str, count: int) -> Tamper:
 def begin(folder: Path, *, resume: bool = False) -> RunDirectory[Experiment]:
     """The folder of a run of two rounds."""
     settings = Experiment.of(
-        dataset="mnist-5k",
-        model="lenet",
-        defenses="",
-        rounds=2,
-        attack_rounds="",
-        output_dir=str(folder),
+        dataset="mnist-5k", model="lenet", defenses="", rounds=2, attack_rounds="", output_dir=str(folder),
         resume=resume,
-    )
+    )  # fmt: skip
     return RunDirectory.open(folder, settings)
 
 

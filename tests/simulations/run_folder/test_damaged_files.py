@@ -153,12 +153,9 @@ def recorded() -> dict[str, bytes]:
         writer.keep_json("round-0001/sent.json", {"round": 1, "nodes": {"5": 0}, "contents": contents})
         writer.keep_arrays("round-0001/train-0000-0.safetensors", arrays)
         reply = {
-            "round": 1,
-            "node": 5,
-            "sent": 0,
-            "arrays": {"arrays": "train-0000-0.safetensors"},
+            "round": 1, "node": 5, "sent": 0, "arrays": {"arrays": "train-0000-0.safetensors"},
             "metrics": {"m": {"n": 1}},
-        }
+        }  # fmt: skip
         writer.keep_json("round-0001/train-0000.json", reply)
         return files_below(Path(folder))
 

@@ -135,13 +135,9 @@ def test_other_scenarios_work_on_a_superlink_with_two_supernodes(
     cli, env = deployment
     rows: dict[str, list[dict[str, Any]]] = {}
     attacked = {
-        "batch_size": 8,
-        "train_limit": 100,
-        "test_limit": 60,
-        "rounds": 1,
-        "probe_targets": 1,
+        "batch_size": 8, "train_limit": 100, "test_limit": 60, "rounds": 1, "probe_targets": 1,
         "attack_rounds": "first",
-    }
+    }  # fmt: skip
     trained = {
         "train_edge": True,
         "labels": "client",

@@ -118,15 +118,8 @@ def test_a_model_that_fails_late_is_refused_by_setting_and_reason(file: Path) ->
 OWN = {"dataset": "{file}:data", "model": "mlp"}
 INTERRUPTS, PAINTS = "raise KeyboardInterrupt", "raise SystemExit('\\x1b[2J\\x1b]0;x\\x07\\u202e')"
 ATTACK = [
-    "attack",
-    "{dir}/update.safetensors",
-    "-s",
-    "num-classes=4",
-    "-s",
-    "input-shape=1,8,8",
-    "-s",
-    "learning-rate=0.1",
-]
+    "attack", "{dir}/update.safetensors", "-s", "num-classes=4", "-s", "input-shape=1,8,8", "-s", "learning-rate=0.1",
+]  # fmt: skip
 
 
 @pytest.mark.long

@@ -39,8 +39,7 @@ def tiny(out: Path, *settings: str) -> tuple[int, str]:
 
 
 BAD = [
-    ("candidate=3", "setting 'candidate'"),
-    ("objective=measured", "unknown setting 'objective'"),
+    ("candidate=3", "setting 'candidate'"), ("objective=measured", "unknown setting 'objective'"),
     ("privacy-score=paper", "unknown setting 'privacy-score'"),
     ("candidates=0", "candidates is 0; allowed: at least 1, at most 127550"),
     ("accuracy-threshold=-0.5", "accuracy-threshold is '-0.5'; allowed: 'auto' and numbers from -10 to -1"),
@@ -48,12 +47,10 @@ BAD = [
     ("accuracy-threshold=low", "accuracy-threshold is 'low'; allowed: 'auto' and numbers from -10 to -1"),
     ("dataset=census", "dataset is 'census', whose examples are rows of a table; allowed: data sets of images"),
     ("dataset=celeba:all", "whose examples have several labels each; allowed: data sets with one class for an image"),
-    ("dataset=cifar10", "set data-dir to the directory that holds it\n"),
-    ("model=resnet", "model"),
-    ("images=100000", "images is 100000, and"),
-    ("semi-share=1.0", "0 of the"),
+    ("dataset=cifar10", "set data-dir to the directory that holds it\n"), ("model=resnet", "model"),
+    ("images=100000", "images is 100000, and"), ("semi-share=1.0", "0 of the"),
     ("learning-rate=1e9", "learning-rate is 1000000000.0; allowed: at least "),
-]
+]  # fmt: skip
 
 
 def test_bad_values_end_before_any_work_with_the_key(tmp_path: Path) -> None:

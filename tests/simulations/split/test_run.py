@@ -164,17 +164,12 @@ class ToldOrder(SmashedAttack[Labels]):
 
 
 REQUESTS = {
-    "query.partition": {"config"},
-    "query.setup": {"config", "indices"},
-    "query.audit": {"config", "guesses", "oracle"},
-    "train.step": {"config", "edge", "gradients"},
-    "train.backward": {"config", "gradients"},
-    "train.collect": {"config", "edge"},
-    "train.smash": {"config", "edge"},
-    "train.audit_step": {"config", "edge", "gradients"},
-    "evaluate.smash": {"config", "edge"},
+    "query.partition": {"config"}, "query.setup": {"config", "indices"}, "query.audit": {"config", "guesses", "oracle"},
+    "train.step": {"config", "edge", "gradients"}, "train.backward": {"config", "gradients"},
+    "train.collect": {"config", "edge"}, "train.smash": {"config", "edge"},
+    "train.audit_step": {"config", "edge", "gradients"}, "evaluate.smash": {"config", "edge"},
     "evaluate": {"config", "logits"},
-}
+}  # fmt: skip
 """Type -> the records that a message to a client may hold."""
 
 
@@ -235,11 +230,8 @@ def test_orders_are_sent_only_to_an_attack_that_asks(tmp_path: Path, monkeypatch
     monkeypatch.setitem(ATTACKS._own, "ToldOrder", ToldOrder)
     wire, attacks = Wire(), "ServerPrediction(); ToldOrder()"
     changes: dict[str, Any] = {
-        "defenses": "BatchShuffle(k=0.4)",
-        "edge_blocks": 0,
-        "rounds": 1,
-        "attack_rounds": "last",
-    }
+        "defenses": "BatchShuffle(k=0.4)", "edge_blocks": 0, "rounds": 1, "attack_rounds": "last",
+    }  # fmt: skip
     rows = rows_of(split_experiment(tmp_path / "run", smashed_attacks=attacks, **changes), wire)
     assert not [row for row in rows if row["status"] == "failed"]
     assert {kind for _, kind, _, reply in wire.messages if "orders" in reply.content} == {"train.smash"}

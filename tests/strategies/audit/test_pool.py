@@ -33,13 +33,9 @@ def job() -> AttackJob:
     seen = [SeenUpdate(0, at, 2, update, 1, labels if at else None) for at, update in enumerate(updates)]
     observed = Observed(TASK, start, seen)
     return AttackJob(
-        "p00-r0001-probe-00",
-        (LabelInference(),),
-        PROBE,
-        observed,
-        ThreatCard(round=1, more={"mode": "train"}),
+        "p00-r0001-probe-00", (LabelInference(),), PROBE, observed, ThreatCard(round=1, more={"mode": "train"}),
         (observed,),
-    )
+    )  # fmt: skip
 
 
 def test_saving_and_loading_keeps_everything(job: AttackJob, tmp_path: Path) -> None:

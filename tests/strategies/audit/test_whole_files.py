@@ -9,14 +9,10 @@ from safetensors import SafetensorError
 from strategies.audit.whole_files import load_tensors, save_tensors
 
 TENSORS = {
-    "weight": torch.arange(6.0).view(2, 3),
-    "scalar": torch.tensor(0.5),
-    "counts": torch.tensor([3, -1]),
-    "half": torch.ones(3).half(),
-    "none": torch.zeros(0, 4),
-    "yes": torch.tensor([True, False]),
+    "weight": torch.arange(6.0).view(2, 3), "scalar": torch.tensor(0.5), "counts": torch.tensor([3, -1]),
+    "half": torch.ones(3).half(), "none": torch.zeros(0, 4), "yes": torch.tensor([True, False]),
     "brain": torch.ones(2).bfloat16(),
-}
+}  # fmt: skip
 ABOUT = {"about": '{"round": 3, "accuracy": 0.5, "word": "\u00fc"}'}
 
 

@@ -250,19 +250,13 @@ def test_a_client_scores_what_it_was_asked_about() -> None:
 
 def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_asked_for() -> None:
     of_images = {
-        "psnr": (-1.0, 1e308, math.inf),
-        "ssim": (1.5, -1.1),
-        "mse": (-1e-9, 2.0),
-        "retrieval-chance": (1.0, 0.0),
-    }
+        "psnr": (-1.0, 1e308, math.inf), "ssim": (1.5, -1.1), "mse": (-1e-9, 2.0), "retrieval-chance": (1.0, 0.0),
+    }  # fmt: skip
     for name, wrong in of_images.items():
         text = f"attack//{name}/"
         for values, allowed in (
-            ([0.5], True),
-            ([0.5] * 4, True),
-            ([0.5] * 5, False),
-            *(([0.5, one], False) for one in wrong),
-        ):
+            ([0.5], True), ([0.5] * 4, True), ([0.5] * 5, False), *(([0.5, one], False) for one in wrong),
+        ):  # fmt: skip
             reply = reply_of(RecordDict({"metrics": metrics({text: values})}))
             assert (fault_in_scores(reply, "images", PLANNED, 4) == "") == allowed, (text, values)
     for text, most in ((MEMBER, 3), (OTHER, 2)):

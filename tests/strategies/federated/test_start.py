@@ -32,12 +32,8 @@ class LateFirst(LocalGrid):
 def settings_for(out: Path, **changes: object) -> FederatedExperiment:
     """Two clients on digits; everything is attacked that can be."""
     usual: dict[str, object] = {
-        "defenses": "",
-        "num_clients": 2,
-        "attack_rounds": "first,final",
-        "seed": 5,
-        "batch_size": 4,
-    }
+        "defenses": "", "num_clients": 2, "attack_rounds": "first,final", "seed": 5, "batch_size": 4,
+    }  # fmt: skip
     attacks = {
         "probe_attacks": "InvertingGradients(iterations=20); LabelInference()",
         "update_attacks": "LossThreshold()",

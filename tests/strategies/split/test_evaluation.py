@@ -12,12 +12,8 @@ from strategies.split.evaluation import _fault_in
 
 CARD = DataCard(2, (1, 4, 4), (0.0,), (1.0,))
 GOOD = {
-    "true-positives": [2, 1],
-    "false-positives": [1, 0],
-    "false-negatives": [0, 1],
-    "examples": [4],
-    "loss": [1.5],
-}
+    "true-positives": [2, 1], "false-positives": [1, 0], "false-negatives": [0, 1], "examples": [4], "loss": [1.5],
+}  # fmt: skip
 
 
 def reply(**changes: list[float]) -> Any:

@@ -53,13 +53,9 @@ def case(seed: int, batches: str, rate: float = 0.1) -> tuple[ClientUpdate, Tens
 
 
 RECIPES: tuple[dict[str, Any], ...] = (
-    {},
-    {"momentum": 0.9},
-    {"weight_decay": 0.1},
-    {"momentum": 0.9, "weight_decay": 0.1},
-    {"momentum": 0.9, "nesterov": True},
-    {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
-)
+    {}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1},
+    {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+)  # fmt: skip
 
 
 def test_equals_torch_sgd() -> None:

@@ -97,12 +97,9 @@ def test_examples_behind_an_update_are_those_of_its_originals_and_psnr_stands_be
     data = load_dataset("mnist-5k").train
     save_file({"images": to_float(data.images[:4]), "labels": data.labels[:4, None].clone()}, tmp_path / "four")
     for given, count in (
-        ({"originals": tmp_path / "four"}, 4),
-        ({"labels": "3,5,1"}, 3),
-        ({"batch_size": 2}, 2),
-        ({}, None),
+        ({"originals": tmp_path / "four"}, 4), ({"labels": "3,5,1"}, 3), ({"batch_size": 2}, 2), ({}, None),
         ({"originals": tmp_path / "four", "num_examples": 1}, 1),
-    ):
+    ):  # fmt: skip
         command = invoke(files / "update", model=None, **given).output.splitlines()[-1]
         assert command.startswith("fedveil attack"), command
         assert f"num-examples={count}" in command if count else "num-examples" not in command
@@ -282,17 +279,14 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"labels": "9" * 5000}, "allowed: classes, such as 3,5"),
     ({"update_attacks": "DLGG()"}, "update-attacks: unknown attack 'DLGG', did you mean 'DLG'?"),
     ({"update_attacks": "DLG(iterations=0)"}, "iterations is 0; allowed"),
-    ({"update_attacks": "ClassGAN()"}, "several rounds"),
-    ({"update_attacks": "LossThreshold()"}, "judges records"),
+    ({"update_attacks": "ClassGAN()"}, "several rounds"), ({"update_attacks": "LossThreshold()"}, "judges records"),
     ({"update_attacks": "InvertingGradients() | LearnedRestorer()"}, "auxiliary-data"),
     ({"update_attacks": "InvertingGradients() | WindowMean()"}, "WindowMean"),
     ({"auxiliary_data": "cifar10"}, "set data-dir to the directory that holds it"),
     ({"auxiliary_data": "photos"}, "auxiliary-data photos has 8 classes"),
     ({"defenses": "Nothing()"}, "defenses: unknown defence 'Nothing'"),
-    ({"model": "lennet"}, "model lennet: unknown model 'lennet'"),
-    ({"num_classes": 7}, "the model (7"),
-    ({"input_shape": "28,28"}, "input-shape is '28,28'; allowed"),
-    ({"input_shape": "1,9999999,9999999"}, "9999999"),
+    ({"model": "lennet"}, "model lennet: unknown model 'lennet'"), ({"num_classes": 7}, "the model (7"),
+    ({"input_shape": "28,28"}, "input-shape is '28,28'; allowed"), ({"input_shape": "1,9999999,9999999"}, "9999999"),
     ({"normalisation": "0.1,0.2/1"}, "normalisation is '0.1,0.2/1'; allowed: one number"),
     ({"normalisation": "0/0"}, "normalisation is '0/0'; allowed: mean/std"),
     ({"num_examples": -1}, "num-examples is -1; allowed: at least 0, at most 1000000"),
@@ -302,7 +296,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"learning_rate": -1}, "learning-rate is -1; allowed: 0, or at least 1e-12"),
     ({"momentum": 1}, "momentum is 1; allowed: at least 0, below 1"),
     ({"num_examples": 900_000, "update_attacks": "DLG(max_images=900000)"}, "GB are free; lower its max_images"),
-]
+]  # fmt: skip
 
 
 def test_refuses_settings_before_any_work(files: Path, tmp_path: Path) -> None:

@@ -67,11 +67,8 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     steps = {"local-epochs": 1, "batch-size": 1}
     folder, out = record(tmp_path, model="mlp", nodes=16, **steps), tmp_path / "out"
     options = {
-        "originals": tmp_path / "originals",
-        "auxiliary_data": "mnist-5k",
-        "model": "mlp",
-        "update_attacks": EXACT,
-    }
+        "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k", "model": "mlp", "update_attacks": EXACT,
+    }  # fmt: skip
     result = invoke(folder, out=out, **options)
     assert result.exit_code == 0, result.output
     psnr = next(
@@ -138,11 +135,8 @@ def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_no
     real = audit.fit
     monkeypatch.setattr(audit, "fit", lambda a, s, known: (learned.append(known), real(a, s, known))[1])
     options = {
-        "originals": tmp_path / "originals",
-        "auxiliary_data": "mnist-5k",
-        "model": "mlp",
-        "update_attacks": EXACT,
-    }
+        "originals": tmp_path / "originals", "auxiliary_data": "mnist-5k", "model": "mlp", "update_attacks": EXACT,
+    }  # fmt: skip
     result = invoke(folder, out=tmp_path / "out", **options)
     assert result.exit_code == 0, result.output
     rows = read_lines(tmp_path / "out" / "rows.jsonl")

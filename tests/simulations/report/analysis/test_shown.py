@@ -121,9 +121,6 @@ def test_a_row_holds_one_seed_and_is_read_as_it_was_written(above: ShownEpsilon)
     assert ShownEpsilon.from_json(found.to_json()) == found
     new = above.to_json()
     for odd in (
-        {key: value for key, value in new.items() if key != "largest_plain"},
-        new | {"plain": -1.0},
-        [new],
-        None,
-    ):
+        {key: value for key, value in new.items() if key != "largest_plain"}, new | {"plain": -1.0}, [new], None,
+    ):  # fmt: skip
         assert ShownEpsilon.from_json(odd) is None

@@ -235,13 +235,10 @@ def test_adaptive_attacks_are_named_when_they_did_not_run() -> None:
 
 def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength() -> None:
     for pipeline, observation, local_steps, differs in (
-        ("GaussianNoise(per='update')", "probe", 0, True),
-        ("Pruning() | Clip(per='update')", "probe", 5, True),
-        ("GaussianNoise(per='update')", "probe", 1, False),
-        ("GaussianNoise(per='update')", "update", 0, False),
-        ("GaussianNoise(per='step')", "probe", 0, False),
-        ("Blur()", "probe", 0, False),
-    ):
+        ("GaussianNoise(per='update')", "probe", 0, True), ("Pruning() | Clip(per='update')", "probe", 5, True),
+        ("GaussianNoise(per='update')", "probe", 1, False), ("GaussianNoise(per='update')", "update", 0, False),
+        ("GaussianNoise(per='step')", "probe", 0, False), ("Blur()", "probe", 0, False),
+    ):  # fmt: skip
         task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
         card = PROBE.but(**strength(task, one_step=observation == "probe"))
         caveats = line(under(15.0, 14.0, card=card)).caveats

@@ -177,13 +177,9 @@ def test_each_defence_looks_different_and_the_same_everywhere() -> None:
     assert len({look.color for look in list(found.values())[: COLORS + 1]}) == COLORS + 1
     assert len({look.name for look in found.values()}) == len(texts)
     short = {
-        "": "No defence",
-        "Mixer(window=8)": "Mixer",
-        DP[0]: "DPSGD(8.0)",
-        DP[1]: "DPSGD(2.0)",
-        "A() | B(x=1)": "A + B",
+        "": "No defence", "Mixer(window=8)": "Mixer", DP[0]: "DPSGD(8.0)", DP[1]: "DPSGD(2.0)", "A() | B(x=1)": "A + B",
         "A()": "A",
-    }
+    }  # fmt: skip
     assert short_names(list(short)) == short
     defined = set(re.findall(r"--([a-z0-9]+):", CSS))
     assert {look.color.removeprefix("var(--").removesuffix(")") for look in found.values()} <= defined

@@ -20,11 +20,8 @@ def known(defense: str, **given: Any) -> dict[str, Any]:
 
 def training(defense: str, seed: int = 0) -> list[dict[str, Any]]:
     at_first = {
-        "clients-failed": 0.0,
-        "upload-bytes": 2e6,
-        "uploaded-images": 640.0,
-        "upload-seconds": 0.5 + bool(defense),
-    }
+        "clients-failed": 0.0, "upload-bytes": 2e6, "uploaded-images": 640.0, "upload-seconds": 0.5 + bool(defense),
+    }  # fmt: skip
     found = [row(metric=name, value=value, n=4, **known(defense, seed=seed)) for name, value in at_first.items()]
     for at in (1, 2):
         mine = known(defense, seed=seed, round=at)

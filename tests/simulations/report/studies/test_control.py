@@ -113,16 +113,10 @@ def test_images_count_as_picked_out_if_the_exact_interval_lies_far_above_chance(
 def test_an_attack_counts_if_it_beats_the_mean_image_and_finds_the_true_images() -> None:
     good, bad, nulls = scored(20.0, 19.0), scored(13.0, 11.0), [null(8.0), null(12.0, "mean")]
     for row, picked, expected in (
-        (good, [hits(good)], OK),
-        (good, [hits(good, 4)], FAILED),
-        (bad, [hits(bad)], FAILED),
-        (bad, [], FAILED),
-        (good, [], WEAK),
-        (good, [hits(good, card=PROBE)], WEAK),
-        (good, [hits(good, round=2)], WEAK),
-        (good, [hits(good, attack="B()")], WEAK),
-        (good, [hits(good, chance=1 / 6)], WEAK),
-    ):
+        (good, [hits(good)], OK), (good, [hits(good, 4)], FAILED), (bad, [hits(bad)], FAILED), (bad, [], FAILED),
+        (good, [], WEAK), (good, [hits(good, card=PROBE)], WEAK), (good, [hits(good, round=2)], WEAK),
+        (good, [hits(good, attack="B()")], WEAK), (good, [hits(good, chance=1 / 6)], WEAK),
+    ):  # fmt: skip
         rows = [row, replace(row, defense="D()"), *nulls, *picked]
         assert [one.status for one in validate(rows)][:2] == [expected, expected], picked
         control = controls(rows)[0]

@@ -18,16 +18,12 @@ numbers = st.none() | st.floats(-1e100, 1e100) | st.sampled_from([math.inf, -mat
 names = texts | st.sampled_from([field.name for field in fields(ThreatCard) if field.name != "more"])
 values = st.none() | st.booleans() | st.integers() | texts | st.lists(texts)
 rows = st.builds(
-    Row,
-    **dict.fromkeys(("metric", "experiment", "defense", "attack", "message"), texts),
-    **dict.fromkeys(("value", "ci_low", "worst"), numbers),
-    seed=st.integers(-9, 9),
-    round=st.integers(0, 99),
+    Row, **dict.fromkeys(("metric", "experiment", "defense", "attack", "message"), texts),
+    **dict.fromkeys(("value", "ci_low", "worst"), numbers), seed=st.integers(-9, 9), round=st.integers(0, 99),
     card=st.builds(ThreatCard.from_json, st.dictionaries(names, values, max_size=3)),
-    status=st.sampled_from(["ok", "failed", "not-validated"]),
-    client=st.none() | st.integers(0, 9),
+    status=st.sampled_from(["ok", "failed", "not-validated"]), client=st.none() | st.integers(0, 9),
     extra=st.dictionaries(st.just("unit"), texts),
-)
+)  # fmt: skip
 
 
 @given(rows)
