@@ -2,7 +2,8 @@
 
 Touched are test files that changed since the commit BASE, and those that import a changed module, directly or by way of other
 modules (docs/structure.py has the imports). What a test reaches by its helpers, by name or in a subprocess
-is not seen. The nearest begin, and after N seconds no further test does: `.ci/nightly` runs all.
+is not seen, nor are files that are not Python. The nearest begin, first those of changed modules' own test files, and N seconds
+after the first no further test does: `.ci/nightly` runs all.
 """
 
 from __future__ import annotations
@@ -42,16 +43,14 @@ def distances(files: list[str]) -> dict[str, int]:
 
 
 def touched(files: list[str], far: Mapping[str, int]) -> list[str]:
-    """Test files, the nearest first."""
-    ranked = []
+    """Test files, the nearest first; a changed module's own is before all others."""
+    ranked, mirrored = [], {f"tests/{Path(file).parent}/test_{Path(file).name}" for file in files}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = str(path.relative_to(ROOT))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         near = [far[one] for one in structure.imported(tree, structure.modules()) if one in far]
-        if name in files:
-            ranked.append((-1, name))
-        elif near:
-            ranked.append((min(near), name))
+        if name in files or near:
+            ranked.append((-1 if name in mirrored else min(near, default=0), name))
     return [name for _, name in sorted(ranked)]
 
 

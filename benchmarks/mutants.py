@@ -119,17 +119,26 @@ def mutant_at(path: Path, name: str, at: int) -> Mutant | None:
 
 
 def sample(paths: Sequence[Path], count: int, seed: int, changed: dict[Path, set[int]] | None = None) -> list[Mutant]:
-    """At most ``count`` mutants of different modules, the packages in turn, each of a random kind that its module has."""
+    """At most ``count`` mutants, packages and their modules in turn, each of a random kind that its module has left."""
     rng = random.Random(seed)
     rooms = {package: [one for one in paths if one.relative_to(ROOT).parts[0] == package] for package in PACKAGES}
     for room in rooms.values():
         rng.shuffle(room)
     found: list[Mutant] = []
+    tried: dict[Path, set[tuple[str, int]]] = defaultdict(set)
     while len(found) < count and any(rooms.values()):
         for room in (room for room in rooms.values() if room):
             path = room.pop()
-            places = places_of(path, None if changed is None else changed[path])
-            if places and (made := mutant_at(path, *rng.choice(places[rng.choice(sorted(places))]))) is not None:
+            every = places_of(path, None if changed is None else changed[path])
+            places = {
+                kind: left for kind, of in every.items() if (left := [one for one in of if one not in tried[path]])
+            }
+            if not places:
+                continue
+            place = rng.choice(places[rng.choice(sorted(places))])
+            tried[path].add(place)
+            room.insert(0, path)
+            if (made := mutant_at(path, *place)) is not None:
                 found.append(made)
     return found[:count]
 
@@ -257,16 +266,20 @@ class _Durations:
     """A pytest plugin that adds up how long each file's tests take, and writes that down at the end."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.seconds, self.failed = path, defaultdict(float), list[str]()
+        self.path, self.seconds, self.failed, self.broken = path, defaultdict(float), list[str](), list[str]()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Set-up, call and tear-down of every test."""
         self.seconds[report.nodeid.partition("::")[0]] += report.duration
         self.failed += [report.nodeid] if report.failed else []
 
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that cannot be imported."""
+        self.broken += [report.nodeid] if report.failed else []
+
     def pytest_sessionfinish(self) -> None:
         """The end."""
-        self.path.write_text(json.dumps({"seconds": self.seconds, "failed": self.failed}))
+        self.path.write_text(json.dumps({"seconds": self.seconds, "failed": self.failed, "broken": self.broken}))
 
 
 class Unmutated:
@@ -288,6 +301,8 @@ class Unmutated:
             path = Path(folder) / "seconds.json"
             in_fork(lambda: _tests_pass(files, self.marks, (), [_Durations(path)]), 3600.0)
             found = json.loads(path.read_text())
+        if found["broken"]:  # every mutant near such a file would seem to be killed
+            raise RuntimeError(f"cannot be collected without any mutant: {', '.join(found['broken'])}")
         self.seconds |= dict.fromkeys(files, 0.0) | found["seconds"]
         if found["failed"]:
             self.failed |= set(found["failed"])

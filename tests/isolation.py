@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ import numpy as np
 import torch
 
 from defenses.random_draws import generator_for
+
+with suppress(ImportError):  # it sets up the logger "flwr", which no test may seem to have changed
+    import flwr.common.logger  # noqa: F401
 
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGPROF", "SIGTERM", "SIGUSR1", "SIGUSR2")
 UNCOUNTED = (
@@ -27,21 +30,36 @@ UNCOUNTED = (
 """Variables that pytest sets for each test, and that libraries set when they are first imported."""
 PATIENCE = 10.0
 """Seconds for which a thread that was asked to stop may still be there."""
-LASTING = ("grpc", "tqdm", "ray", "Thread-monitor", "pydevd", "asyncio_")
+LASTING = ("grpc", "tqdm", "ray_", "Thread-monitor", "pydevd", "asyncio_")
 """Names of threads that libraries keep for the whole process, as they begin."""
+
+
+LOGGERS = ("", "flwr")
+
+
+def _logger(name: str) -> tuple[list[logging.Handler], int, bool, bool]:
+    logger = logging.getLogger(name)
+    own = [one for one in logger.handlers if not _of_pytest(one)]
+    return own, logger.level, logger.propagate, logger.disabled
+
+
+def _of_pytest(handler: logging.Handler) -> bool:
+    return type(handler).__module__.startswith("_pytest")
 
 
 def state() -> dict[str, Any]:
     """What all tests of a process share, by name."""
     return {
         "logging.disable": logging.root.manager.disable,
-        "level of the root logger": logging.root.level,
+        **{f"logger {name or 'root'}": _logger(name) for name in LOGGERS},
         **{name: signal.getsignal(getattr(signal, name)) for name in SIGNALS},
         "sys.path": list(sys.path),
         "working directory": Path.cwd(),
         **{f"environment variable {key}": value for key, value in os.environ.items() if key not in UNCOUNTED},
         "torch's threads": torch.get_num_threads(),
         "torch's default type": torch.get_default_dtype(),
+        "torch's default device": torch.get_default_device(),
+        "NumPy's errors": np.geterr(),
         "torch's gradients": torch.is_grad_enabled(),
         "torch's deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
     }
@@ -50,7 +68,11 @@ def state() -> dict[str, Any]:
 def put_back(before: dict[str, Any]) -> None:
     """Restores ``state``, so that one test that leaves something fails alone."""
     logging.disable(before["logging.disable"])
-    logging.root.setLevel(before["level of the root logger"])
+    for name in LOGGERS:
+        logger, (own, level, propagate, disabled) = logging.getLogger(name), before[f"logger {name or 'root'}"]
+        logger.propagate, logger.disabled = propagate, disabled
+        logger.handlers[:] = [*filter(_of_pytest, logger.handlers), *own]
+        logger.setLevel(level)
     for name in SIGNALS:
         if signal.getsignal(getattr(signal, name)) is not before[name] and before[name] is not None:
             signal.signal(getattr(signal, name), before[name])
@@ -62,6 +84,9 @@ def put_back(before: dict[str, Any]) -> None:
         del os.environ[key]
     os.environ.update(kept)
     torch.set_default_dtype(before["torch's default type"])
+    if torch.get_default_device() != before["torch's default device"]:
+        torch.set_default_device(None)
+    np.seterr(**before["NumPy's errors"])
     torch.set_grad_enabled(before["torch's gradients"])
     torch.use_deterministic_algorithms(before["torch's deterministic algorithms"])
 
@@ -100,9 +125,9 @@ def _left_running(before: set[threading.Thread]) -> list[threading.Thread]:
 
 
 def salt_seeds(salt: int) -> None:
-    """From now on seeds that torch and NumPy get in this process are others, equal ones for equal: bounds that fit one draw fail.
+    """From now on seeds that torch and ``np.random.default_rng`` get in this process are others: bounds that fit one draw fail.
 
-    Draws of defences and clients stay, whose streams follow from names (``generator_for``).
+    Equal seeds stay equal. Draws of defences and clients stay, whose streams follow from names (``generator_for``).
     """
     generator_for("before")  # it compares a seeded state with NumPy's once, which must both be as they are
 

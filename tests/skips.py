@@ -11,9 +11,9 @@ REASONS = (
     "two runs at once need two cores",
     NOT_BEGUN,
 )
-"""Parts of the reasons."""
+"""How a reason begins or ends."""
 
 
 def allowed(reason: str) -> bool:
     """Whether a reason is on the list."""
-    return any(part in reason for part in REASONS)
+    return any(reason.startswith(part) or reason.endswith(part) for part in REASONS)
