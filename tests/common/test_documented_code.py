@@ -71,9 +71,7 @@ def test_the_readme_audits_an_app(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_recorded_update_is_attacked_from_the_command_and_from_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorded_update_is_attacked_by_command_and_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one step of SGD at a rate of 0.1 on one digit, normalised as the pages say."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)

@@ -255,9 +255,7 @@ def test_a_class_says_what_an_evaluator_must_know_and_refuses_bad_values(subtest
 # ---- randomness and limits
 
 
-def test_equal_generators_give_equal_outputs_and_others_differ_exactly_if_any_is_used(
-    subtests: pytest.Subtests,
-) -> None:
+def test_equal_generators_give_equal_outputs_and_others_differ_only_if_one_is_used(subtests: pytest.Subtests) -> None:
     for defense in INSTANCES:
         with subtests.test(repr(defense)):
             torch.manual_seed(1)
@@ -294,9 +292,7 @@ def test_at_its_limit_it_is_the_identity_and_says_so_where_it_is_declared(subtes
 # ---- images
 
 
-def test_images_keep_shape_type_and_range_and_depend_on_others_only_where_the_class_says_so(
-    subtests: pytest.Subtests,
-) -> None:
+def test_images_keep_shape_type_and_range_and_depend_on_others_where_the_class_says(subtests: pytest.Subtests) -> None:
     sizes = [(6, 3), (1, 3), (5, 1), (0, 3)]
     batches = [a_batch(count, dtype, channels) for count, channels in sizes for dtype in (torch.float32, torch.float64)]
     batches += [Batch(torch.full((3, 3, 16, 16), value), torch.eye(3)) for value in (0.0, 1.0)]

@@ -42,9 +42,7 @@ def pipelines() -> st.SearchStrategy[Pipeline]:
 
 
 @given(st.lists(pipelines(), max_size=3), st.sampled_from([";", "\n", " ;\n\n; "]))
-def test_parse_inverts_str_and_several_pipelines_start_with_the_empty_one(
-    given_pipelines: list[Pipeline], separator: str
-) -> None:
+def test_parse_inverts_str_and_several_begin_with_the_empty(given_pipelines: list[Pipeline], separator: str) -> None:
     own = [pipeline for pipeline in given_pipelines if pipeline.defenses]
     assert [parse(str(pipeline)) for pipeline in given_pipelines] == given_pipelines
     assert read_files("\n".join(map(str, given_pipelines))) == "; ".join(map(str, own))

@@ -42,9 +42,7 @@ def test_the_quickstart_is_audited_in_a_simulation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_quickstart_is_audited_on_a_superlink_with_two_supernodes(
-    deployment: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
+def test_the_quickstart_is_audited_with_two_supernodes(deployment: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     """Whose operators allow probes and audits, and draw from secrets of their own."""
     cli, env = deployment
     settings = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "examples": 32, "audit": str(tmp_path / "out")}

@@ -101,9 +101,7 @@ def task_of(app: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-def test_a_batch_of_32_of_the_quickstart_is_recorded_and_attacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_of_32_of_quickstart_is_recorded_and_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recorded updates are the steps that torch takes on the clients' images, which says whose is whose."""
     replies = recorded("quickstart_pytorch", tmp_path, examples=32)
     assert len(replies) == 2

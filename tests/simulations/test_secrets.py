@@ -236,9 +236,7 @@ def test_every_defence_is_tried() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_server_rebuilds_all_draws_of_a_simulated_client_and_none_of_a_deployed_one(
-    tmp_path: Path, streams: Streams, scenario: str
-) -> None:
+def test_the_server_rebuilds_draws_of_a_simulated_client_alone(tmp_path: Path, streams: Streams, scenario: str) -> None:
     """In a simulation the procedure finds something, so that it says something where it finds nothing."""
     for randomness in ("seed", "secret"):
         grid = run(scenario, tmp_path / randomness, streams, randomness)

@@ -234,9 +234,7 @@ def test_many_encodings_together_give_the_images_and_those_of_other_images_nothi
     assert psnr(noise.images).mean() < psnr(mean).mean() + 1
 
 
-def test_what_cannot_be_attacked_fails_alone_with_the_reason_and_without_the_defence_the_first_pass_is_the_guess() -> (
-    None
-):
+def test_what_cannot_be_attacked_fails_alone_and_without_the_defence_the_first_pass_is_the_guess() -> None:
     seen, own = uploaded(2), drawn(COUNT, 3)
     cases = {
         "a single encoding": uploaded(1),

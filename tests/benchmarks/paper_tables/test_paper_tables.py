@@ -47,9 +47,7 @@ def test_the_committed_page_is_made_of_the_committed_numbers(page: str) -> None:
                 assert records.chosen(rows, cell), (name, seed, cell)
 
 
-def test_every_table_and_figure_of_the_papers_stands_once_with_claims_or_a_reason(
-    papers: tuple[catalogue.Paper, ...],
-) -> None:
+def test_every_table_and_figure_of_the_papers_stands_once_or_says_why(papers: tuple[catalogue.Paper, ...]) -> None:
     for paper in papers:
         tables, figures = IN_PAPERS[paper.name]
         names = [table.name for table in paper.tables if table.name.startswith(COUNTED)]

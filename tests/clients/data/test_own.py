@@ -189,9 +189,7 @@ NO_HUB_NAMES = [
 ]  # fmt: skip
 
 
-def test_a_name_that_hugging_face_never_gives_reaches_no_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_hugging_face_has_not_reaches_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the package was asked")
 

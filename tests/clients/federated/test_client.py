@@ -461,9 +461,7 @@ def test_training_alone_repeats_and_counts_the_limited_steps_of_all_rounds() -> 
     assert not train_alone(TASK.but(rounds=1).plan, batch, 1).training
 
 
-def test_training_alone_is_plain_descent_on_the_protected_examples_and_falls_with_the_milestones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_training_alone_descends_on_protected_examples_and_by_milestones(monkeypatch: pytest.MonkeyPatch) -> None:
     for pipeline in ["", "Downsample(factor=4)", "Clip(max_norm=0.001, per='update')"]:
         task = TASK.but(rounds=3, local_epochs=2, batch_size=40, weight_decay=0.0, pipeline=pipeline)
         batch, card = client().data.originals(), task.plan.data_card()

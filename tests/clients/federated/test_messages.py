@@ -47,9 +47,7 @@ def test_under_a_client_level_bound_a_training_that_diverged_answers_like_any_ot
         assert asker(message_type, task.but(pipeline=""), weights).has_error()
 
 
-def test_a_node_tries_under_dp_sgd_whether_the_model_has_gradients_per_example_before_it_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_tries_gradients_per_example_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])  # to which the file's folder is added
     file = tmp_path / "net.py"
     file.write_text(

@@ -143,9 +143,7 @@ def test_local_steps_reach_the_clients_and_the_threat_card(tmp_path: Path) -> No
     assert all((row["card"]["local_steps"], row["card"]["images"]) == (1, 8) for row in found)
 
 
-def test_a_run_whose_attacks_failed_says_so_in_its_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_failed_attacks_says_so_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lost = row(attack="Broken()", metric="attack", status="failed", message="no memory", n=4, failures=4)
     client = row(metric="client", status="failed", client=1, message="disk full")
     for name, more, code in (("well", [client], 0), ("lost", [lost], EXIT_ATTACKS_FAILED)):

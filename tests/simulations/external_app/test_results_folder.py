@@ -23,9 +23,7 @@ def start(strategy: Strategy) -> None:
     strategy.start(AppGrid(an_app()), arrays, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
 
 
-def test_a_second_run_of_the_same_lines_writes_beside_the_first_and_the_log_says_where(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_run_writes_beside_the_first_and_says_where(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = tmp_path / "audit"
     start(watched(out))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}

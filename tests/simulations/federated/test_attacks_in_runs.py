@@ -125,9 +125,7 @@ def test_rounds_and_probes_run_under_defences_with_a_published_break_and_so_do_t
 
 
 @pytest.mark.long
-def test_exact_attacks_recover_whole_batches_and_say_where_they_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))  # a model in a file lets Python find what lies beside it
     noise = "GaussianNoise(std=0.01, per='step')"
     exact: dict[str, Any] = {"local_steps": 1, "auxiliary_fraction": 0.0}

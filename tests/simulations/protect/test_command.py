@@ -49,9 +49,7 @@ def test_every_picture_gets_a_copy_that_the_defence_made_and_the_manifest_tells(
         assert torch.equal(protect_image(parse(MIXER), image, secret), copy)
 
 
-def test_the_same_secret_gives_the_same_copies_in_any_number_of_processes_and_another_gives_others(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_secret_gives_the_same_copies_in_any_number_of_processes_alone(source: Path, tmp_path: Path) -> None:
     found = {}
     for name, workers, secret in (("one", 1, "a"), ("two", 2, "a"), ("other", 1, "b")):
         given = ("--defense", MIXER, "-s", f"workers={workers}", "--secret", tmp_path / secret)

@@ -53,9 +53,7 @@ def test_pictures_of_one_name_in_two_folders_do_not_restore_each_other(tmp_path:
     assert restored < 0.1, "in windows of 2 to 16 pixels few come home by chance"
 
 
-def test_a_picture_has_one_copy_under_any_name_and_other_strengths_sizes_chains_and_secrets_have_other_draws(
-    tmp_path: Path,
-) -> None:
+def test_a_picture_has_one_copy_under_any_name_and_other_strengths_sizes_and_secrets_draw_anew(tmp_path: Path) -> None:
     """With one draw n for both strengths, 2 (x + 0.05 n) - (x + 0.1 n) would be x."""
     truth = saved(tmp_path / "in" / "one.png", np.full((64, 64, 3), 128, np.uint8))
     saved(tmp_path / "in" / "deep" / "two.png", np.full((64, 64, 3), 128, np.uint8))

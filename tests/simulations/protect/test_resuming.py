@@ -19,9 +19,7 @@ from simulations.settings.errors import ConfigError
 from tests.simulations.protect.commands import MIXER, NOISE, files, protect, refused
 
 
-def test_two_commands_into_one_target_are_refused_and_what_was_killed_at_once_is_no_content(
-    source: Path, tmp_path: Path
-) -> None:
+def test_two_commands_into_one_target_are_refused_and_killed_ones_are_no_content(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for name in (".lock", ".journal.jsonl.tmp"):
         (tmp_path / "out" / name).write_text("")
@@ -38,9 +36,7 @@ def test_two_commands_into_one_target_are_refused_and_what_was_killed_at_once_is
         assert (code, "12 of 12" in told) == (0, True), told
 
 
-def test_resuming_with_other_settings_is_refused_and_changed_sources_are_done_again(
-    source: Path, tmp_path: Path
-) -> None:
+def test_resuming_with_other_settings_is_refused_and_changed_sources_done_again(source: Path, tmp_path: Path) -> None:
     assert protect(source, tmp_path / "out", "--defense", MIXER)[0] == 0
     first = files(tmp_path / "out")
     other = protect(source, tmp_path / "out", "--defense", "ATS(policies='3')", "--resume")
@@ -114,9 +110,7 @@ def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path, wo
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
-def test_two_processes_finish_what_is_at_work_when_stopped_and_name_the_way_on_when_killed(
-    tmp_path: Path, stopped: bool
-) -> None:
+def test_two_processes_finish_their_work_if_stopped_and_name_the_way_if_killed(tmp_path: Path, stopped: bool) -> None:
     (tmp_path / "in").mkdir()
     for at in range(40):
         Image.new("RGB", (64, 64), (at, 0, 0)).save(tmp_path / "in" / f"{at}.png")

@@ -103,9 +103,7 @@ def test_rows_are_those_of_a_run_on_flowers_runtime(tmp_path: Path, scenario: st
     assert here == there
 
 
-def test_temporary_files_of_an_audit_lie_in_a_folder_of_its_own_and_those_of_its_caller_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_of_an_audit_have_their_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def run(grid: object, experiment: Experiment, *, in_process: bool) -> None:

@@ -391,9 +391,7 @@ def test_damaged_files_end_a_command_with_one_error_that_names_them(tmp_path: Pa
         PolicySearch.resume(tmp_path / "s", {})
 
 
-def test_a_journal_or_manifest_of_protected_pictures_that_is_damaged_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_journals_of_protected_pictures_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "in").mkdir()
     Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")

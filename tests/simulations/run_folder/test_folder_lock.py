@@ -40,9 +40,7 @@ def test_a_disk_that_takes_no_byte_is_an_error_in_one_line(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_removed_lock_leaves_no_file_and_the_old_one_is_held_by_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_lock_leaves_no_file_nor_a_process_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process opens the file, its holder removes it and ends, a third makes a new one: the first must not hold the old."""
     holder, lock = take_lock(tmp_path, "busy"), fcntl.flock
 
@@ -96,9 +94,7 @@ def test_a_second_search_or_run_in_a_folder_that_lives_is_refused_at_once(tmp_pa
 TINY = ("-s", "dataset=mnist-5k", "-s", "model=lenet", "-s", "train-limit=200", "-s", "test-limit=60", "--clients", "2")
 
 
-def test_a_second_command_in_a_folder_is_refused_before_it_starts_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_command_in_a_folder_is_refused_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first may be about to start, so that nothing of a run is there; or come while the second makes its checks."""
     started, first = list[str](), list[IO[str]]()
 
@@ -127,9 +123,7 @@ def test_a_second_command_in_a_folder_is_refused_before_it_starts_anything(
         first.pop().close()
 
 
-def test_a_command_keeps_its_folder_while_it_runs_and_then_lets_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_keeps_its_folder_just_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object) -> int:
         with pytest.raises(ConfigError, match="busy"):
             take_lock(tmp_path / "run", "busy", COMMAND_LOCK)

@@ -54,9 +54,7 @@ def packages() -> Iterator[Path]:
             (Path(folder) / name).chmod(0o755)
 
 
-def test_the_users_cache_gets_bytecode_where_none_may_be_written_and_none_is_there_and_else_nothing_changes(
-    tmp_path: Path, packages: Path
-) -> None:
+def test_the_users_cache_gets_bytecode_only_where_no_other_place_may(tmp_path: Path, packages: Path) -> None:
     none, cache = str(tmp_path / "none"), tmp_path / "cache"
     assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(cache)}) == ["None", none, none, False, None], (
         "it may be written"

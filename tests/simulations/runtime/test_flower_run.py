@@ -128,9 +128,7 @@ def test_kill_9_and_resume_give_the_rows_of_an_unbroken_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_other_scenarios_work_on_a_superlink_with_two_supernodes(
-    tmp_path: Path, deployment: tuple[Path, dict[str, str]]
-) -> None:
+def test_other_scenarios_work_on_two_supernodes(tmp_path: Path, deployment: tuple[Path, dict[str, str]]) -> None:
     """Each message starts a process of its own: a client's half and its draws are what the node has kept."""
     cli, env = deployment
     rows: dict[str, list[dict[str, Any]]] = {}

@@ -38,9 +38,7 @@ def test_the_checkout_is_the_app_unless_settings_of_another_package_are_named(tm
     assert copied == shipped
 
 
-def test_rays_workers_are_not_started_by_uv_and_no_run_is_reported_unless_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rays_workers_start_without_uv_and_no_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for asked, got in ((None, "0"), ("1", "1")):
         for name in ("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"):
             monkeypatch.setenv(name, asked) if asked else monkeypatch.delenv(name, raising=False)
@@ -124,9 +122,7 @@ def test_help_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_workers_of_a_simulation_are_told_the_very_folder_that_the_server_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_a_simulation_run_the_servers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parent would not do: another checkout may lie in it. A deployed node has a copy of its own."""
     told = []
 

@@ -175,9 +175,7 @@ def test_ctrl_c_during_a_trial_ends_both_processes_with_a_word(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_random_output_and_mixed_images_are_warned_of_once_and_batch_norm_has_a_notice_of_its_own(
-    file: Path, tmp_path: Path
-) -> None:
+def test_random_output_and_mixed_images_are_warned_of_once_and_batch_norm_apart(file: Path, tmp_path: Path) -> None:
     for model, warning in (
         ("Dropped", "has random output in eval mode"),
         ("Mixed", "mixes the images of a batch in eval mode"),
@@ -193,9 +191,7 @@ def test_random_output_and_mixed_images_are_warned_of_once_and_batch_norm_has_a_
     assert "mixes" not in result.output
 
 
-def test_models_and_data_of_ours_start_no_process_and_a_relative_file_is_made_absolute(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ours_start_no_process_files_are_absolute(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object) -> None:
         raise AssertionError("a child process was started")
 

@@ -71,9 +71,7 @@ def test_a_pipe_gets_a_line_for_each_pipeline_and_one_now_and_then(tmp_path: Pat
     ]
 
 
-def test_a_terminal_has_a_bar_that_moves_with_rounds_and_attacks(
-    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_moves_by_rounds_and_attacks(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(progress.Display, "draw", lambda _, *shown: drawn.append(shown))
     states = [
@@ -94,9 +92,7 @@ def test_a_terminal_has_a_bar_that_moves_with_rounds_and_attacks(
         assert now_of(damaged).doing
 
 
-def test_the_log_says_what_a_start_waits_for_and_what_an_earlier_run_wrote_is_not_shown(
-    tmp_path: Path, clock: list[float]
-) -> None:
+def test_the_log_says_what_a_start_waits_for_and_nothing_of_earlier_runs(tmp_path: Path, clock: list[float]) -> None:
     log, before, steps = (
         tmp_path / "flower.log",
         "Successfully started run 7\nfedveil: results go to /x\n",

@@ -166,9 +166,7 @@ def cannot_score(out: Path, *settings: str) -> str:
     return told
 
 
-def test_a_model_that_cannot_score_ends_the_search_and_its_folder_can_be_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_scores_ends_the_search_not_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = cannot_score(tmp_path / "out", "learning-rate=10")
     assert "learning-rate is 10, and the semi-trained model" in told
     assert re.search(r"tells \d+ % \(naming always the same class: \d+ %\)", told)

@@ -149,9 +149,7 @@ def test_epsilon_counts_what_was_sent_of_the_image_that_was_sent_most(tmp_path: 
 
 
 @pytest.mark.long
-def test_epsilon_counts_training_images_where_they_are_sent_more_often_and_what_an_audit_sends_apart(
-    tmp_path: Path,
-) -> None:
+def test_epsilon_counts_training_images_where_sent_more_often_and_what_audits_send_apart(tmp_path: Path) -> None:
     def spends(name: str, *metrics: str, **changes: Any) -> list[Any]:
         rows = rows_of(split_experiment(tmp_path / name, defenses=repr(PRIVATE), **changes))
         return [budget(rows, metric) for metric in metrics] + [cards(rows, AVERAGING)]

@@ -173,9 +173,7 @@ def assert_averaged(run: Federation) -> None:
         torch.testing.assert_close(run.server.edge[name], weight.detach() + mean, rtol=0, atol=1e-6)
 
 
-def test_a_client_that_misses_messages_is_averaged_with_the_steps_that_it_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_misses_messages_counts_by_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, step = [(1, "train.step")] * 3, [(1, "train.step")]
     for message_type, first, failed, lost, made in (
         ("train.step", 0, step, 1, {0: 3, 1: 2}),

@@ -80,9 +80,7 @@ def run_all(workers: int, given: list[Any], backend: Any = None) -> list[AttackR
     return done
 
 
-def test_workers_take_turns_with_nodes_and_one_that_fails_on_a_living_node_costs_its_job(
-    played: PlayedRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_take_turns_and_a_failed_one_costs_its_job(played: PlayedRay, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray has tried such a job twice."""
     assert len(run_all(4, jobs(4))) == 4
     assert played.homes == ["a", "b", "a", "b"]

@@ -68,9 +68,7 @@ class Noisy:
 
 
 @pytest.mark.parametrize(("level", "stream"), [("app", "torch"), ("training", "numpy"), ("app", "python")])
-def test_a_mod_draws_in_training_what_it_would_draw_if_nobody_had_looked(
-    tmp_path: Path, level: str, stream: str
-) -> None:
+def test_a_mod_draws_in_training_what_it_would_draw_without_audits(tmp_path: Path, level: str, stream: str) -> None:
     """Its draws for probes are others, for each probe: noise that a server sees twice can be subtracted."""
 
     def final(watched: bool) -> tuple[Any, list[tuple[str, float]]]:

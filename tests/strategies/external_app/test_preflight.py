@@ -73,9 +73,7 @@ def same(sent: dict[str, Tensor], message: Message, context: object) -> dict[str
     return {name: value * 0.9 for name, value in sent.items()}
 
 
-def test_a_model_of_odd_state_is_attacked_and_one_that_attacks_cannot_use_is_named_before_training(
-    tmp_path: Path,
-) -> None:
+def test_a_model_of_odd_state_is_attacked_and_one_without_use_is_named_before_training(tmp_path: Path) -> None:
     run(tmp_path / "odd", AppGrid(app_that(same, model=parallel)), model=parallel, begins=parallel, update_attacks="")
     scored = [row for row in read_lines(tmp_path / "odd" / "rows.jsonl") if row["metric"] == "label-accuracy"]
     assert {row["value"] for row in scored if row["role"] == "attack"} == {1.0}
@@ -109,9 +107,7 @@ def test_arguments_replace_what_messages_and_settings_say(tmp_path: Path) -> Non
     assert update["local_steps"] == EXAMPLES // 2
 
 
-def test_a_verdict_has_enough_images_whatever_the_number_of_nodes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_verdict_has_enough_images_by_any_number_of_nodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert ENOUGH == LEAST_IMAGES
     settings = AuditSettings(Net)
     assert [settings.targets([100] * nodes) for nodes in (1, 2, 3, 4, 16, 100)] == [16, 8, 6, 4, 1, 1]

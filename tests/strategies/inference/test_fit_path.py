@@ -188,9 +188,7 @@ def test_an_overlay_runs_from_blue_over_green_to_red() -> None:
     assert float(overlay(torch.ones(1, 3, 1, 5), cams).max()) <= 1
 
 
-def test_one_static_adversary_serves_all_pipelines_and_sees_no_image_that_is_measured_on(
-    own: OwnImages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_static_adversary_sees_no_measured_image(own: OwnImages, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, Tensor]] = []
     fit = type(fit_path.ADVERSARY).fit
 

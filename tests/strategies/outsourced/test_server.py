@@ -203,9 +203,7 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
     assert all(torch.equal(models[1].observed.weights[name], weight) for name, weight in weights.items())
 
 
-def test_a_client_that_fails_in_the_middle_costs_its_rest_and_leaves_a_row(
-    subtests: pytest.Subtests, tmp_path: Path
-) -> None:
+def test_a_client_that_fails_midway_costs_its_rest_and_leaves_a_row(subtests: pytest.Subtests, tmp_path: Path) -> None:
     settings = outsourced_experiment(tmp_path, batches_per_message=1)
     whole = Served(settings)
     whole.server.collect()

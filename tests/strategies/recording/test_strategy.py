@@ -65,9 +65,7 @@ def run(strategy: Strategy, rounds: int = 2, fails: bool = False) -> Result:
 @pytest.mark.parametrize(
     "make", [FedAvg, FedAdam, lambda: FedProx(proximal_mu=0.3), lambda: ServerClipping(FedAvg(), 0.0, 0.1, 2)]
 )
-def test_the_recording_holds_what_crossed_the_wire_and_changes_no_result(
-    make: Callable[[], Strategy], tmp_path: Path
-) -> None:
+def test_a_recording_holds_what_was_sent_and_changes_no_result(make: Callable[[], Strategy], tmp_path: Path) -> None:
     """Also under a wrapper that clips replies in place: what a client sent is what is kept."""
     alone, recorded = run(make()), run(RecordingStrategy(make(), tmp_path / "rec", settings={"batch-size": 4}))
     for name, array in alone.arrays.items():

@@ -81,9 +81,7 @@ def clean_modules() -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_an_app_becomes_ready_by_the_lines_and_is_audited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_modules: None
-) -> None:
+def test_an_app_is_ready_by_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_modules: None) -> None:
     """The printed lines are added, and their two open numbers filled in; then labels are inferred from probes of own images."""
     app = small_app(tmp_path / "app")
     added(app, check_app(app))

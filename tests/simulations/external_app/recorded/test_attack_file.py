@@ -91,9 +91,7 @@ def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed
     assert f"Spear() failed: {exact['failure']}" in result.stderr.replace("\n", " ")
 
 
-def test_examples_behind_an_update_are_those_of_its_originals_and_psnr_stands_beside_its_baseline(
-    files: Path, tmp_path: Path
-) -> None:
+def test_examples_of_an_update_are_its_originals_and_psnr_has_its_baseline(files: Path, tmp_path: Path) -> None:
     data = load_dataset("mnist-5k").train
     save_file({"images": to_float(data.images[:4]), "labels": data.labels[:4, None].clone()}, tmp_path / "four")
     for given, count in (
@@ -200,9 +198,7 @@ def test_what_settings_leave_out_is_what_an_observation_leaves_out() -> None:
     assert asked.update_attacks == inspect.signature(attack_update).parameters["text"].default
 
 
-def test_a_crash_or_an_interruption_of_one_attack_leaves_what_the_others_found(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attack_that_crashes_leaves_the_others(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"weights": files / "global", "originals": files / "truth"}
     for name, error in (("crash", ZeroDivisionError("oops")), ("stop", KeyboardInterrupt())):
 

@@ -118,9 +118,7 @@ def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_originals_that_went_through_the_apps_normalisation_are_no_decoys_and_nothing_to_learn_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normalised_originals_are_no_decoys_nor_to_learn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The digits of the clients are of the auxiliary data set, too, and differ from it by float errors."""
     folder = record(tmp_path, model="mlp", nodes=16, **{"local-epochs": 1, "batch-size": 1})
     true = set[bytes]()
