@@ -8,11 +8,9 @@ from attacks.uploads.base import AsUploaded
 LETTERS = {
     "B": "SurrogateMatching Spear PatchEmbeddingInversion",
     "C": "InvertingGradients LabelInference LossThreshold ClassGAN",
-    "D": "LearningToInvert ShadowModels PropertyInference",
-    "F": "ClassFishing",
-    "G": "ImprintLayer TrapWeights",
+    "D": "LearningToInvert ShadowModels PropertyInference", "F": "ClassFishing", "G": "ImprintLayer TrapWeights",
     "": "TokenDecoder QueryInversion AsUploaded",
-}
+}  # fmt: skip
 
 
 def test_the_letter_is_that_of_what_an_attack_is_given() -> None:

@@ -41,15 +41,11 @@ def quiet() -> Iterator[None]:
 @pytest.mark.numeric
 def test_bugs_of_dp_sgd_are_refuted_by_the_view_that_shows_them(subtests: pytest.Subtests) -> None:
     for broken, parts in (
-        (HalfNoise, {ALL, "0.weight", "2.weight"}),
-        (BareLayer, {"2.bias"}),
-        (SkippedClip, {ALL, "0.weight"}),
-    ):
+        (HalfNoise, {ALL, "0.weight", "2.weight"}), (BareLayer, {"2.bias"}), (SkippedClip, {ALL, "0.weight"}),
+    ):  # fmt: skip
         with subtests.test(broken=broken.__name__):
             found = audit_dp_sgd(broken(target_epsilon=2.0), runs=16)
-            assert found.claimed == pytest.approx(
-                2.0, rel=2e-3
-            )  # the account of the broken one is that of a correct one
+            assert found.claimed == pytest.approx(2.0, rel=2e-3)  # the account is that of a correct one
             assert found.shown_gaussian.epsilon > 1.3 * found.claimed
             assert parts <= set(found.refuted_by)
     settings: dict[str, Any] = {"target_epsilon": 1.0, "neighbours": "add-or-remove", "sample_rate": 1.0}
@@ -92,15 +88,12 @@ def test_flowers_mod_and_strategies_are_refuted_where_their_epsilon_is_too_small
             assert found.shown_gaussian.epsilon < gaussian_epsilon(2 * setting.distance / central.NOISE, central.DELTA)
 
 
-def test_the_exact_epsilon_of_flowers_noise_is_that_of_the_gaussian_mechanism() -> None:
+def test_flowers_noise_has_the_gaussian_epsilon_and_an_account_of_a_round_less_has_less_noise() -> None:
     std = math.sqrt(2 * math.log(1.25e5))
     assert local.Setting(1.0, 1.0, rounds=4).exact == pytest.approx(gaussian_epsilon(4 / std, 1e-5))
     assert local.Setting(1.0, 1.0, rounds=4).exact_zero_out == local.Setting(2.0, 1.0, rounds=4).exact
     assert local.Setting(2.0, 1.0).exact < 1.0 < local.Setting(1.0, 1.0).exact
     assert local.Setting(2.0, 1.0, scalar=True).exact == math.inf
-
-
-def test_an_account_of_one_round_less_claims_the_same_and_has_less_noise() -> None:
     short, correct = ShortClientAccount(**CLAIM), ClientDP(**CLAIM)
     assert short.privacy(short.recorded(short.recorded({})))["epsilon"] == pytest.approx(2.0, rel=1e-6)
     assert short.noise == pytest.approx(correct.noise / math.sqrt(2))

@@ -43,9 +43,7 @@ def test_a_machine_without_a_card_is_timed_on_its_processor(tmp_path: Path) -> N
     small = "--processor-only --parts quick --cases lenet --targets 1 --minutes 20 --out on_gpu.md"
     ran("on_gpu.py", small.split(), tmp_path)
     rows = (tmp_path / "on_gpu.md").read_text().splitlines()
-    audit, lenet = (
-        next(row for row in rows if row.startswith(f"| {name} |")).split("|") for name in ("quick", "lenet")
-    )
+    audit, lenet = (next(x for x in rows if x.startswith(f"| {name} |")).split("|") for name in ("quick", "lenet"))
     assert float(audit[3]) > 0
     assert audit[6].strip() == "cpu"
     assert float(lenet[4]) > 0

@@ -15,9 +15,7 @@ Arrays = list[np.ndarray]
 
 def parameters(clients: int, seed: int = 0) -> list[Arrays]:
     draw = np.random.default_rng(seed)
-    return [
-        [draw.normal(size=(40, 30)).astype(np.float32), draw.normal(size=7).astype(np.float32)] for _ in range(clients)
-    ]
+    return [[draw.normal(size=size).astype(np.float32) for size in ((40, 30), 7)] for _ in range(clients)]
 
 
 def protocol(local: list[Arrays], counts: list[int], max_weight: float) -> tuple[Arrays, Wire]:

@@ -88,15 +88,19 @@ def _cases(name: str, cls: Any) -> Iterator[Case]:
         yield Case(name, "plain", tables.knowledge, lambda: [tables.observe(targets=6)[0]])
     elif cls.observes is Query:
         yield Case(
-            name,
-            "plain",
-            lambda: query_wire.knowledge(count=32),
+            name, "plain", lambda: query_wire.knowledge(count=32),
             lambda: [query_wire.query(query_wire.pictures(2, 6)[0])],
-        )
+        )  # fmt: skip
     elif cls.observes is UploadedImages:
-        yield Case(name, "plain", lambda: _known("Jigsaw", "VisualMixer"), lambda: [_uploaded()])
+        yield Case(
+            name, "plain", lambda: _known("Jigsaw", "VisualMixer"),
+            lambda: [UploadedImages(pictures(2, seed=3), classes(2, seed=3))],
+        )  # fmt: skip
     elif name == "PassAveraging":
-        yield Case(name, "VisualMixer", _averaged, lambda: [encodings.reshuffled(VisualMixer(), 3)])
+        yield Case(
+            name, "VisualMixer", lambda: Knowledge(encodings.own(), parse("VisualMixer()"), MEAN, STD, updates.train),
+            lambda: [encodings.reshuffled(VisualMixer(), 3)],
+        )  # fmt: skip
     else:
         yield Case(name, "InstaHide", encodings.knowledge, lambda: [encodings.uploaded(8)])
 
@@ -128,14 +132,6 @@ def _properties() -> Knowledge:
         yield from made
 
     return replace(own, probes=probes)
-
-
-def _averaged() -> Knowledge:
-    return Knowledge(encodings.own(), parse("VisualMixer()"), MEAN, STD, updates.train)
-
-
-def _uploaded() -> UploadedImages:
-    return UploadedImages(pictures(2, seed=3), classes(2, seed=3))
 
 
 def first_guesses(seen: Sequence[Any]) -> list[Any]:

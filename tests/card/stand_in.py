@@ -194,9 +194,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not on_card:
         return out
     _require_room(out)
-    out = tree_map(
-        lambda one: CardTensor(one) if isinstance(one, Tensor) and not isinstance(one, CardTensor) else one, out
-    )
+    out = tree_map(lambda x: CardTensor(x) if isinstance(x, Tensor) and not isinstance(x, CardTensor) else x, out)
     first_on_card = isinstance(args[0], CardTensor) if args and isinstance(args[0], Tensor) else bool(cards)
     return return_and_correct_aliasing(func, args, kwargs, out) if cards and first_on_card else out
 

@@ -72,9 +72,7 @@ def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.Mo
             given = COMMANDS[name].make_context(name, arguments).params
             if given["resume"] is None:
                 file = chosen(Path(given["config"]) if given["config"] else None, given["preset"], given["size"])
-                values = (read_toml(file, given["size"]) if file else {}) | dict(
-                    _pair(text) for text in given["setting"] or ()
-                )
+                values = (read_toml(file, given["size"]) if file else {}) | dict(map(_pair, given["setting"] or ()))
                 Experiment.from_mapping({**values, "output-dir": "/nowhere"})
                 tried += 1
     assert tried >= 10

@@ -14,20 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks import (
-    AttackError,
-    ClientUpdate,
-    InvertingGradients,
-    Knowledge,
-    Labels,
-    Membership,
-    Reconstruction,
-    Refinement,
-    Representatives,
-    UpdateHistory,
-    null_baselines,
-    score,
-)
+import attacks
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.spec import ATTACKS
 from defenses.base import Batch, Update
@@ -41,7 +28,7 @@ EVERY: dict[str, Callable[..., Any]] = registered(ATTACKS)  # concrete ones: Ref
 NAMES = {
     name: cls
     for name, cls in EVERY.items()
-    if issubclass(cls.observes, ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
+    if issubclass(cls.observes, attacks.ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
 }
 DEAR = (
     "LBFGSL2", "LBFGSCosine", "ClassFishing", "MultitaskGAN", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
@@ -52,11 +39,11 @@ FIRST = [(name, next(iter(pipelines_against(name)))) for name in NAMES if name n
 OTHERS = [(name, one) for name in NAMES for one in pipelines_against(name) if (name, one) not in FIRST]
 
 
-def history_of(model: nn.Module, image: Tensor, label: Tensor) -> UpdateHistory:
+def history_of(model: nn.Module, image: Tensor, label: Tensor) -> attacks.UpdateHistory:
     others = [
         tuple(observe(model, pictures(1, seed=at), classes(1, seed=at)) for at in some) for some in ((90, 91), (92, 93))
     ]
-    return UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)), tuple(others))
+    return attacks.UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)), tuple(others))
 
 
 def train(batch: Batch, seed: int) -> nn.Module:
@@ -82,24 +69,24 @@ def fitted(name: str, defense: str) -> Any:
     """The quick attack after it has learned from 24 auxiliary pictures and this defence."""
     targets = nn.functional.one_hot(classes(24, seed=8), CLASSES).float()
     auxiliary = Batch(pictures(24, seed=8), targets)
-    knowledge = Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train, probes=probes)
+    knowledge = attacks.Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train, probes=probes)
     return quick(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
 
 
 def run(attack: Any, seen: list[Any], generators: list[torch.Generator]) -> list[Any]:
     """Guesses; a refinement gets those of a plain inversion, failed ones included."""
-    if not isinstance(attack, Refinement):
+    if not isinstance(attack, attacks.Refinement):
         return list(attack.attack_many(seen, generators))
-    first = InvertingGradients(iterations=20).attack_many(seen, streams(len(seen), seed=7))
+    first = attacks.InvertingGradients(iterations=20).attack_many(seen, streams(len(seen), seed=7))
     return list(attack.refine_many(seen, first, generators))
 
 
-def updates_of(observation: Any) -> list[ClientUpdate]:
-    return list(observation.updates) if isinstance(observation, UpdateHistory) else [observation]
+def updates_of(observation: Any) -> list[attacks.ClientUpdate]:
+    return list(observation.updates) if isinstance(observation, attacks.UpdateHistory) else [observation]
 
 
-def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate]) -> Any:
-    if isinstance(observation, UpdateHistory):
+def with_updates(observation: Any, change: Callable[[attacks.ClientUpdate], attacks.ClientUpdate]) -> Any:
+    if isinstance(observation, attacks.UpdateHistory):
         return replace(observation, updates=tuple(change(one) for one in observation.updates))
     return change(observation)
 
@@ -107,7 +94,7 @@ def with_updates(observation: Any, change: Callable[[ClientUpdate], ClientUpdate
 def of_noise(name: str, defense: str, count: int) -> list[Any]:
     """Guesses from observations with everything that depends on the private image replaced by fresh noise."""
 
-    def silenced(one: ClientUpdate, generator: torch.Generator) -> ClientUpdate:
+    def silenced(one: attacks.ClientUpdate, generator: torch.Generator) -> attacks.ClientUpdate:
         return replace(one, update={k: torch.randn(v.shape, generator=generator) for k, v in one.update.items()})
 
     pairs = zip(wires(NAMES[name], count), streams(count, seed=1), strict=True)
@@ -138,13 +125,13 @@ def streams(count: int, seed: int = 0) -> list[torch.Generator]:
 
 
 def guessed(guess: Any) -> Tensor:
-    if isinstance(guess, Membership):
+    if isinstance(guess, attacks.Membership):
         images, labels = data(4)
         if guess.online is not None:
             plain = Batch(images, nn.functional.one_hot(labels, CLASSES).float())
             return guess.scores_among(plain, (images - torch.tensor(MEAN)) / torch.tensor(STD), train, 2)
         return guess.scores((images - torch.tensor(MEAN)) / torch.tensor(STD), labels)
-    return guess.images if isinstance(guess, Reconstruction | Representatives) else guess.classes
+    return guess.images if isinstance(guess, attacks.Reconstruction | attacks.Representatives) else guess.classes
 
 
 def test_a_class_says_what_it_assumes_reads_back_from_its_text_and_cannot_be_changed(subtests: pytest.Subtests) -> None:
@@ -168,11 +155,11 @@ def test_what_needs_more_than_an_update_says_so(subtests: pytest.Subtests) -> No
     for name, defense in FIRST:
         with subtests.test(name):
             attack, seen = quick(NAMES[name]), wires(NAMES[name], 1)
-            if isinstance(attack, Refinement):
-                with pytest.raises(AttackError, match="refines"):
+            if isinstance(attack, attacks.Refinement):
+                with pytest.raises(attacks.AttackError, match="refines"):
                     attack.attack_many(seen, streams(1))
             if attack.needs_auxiliary:
-                with pytest.raises(AttackError, match=r"auxiliary|fit"):
+                with pytest.raises(attacks.AttackError, match=r"auxiliary|fit"):
                     run(attack, seen, streams(1))
                 assert fitted(name, defense) == attack  # what was learned is no hyper-parameter
 
@@ -204,18 +191,21 @@ def is_at_chance(name: str, defense: str) -> None:
     count = 4
     guesses = of_noise(name, defense, count)
     images, labels = data(count)
-    if isinstance(guesses[0], Membership | Representatives):  # no guess of these images
+    if isinstance(guesses[0], attacks.Membership | attacks.Representatives):  # no guess of these images
         assert all(torch.isfinite(guessed(guess)).all() for guess in guesses)
-    elif isinstance(guesses[0], Labels):
+    elif isinstance(guesses[0], attacks.Labels):
         count = 60  # a guess of one class says little
         guesses, (_, labels) = of_noise(name, defense, count), data(count)
-        right = sum(score(guess, labels[i : i + 1])["label-accuracy"] for i, guess in enumerate(guesses))
+        right = sum(attacks.score(guess, labels[i : i + 1])["label-accuracy"] for i, guess in enumerate(guesses))
         # Four standard deviations above the mean of a binomial distribution.
         assert right < count / CLASSES + 4 * (count * (CLASSES - 1)) ** 0.5 / CLASSES
     else:
-        grey = null_baselines(images, images.mean(0))["grey"].images
-        bar = [score(Reconstruction(grey[i : i + 1], labels), images[i : i + 1])["psnr"][0] for i in range(count)]
-        blind = [score(guess, images[i : i + 1])["psnr"][0] for i, guess in enumerate(guesses)]
+        grey = attacks.null_baselines(images, images.mean(0))["grey"].images
+        bar = [
+            attacks.score(attacks.Reconstruction(grey[i : i + 1], labels), images[i : i + 1])["psnr"][0]
+            for i in range(count)
+        ]
+        blind = [attacks.score(guess, images[i : i + 1])["psnr"][0] for i, guess in enumerate(guesses)]
         assert sum(blind) / count < sum(bar) / count + 1
 
 

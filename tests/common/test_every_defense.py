@@ -128,9 +128,7 @@ def a_context() -> FitContext:
     """A small network cut behind its first layer, an adversary, and 24 public images."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        client = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
-        ).train()
+        client = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)).train()
         server, adversary = (
             nn.Sequential(nn.Conv2d(8, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 6 * 6, classes))
             for classes in (3, 2)
@@ -332,9 +330,7 @@ def test_updates_keep_names_shapes_and_types_in_any_order_and_may_be_empty(subte
                 for name, tensor in protected.items():
                     assert (tensor.shape, tensor.dtype, tensor.device) == (kept[name].shape, dtype, kept[name].device)
                     assert torch.isfinite(tensor).all()
-            first, second = (
-                defense.protect_update(one, generator_for(0)) for one in (kept, dict(reversed(kept.items())))
-            )
+            first, second = (defense.protect_update(x, generator_for(0)) for x in (kept, dict(reversed(kept.items()))))
             assert list(second) == list(reversed(kept))
             assert all(torch.equal(first[name], second[name]) for name in kept)
             assert defense.protect_update({}, generator_for(0)) == {}

@@ -57,9 +57,7 @@ def test_the_reference_holds_exports_settings_and_configurations(site: Path, tex
         module = import_module(package)
         one_line = re.findall(r" import (\w+) as \1$", inspect.getsource(module), re.MULTILINE)
         things = [getattr(module, name) for name in getattr(module, "__all__", one_line)]
-        paths = {
-            f"{one.__module__}.{one.__qualname__}" for one in things if inspect.isclass(one) or inspect.isfunction(one)
-        }
+        paths = {f"{x.__module__}.{x.__qualname__}" for x in things if inspect.isclass(x) or inspect.isfunction(x)}
         assert not paths - anchors
     assert {"clients.external_app.app.answer_audits", "simulations.run.in_process.audit"} <= anchors
     for name, keys in (("settings", all_settings()), ("search_settings", search_settings())):

@@ -128,9 +128,7 @@ def test_the_order_of_tokens_is_that_of_the_tokens_on_the_wire() -> None:
 
 def test_a_stages_stream_is_its_own(batch: Batch) -> None:
     """Neither the neighbours nor the amount of randomness that they use changes what a stage draws."""
-    first, *others = (
-        Pipeline((other, Draw())).protect_batch(batch, ("k",)).images for other in (Clip(), Draw(), ATS())
-    )
+    first, *others = (Pipeline((one, Draw())).protect_batch(batch, ("k",)).images for one in (Clip(), Draw(), ATS()))
     others.append(Pipeline((Blur(), Draw(), Clip())).protect_batch(batch, ("k",)).images)
     assert all(torch.equal(first, other) for other in others)
     for stages, key in (((Clip(), Clip(), Draw()), "k"), ((Clip(), Draw()), "other")):

@@ -109,9 +109,7 @@ def test_a_batch_of_32_of_quickstart_is_recorded_and_attacked(tmp_path: Path, mo
     (tmp_path / "originals").mkdir()
     owners = []
     for reply in replies:
-        start, came = (
-            {n: torch.from_numpy(a) for n, a in one.items()} for one in (reply.sent_arrays(), reply.arrays())
-        )
+        start, came = ({n: torch.from_numpy(a) for n, a in x.items()} for x in (reply.sent_arrays(), reply.arrays()))
         for partition in range(2):
             images, labels = task.load_data(partition, 2, 32, 32)[0].dataset.tensors
             net = task.Net()

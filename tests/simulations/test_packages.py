@@ -17,14 +17,7 @@ from typing import Any
 import pytest
 
 from simulations.runtime.launch import BESIDE, PACKAGES, ROOT, Resources, app_folder
-from tests.flower_private import (
-    _collect_file_paths,
-    _validate_app_name,
-    _validate_description,
-    _validate_files,
-    build_fab_from_disk,
-    get_fab_metadata,
-)
+from tests import flower_private
 from tests.simulations.runtime.runtimes import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
@@ -72,7 +65,7 @@ def test_it_holds_the_five_packages_the_configurations_and_the_license_and_nothi
     assert names == code | settings | {"LICENSE", "README.md", "pyproject.toml", ".info/CONTENT"}
     assert bundle.stat().st_size < BUNDLE_BYTES
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert get_fab_metadata(bundle) == ("fedveil/fedveil", project["version"])
+    assert flower_private.get_fab_metadata(bundle) == ("fedveil/fedveil", project["version"])
 
 
 @pytest.mark.long
@@ -84,17 +77,17 @@ def test_flower_hub_would_take_the_files(checkout: Path, tmp_path: Path, capsys:
     (line,) = re.findall(r"^git archive HEAD (.+?) \|", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     for name in line.split():
         (shutil.copytree if (checkout / name).is_dir() else shutil.copy)(checkout / name, tmp_path / name)
-    paths = _collect_file_paths(tmp_path)
-    _validate_files(paths)
+    paths = flower_private._collect_file_paths(tmp_path)
+    flower_private._validate_files(paths)
     assert "Validation passed" in capsys.readouterr().out
-    _validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
-    _validate_app_name("fedveil", "name")
+    flower_private._validate_description(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"])
+    flower_private._validate_app_name("fedveil", "name")
     assert {tmp_path / name for name in ("LICENSE", "README.md", "pyproject.toml", "docs/tutorial.md")} <= set(paths)
 
 
 def test_the_copy_that_an_installed_fedveil_starts_can_be_bundled(tmp_path: Path) -> None:
     app = app_folder(tmp_path, {"another-packages-setting": 1})
-    with zipfile.ZipFile(BytesIO(build_fab_from_disk(app))) as archive:
+    with zipfile.ZipFile(BytesIO(flower_private.build_fab_from_disk(app))) as archive:
         assert {"LICENSE", "README.md"} <= set(archive.namelist())
 
 

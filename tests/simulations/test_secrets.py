@@ -307,9 +307,7 @@ def test_a_run_goes_on_where_nodes_refuse(tmp_path: Path) -> None:
             assert f"its operator may allow it by {refused[what]} in the node's configuration" in message
             assert message in report.read_text(encoding="utf-8").replace("&#39;", "'")
         assert [row for row in rows if row["metric"] == "test-accuracy" and row["round"] == 1]
-        assert {row["attack"] for row in rows if row["role"] in ("attack", "upper bound")} == set(
-            filter(None, [scored])
-        )
+        assert {at["attack"] for at in rows if at["role"] in ("attack", "upper bound")} == set(filter(None, [scored]))
         assert {r["card"]["labels"] for r in rows if r["attack"]} <= {"unknown", "known", "uploaded with the images"}
         shown = {one["kind"] for one in read_lines(folder / "run" / "pictures" / "index.jsonl")}
         assert shown == pictures

@@ -16,17 +16,7 @@ from attacks.exact.spear import Spear
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
 from defenses.module_calls import calls_of
-from tests.attacks.exact.solving import (
-    assert_refused,
-    in_single_precision,
-    largest_error,
-    noise_for,
-    paired,
-    sent,
-    smooth,
-    stream,
-    without_bias,
-)
+from tests.attacks.exact import solving
 from tests.attacks.limits import assert_limits
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, drawings, linear_net, observe, pictures, relu_net
 
@@ -34,18 +24,18 @@ QUICK = Spear(max_samples=200_000, max_descents=1000)
 
 
 def test_a_clipped_and_rounded_update_of_an_unknown_learning_rate_is_solved() -> None:
-    whole = in_single_precision(sent(4, 60))
+    whole = solving.in_single_precision(solving.sent(4, 60))
     clipped = {name: 0.01 * value for name, value in whole.update.items()}
-    guess = QUICK(replace(whole, update=clipped, learning_rate=None), stream())
-    assert largest_error(guess, pictures(4, seed=3)) < 1e-3
+    guess = QUICK(replace(whole, update=clipped, learning_rate=None), solving.stream())
+    assert solving.largest_error(guess, pictures(4, seed=3)) < 1e-3
     assert guess.diagnostics["sparsity_match"] > 0.99
     assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
 
 def test_either_search_finds_all() -> None:
     for search in ("samples", "descent"):
-        guess = Spear(search=search)(sent(6, 100), stream())
-        assert largest_error(guess, pictures(6, seed=3)) < 1e-4, search
+        guess = Spear(search=search)(solving.sent(6, 100), solving.stream())
+        assert solving.largest_error(guess, pictures(6, seed=3)) < 1e-4, search
         assert (guess.diagnostics["samples"] > 0) == (search == "samples")
         assert search == "samples" or guess.diagnostics["descents"] > 0
 
@@ -56,7 +46,7 @@ def drawn(batch: int, width: int, *, exact: bool = False, seed: int = 1) -> Clie
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(400, width), nn.ReLU(), nn.Linear(width, CLASSES))
     seen = observe(model.double() if exact else model, drawings(batch), classes(batch))
-    return seen if exact else in_single_precision(seen)
+    return seen if exact else solving.in_single_precision(seen)
 
 
 def samples_by_theory(seen: ClientUpdate, images: Tensor) -> float:
@@ -77,8 +67,8 @@ def test_sampling_needs_as_many_samples_as_theory_says() -> None:
     seen = next(one for one in networks if 1e3 < samples_by_theory(one, images) < 1e5)
     # One of nine that were met in the mean 8 times is missing with probability 9 exp(-8) at most.
     enough = Spear(search="samples", max_samples=math.ceil(8 * samples_by_theory(seen, images)))
-    assert largest_error(enough(seen, stream()), images) < 1e-3
-    few = Spear(search="samples", max_samples=1)(drawn(20, 200), stream())
+    assert solving.largest_error(enough(seen, solving.stream()), images) < 1e-3
+    few = Spear(search="samples", max_samples=1)(drawn(20, 200), solving.stream())
     assert "of 20 examples in" in few.failure
     # Why sampling alone ends near batch 20: more than the default samples, whatever the precision.
     assert samples_by_theory(drawn(24, 200), drawings(24)) > Spear().max_samples
@@ -86,8 +76,8 @@ def test_sampling_needs_as_many_samples_as_theory_says() -> None:
 
 def test_batches_beyond_sampling_are_exact_too() -> None:
     for batch, exact in ((20, False), (32, True)):
-        guess = Spear(search="components")(drawn(batch, 200, exact=exact), stream())
-        images, labels = paired(guess, drawings(batch))
+        guess = Spear(search="components")(drawn(batch, 200, exact=exact), solving.stream())
+        images, labels = solving.paired(guess, drawings(batch))
         assert float((images - drawings(batch)).abs().max()) < 1e-3
         assert torch.equal(labels, classes(batch))
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
@@ -116,31 +106,31 @@ def test_the_last_example_follows_from_the_others() -> None:
 
 
 def test_one_example_is_a_quotient_whatever_the_activation() -> None:
-    for model in (linear_net(), relu_net(12), smooth()):
+    for model in (linear_net(), relu_net(12), solving.smooth()):
         seen = observe(model, pictures(1, seed=4), classes(1, seed=4))
         weight, bias = (seen.update[name] for name, _ in list(model.named_parameters())[:2])
         at = int(bias.abs().argmax())
         closed = (weight[at] / bias[at]).view(1, *seen.input_shape) * STD[0] + MEAN[0]
-        guess = QUICK(seen, stream())
+        guess = QUICK(seen, solving.stream())
         assert torch.allclose(guess.images, closed.clamp(0, 1), atol=1e-5)
-        assert largest_error(guess, pictures(1, seed=4)) < 1e-4
+        assert solving.largest_error(guess, pictures(1, seed=4)) < 1e-4
         assert torch.equal(guess.labels, classes(1, seed=4))
 
 
 def test_where_it_does_not_apply_it_says_so() -> None:
-    whole = sent(4, 60)
+    whole = solving.sent(4, 60)
     convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(200, CLASSES))
     cases = (
-        (convolution, {}, "no linear layer of Sequential sees the pixels"),
-        (without_bias(), {}, "has no bias"),
-        (smooth(), {}, "no ReLU follows layer '1'"),
+        (convolution, {}, "no linear layer of Sequential sees the pixels"), (solving.without_bias(), {}, "has no bias"),
+        (solving.smooth(), {}, "no ReLU follows layer '1'"),
         (relu_net(4), {}, "a batch of 4 fills the rank of a layer of 144 inputs and 4 outputs"),
-        (relu_net(9), {}, "too few for 4 examples"),
-        (relu_net(60), {"local_steps": 3}, "the update has 3 local steps"),
+        (relu_net(9), {}, "too few for 4 examples"), (relu_net(60), {"local_steps": 3}, "the update has 3 local steps"),
         (relu_net(60), {"learning_rate": None, "weight_decay": 1e-3}, "weight decay"),
-        (relu_net(60), {"update": noise_for(whole)}, "without a gap there, noise"),
+        (relu_net(60), {"update": solving.noise_for(whole)}, "without a gap there, noise"),
+    )  # fmt: skip
+    solving.assert_refused(
+        QUICK, ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases)
     )
-    assert_refused(QUICK, ((observe(model, pictures(4), classes(4), **changes), why) for model, changes, why in cases))
     assert_limits(Spear, max_samples=(0, 1), max_descents=(0, 1), search=("some", "samples"))
 
 
@@ -171,9 +161,9 @@ def after(steps: int, batch: int, rate: float = 0.01) -> ClientUpdate:
 
 def test_small_batches_are_exact() -> None:
     for batch, width in ((1, 20), (2, 60), (4, 100)):
-        seen = sent(batch, width)
-        guess = SpearPlusPlus()(seen, stream())
-        assert largest_error(guess, pictures(batch, seed=3)) < 1e-4
+        seen = solving.sent(batch, width)
+        guess = SpearPlusPlus()(seen, solving.stream())
+        assert solving.largest_error(guess, pictures(batch, seed=3)) < 1e-4
         assert sorted(guess.labels.tolist()) == sorted(classes(batch, seed=3).tolist())
         assert abs(guess.diagnostics["gradient_distance"]) < 1e-6
 
@@ -181,26 +171,28 @@ def test_small_batches_are_exact() -> None:
 def test_a_batch_beyond_the_reach_of_samples_is_exact() -> None:
     batch, model = 32, deep(600)
     seen = observe(model, drawings(batch), classes(batch))
-    guess = SpearPlusPlus()(seen, stream())
-    assert largest_error(guess, drawings(batch)) < 1e-3
+    guess = SpearPlusPlus()(seen, solving.stream())
+    assert solving.largest_error(guess, drawings(batch)) < 1e-3
     assert guess.diagnostics["starts"] < 20
 
 
 def test_several_steps_leave_the_inputs_exact() -> None:
     seen = after(5, 8)
-    assert "5 local steps" in Spear()(seen, stream()).failure
-    guess = SpearPlusPlus()(seen, stream())
-    assert largest_error(guess, drawings(8)) < 1e-3
+    assert "5 local steps" in Spear()(seen, solving.stream()).failure
+    guess = SpearPlusPlus()(seen, solving.stream())
+    assert solving.largest_error(guess, drawings(8)) < 1e-3
     assert guess.diagnostics["rank"] == 8
 
 
 def test_spear_plus_plus_says_where_it_does_not_apply() -> None:
     several = {"local_steps": 3, "weight_decay": 0.1}
     seen = observe(relu_net(60), pictures(4), classes(4), **several)
-    assert_refused(SpearPlusPlus(), [(sent(4, 9), "too few"), (seen, "weight decay of several local steps")])
+    solving.assert_refused(
+        SpearPlusPlus(), [(solving.sent(4, 9), "too few"), (seen, "weight decay of several local steps")]
+    )
     assert_limits(SpearPlusPlus, max_starts=(0, 1))
     # Too few directions: the failure says how many were found.
-    assert "of 14 examples in" in SpearPlusPlus(max_starts=1)(sent(14, 60), stream()).failure
+    assert "of 14 examples in" in SpearPlusPlus(max_starts=1)(solving.sent(14, 60), solving.stream()).failure
     seen = observe(relu_net(60), pictures(2), classes(2), weight_decay=0.1)
     assert unscaled_gradient(seen).keys() == seen.update.keys()
     with pytest.raises(AttackError, match="several local steps"):

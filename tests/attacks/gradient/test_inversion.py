@@ -8,18 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import attacks
 import tests.attacks.gradient.clients as client
-from attacks import (
-    DLG,
-    LBFGSL2,
-    AdamCosine,
-    AdamL1,
-    AdamL2,
-    InvertingGradients,
-    LBFGSCosine,
-    SGDCosine,
-    SurrogateMatching,
-)
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import agreement
 from attacks.gradient.trial_gradients.matching import attackable
@@ -56,7 +46,7 @@ def test_a_linear_layer_with_bias_is_solved_as_by_its_closed_form() -> None:
 def test_a_small_sigmoid_network_is_broken_and_noise_is_not() -> None:
     seen, images = updates(sigmoid_net(), 4)
     grey, scale = null_psnr("grey", images), float(psnr(blurred(images), images).mean())
-    for attack in (DLG(iterations=100, restarts=1), InvertingGradients(iterations=150)):
+    for attack in (attacks.DLG(iterations=100, restarts=1), attacks.InvertingGradients(iterations=150)):
         found = psnrs(attack, seen, images)
         assert min(found) > 25, attack
         assert sum(found) / 4 > scale + 8 > grey + 8
@@ -72,9 +62,9 @@ def test_together_equals_one_by_one() -> None:
         GradientInversion(iterations=6, restarts=2, chunk=3),
         GradientInversion(iterations=6, optimizer="sgd", learning_rate=0.01, cost="l1"),
         # L-BFGS amplifies rounding, of which a difference has more; with few iterations it shows the same.
-        DLG(iterations=8, chunk=3, second_order="exact"),
-        DLG(iterations=6, chunk=3),
-        InvertingGradients(iterations=6, labels="infer", init="black"),
+        attacks.DLG(iterations=8, chunk=3, second_order="exact"),
+        attacks.DLG(iterations=6, chunk=3),
+        attacks.InvertingGradients(iterations=6, labels="infer", init="black"),
     ):
         together = attack.attack_many(everything, generators(4))
         for seen, generator, expected in zip(everything, generators(4), together, strict=True):
@@ -90,7 +80,7 @@ def test_the_model_and_the_update_are_left_alone_and_a_guess_repeats_itself() ->
     model[0].weight.grad = torch.ones_like(model[0].weight)
     seen = one(model)
     weights, update = copy.deepcopy(model.state_dict()), copy.deepcopy(seen.update)
-    for attack in (InvertingGradients(iterations=3), DLG(iterations=3)):
+    for attack in (attacks.InvertingGradients(iterations=3), attacks.DLG(iterations=3)):
         first, again, other = (guess(attack, seen, seed).images for seed in (0, 0, 1))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
@@ -149,10 +139,7 @@ def test_more_examples_than_images_keeps_the_mix_of_classes() -> None:
 def test_starts_are_those_named_and_images_lie_in_the_unit_interval() -> None:
     seen, shape = one(), (1, 1, SIDE, SIDE)
     draw = torch.randn(shape, generator=generators(1)[0])
-    for init, expected in {
-        "black": torch.zeros(shape),
-        "randn": (draw * STD[0] + MEAN[0]).clamp(0, 1),
-    }.items():
+    for init, expected in {"black": torch.zeros(shape), "randn": (draw * STD[0] + MEAN[0]).clamp(0, 1)}.items():
         found = guess(GradientInversion(iterations=1, init=init, boxed=False), seen)
         assert torch.allclose(found.images, expected, atol=1e-6), init
     for boxed in (True, False):
@@ -199,11 +186,9 @@ def test_one_bad_observation_fails_alone() -> None:
         "NaN": replace(first, update=update | {"0.bias": torch.full((8,), torch.nan)}),
         "zero": replace(first, update={n: torch.zeros_like(v) for n, v in update.items()}),
         "labels": replace(first, labels=torch.tensor([1, 2])),
-        "5 classes": replace(first, labels=torch.tensor([CLASSES])),
-        "learning rate": replace(first, learning_rate=0.0),
-        "channels": replace(first, mean=(0.5, 0.5)),
-        "at least 1": replace(first, num_examples=0),
-    }
+        "5 classes": replace(first, labels=torch.tensor([CLASSES])), "learning rate": replace(first, learning_rate=0.0),
+        "channels": replace(first, mean=(0.5, 0.5)), "at least 1": replace(first, num_examples=0),
+    }  # fmt: skip
     attack = GradientInversion(iterations=3)
     guesses = attack.attack_many([second, *bad.values(), third], generators(len(bad) + 2))
     for (word, seen), found in zip(bad.items(), guesses[1:-1], strict=True):
@@ -241,7 +226,7 @@ BAD: dict[type[GradientInversion], list[dict[str, Any]]] = {
         {"prior_decay": True, "step_decay": False}, {"prior_decay": True, "optimizer": "lbfgs"},
         {"restarts": 2, "init": "black"},
     ],
-    SurrogateMatching: [{"alpha": 1.5}, {"labels": "joint"}, {"cost": "l2"}, {"max_unrolled_steps": 4}],
+    attacks.SurrogateMatching: [{"alpha": 1.5}, {"labels": "joint"}, {"cost": "l2"}, {"max_unrolled_steps": 4}],
 }  # fmt: skip
 
 
@@ -256,7 +241,7 @@ def test_an_implausible_variance_leaves_its_layer_out_of_the_normalisation() -> 
     whole = client.sent(client.two_layers().float(), pictures(2), torch.arange(2))
     update = {name: value.clone() for name, value in whole.update.items()}
     update["4.running_var"][0] = -5.0
-    attack = InvertingGradients(iterations=8, normalise_by="sent")
+    attack = attacks.InvertingGradients(iterations=8, normalise_by="sent")
     guesses = attack.attack_many([whole, replace(whole, update=update)], generators(2))
     assert [found.diagnostics["normalised_by_sent"] for found in guesses] == [2, 1]
     assert torch.equal(guesses[0].images, guess(attack, whole).images)
@@ -267,7 +252,7 @@ def test_an_implausible_variance_leaves_its_layer_out_of_the_normalisation() -> 
 
 def test_statistics_are_matched_as_long_as_steps_are_unrolled() -> None:
     for unrolled, steps, matched in ((20, 20, True), (20, 21, False), (0, 16, True), (0, 17, False)):
-        attack = InvertingGradients(max_unrolled_steps=unrolled)
+        attack = attacks.InvertingGradients(max_unrolled_steps=unrolled)
         assert attack.matches_statistics(steps, 8) is matched
         assert not attack.matches_statistics(steps, 9)
         assert attack.matches_statistics(1, 9)
@@ -299,12 +284,12 @@ NAMES = [
 ]  # fmt: skip
 # Gao et al. 2021, section 6.
 TABLE = {
-    AdamCosine: ("cosine", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
-    AdamL1: ("l1", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
-    AdamL2: ("l2", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
-    SGDCosine: ("cosine", "sgd", True, 0.01, 4800, 1, 1e-4, True, True),
-    LBFGSCosine: ("cosine", "lbfgs", True, 1e-4, 300, 16, 1e-4, True, False),
-    LBFGSL2: ("l2", "lbfgs", False, 1e-4, 300, 16, 1e-3, False, False),
+    attacks.AdamCosine: ("cosine", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.AdamL1: ("l1", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.AdamL2: ("l2", "adam", True, 0.1, 4800, 1, 1e-4, True, True),
+    attacks.SGDCosine: ("cosine", "sgd", True, 0.01, 4800, 1, 1e-4, True, True),
+    attacks.LBFGSCosine: ("cosine", "lbfgs", True, 1e-4, 300, 16, 1e-4, True, False),
+    attacks.LBFGSL2: ("l2", "lbfgs", False, 1e-4, 300, 16, 1e-3, False, False),
 }
 
 

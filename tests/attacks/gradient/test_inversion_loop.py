@@ -56,9 +56,7 @@ def test_quadratics_of_different_scale_reach_the_optimum_of_scipy_in_any_company
     end = minimize(objective, zeros(4), box(), iterations=120)
     for row in range(4):
         assert end.loss[row] <= oracle(objective, row).fun + 1e-8
-        alone = minimize(
-            lambda x, _, row=row: objective(x, torch.full((len(x),), row)), zeros(1), box(), iterations=120
-        )
+        alone = minimize(lambda x, _, at=row: objective(x, torch.full((len(x),), at)), zeros(1), box(), iterations=120)
         assert torch.allclose(alone.unknowns[0], end.unknowns[row], atol=1e-9)
     assert torch.allclose(end.unknowns, centre, atol=1e-6)
     assert torch.allclose(end.loss, objective(end.unknowns, torch.arange(4))[0])

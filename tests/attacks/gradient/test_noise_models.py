@@ -90,10 +90,7 @@ def test_the_guide_grows_with_each_gradient_and_shrinks_to_the_prior() -> None:
     objective = matching(nn.Linear(4, 3), (1, 1, 2, 2), gradients, torch.tensor([[0], [1]]), "l2", 0.0, 3)
     assert objective.from_zero().tolist() == [12 * 0.25, 12 * 4.0]
     search = replace(NoiseModelInversion()._searches(prior=0.02)[1], guide=0.1)
-    for guide, expected in (
-        (0.1, [[0.3, 4.8], [0.03, 0.48], [0.02, 0.048], [0.02, 0.02]]),
-        (0.0, [[0.0, 0.0]] * 4),
-    ):
+    for guide, expected in ((0.1, [[0.3, 4.8], [0.03, 0.48], [0.02, 0.048], [0.02, 0.02]]), (0.0, [[0.0, 0.0]] * 4)):
         stages = replace(search, guide=guide)._stages(objective)
         weights = torch.stack([stage.objective.smoothing for stage in stages])  # type: ignore[attr-defined]
         torch.testing.assert_close(weights, torch.tensor(expected))
@@ -103,9 +100,7 @@ def test_the_search_that_got_lower_decides_for_each_observation() -> None:
     seen, _ = protected("")
     for iterations, adam_iterations, winner in ((12, 1, 0), (1, 12, 1)):
         both = NoiseModelInversion(iterations=iterations, adam_iterations=adam_iterations, guide=0.0)
-        searches = [
-            replace(search, adam_iterations=0).attack_many(seen, generators(COUNT)) for search in both._searches(0.0)
-        ]
+        searches = [replace(one, adam_iterations=0).attack_many(seen, generators(COUNT)) for one in both._searches(0.0)]
         found = both.attack_many(seen, generators(COUNT))
         for ours, theirs, *ends in zip(found, searches[winner], *searches, strict=True):
             assert torch.equal(ours.images, theirs.images)
@@ -219,9 +214,7 @@ def test_labels_are_inferred_from_the_bias_and_several_examples_behind_a_bottlen
 
 def test_without_a_bottleneck_it_is_the_plain_attack() -> None:
     one = observe(sigmoid_net(), pictures(1), classes(1))
-    found, plain = (
-        attack(iterations=20)(one, generators(1)[0]).images for attack in (BottleneckInversion, InvertingGradients)
-    )
+    found, plain = (of(iterations=20)(one, generators(1)[0]).images for of in (BottleneckInversion, InvertingGradients))
     assert torch.equal(found, plain)
 
 
@@ -262,10 +255,8 @@ def test_a_named_layer_is_left_out_where_noise_has_erased_its_zeros() -> None:
     noisy = replace(seen, update=parse(LATE_NOISE).protect_update(seen.update, ("n",)))
     assert OmittedLayerInversion().defended(noisy) == []
     for pipeline, layers in (
-        (f"Soteria() | {LATE_NOISE}", ["5.weight"]),
-        (f"Soteria(layer='5') | {LATE_NOISE}", ["5.weight"]),
-        ("", []),
-    ):
+        (f"Soteria() | {LATE_NOISE}", ["5.weight"]), (f"Soteria(layer='5') | {LATE_NOISE}", ["5.weight"]), ("", []),
+    ):  # fmt: skip
         fitted = OmittedLayerInversion().fit(knowledge(pipeline), torch.Generator())
         assert fitted.defended(noisy) == layers, pipeline
         assert fitted == OmittedLayerInversion()

@@ -18,13 +18,10 @@ from defenses import GaussianNoise, Pruning
 from defenses.base import Batch, Update, UpdateDefense
 from defenses.pipeline import Pipeline
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, sigmoid_net
+from tests.attacks.wire import stream as seeded
 
 QUICK = LearningToInvert(**LearningToInvert.quick)
 PRUNED = Pruning(fraction=0.95, per="update")
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def seen(images: Tensor, labels: Tensor, defense: UpdateDefense | None, seed: int) -> ClientUpdate:

@@ -24,9 +24,7 @@ from tests.attacks.membership.remembering import Records, digits, network, norma
 
 CLIENTS, EACH, ROUNDS = 5, 40, 3
 
-ATTACKS = (
-    FedMIA(), FedMIA(signal="loss"), LossTrajectory(), GradientAlignment(),
-)  # fmt: skip
+ATTACKS = (FedMIA(), FedMIA(signal="loss"), LossTrajectory(), GradientAlignment())
 
 
 def records(start: int, count: int) -> Records:

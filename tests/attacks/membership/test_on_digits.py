@@ -44,11 +44,9 @@ ATTACKS: dict[str, Any] = {
 }  # fmt: skip
 ONLINE_ATTACKS: dict[str, Any] = {
     "online each": OnlineLiRA(num_shadows=12, variance="each"),
-    "online fixed": OnlineLiRA(num_shadows=12, variance="fixed"),
-    "online shrunk": OnlineLiRA(num_shadows=12),
-    "online ratio": OnlineRMIA(num_shadows=12),
-    "online large": OnlineLiRA(num_shadows=4, num_members=300),
-}
+    "online fixed": OnlineLiRA(num_shadows=12, variance="fixed"), "online shrunk": OnlineLiRA(num_shadows=12),
+    "online ratio": OnlineRMIA(num_shadows=12), "online large": OnlineLiRA(num_shadows=4, num_members=300),
+}  # fmt: skip
 SENT = {"threshold": set(), "network": {"network"}, "pairs": {"references", "pairwise"}, "quantile": {"quantile"}}
 CHANCE = 4 * 0.032
 """Four standard deviations of the AUC of 100 against 400 records of one distribution, sqrt(501 / (12 * 40000)) each."""

@@ -9,20 +9,10 @@ import torch
 from scipy import special, stats
 from torch.nn import functional as F
 
+from attacks.membership import rules
 from attacks.membership.loss_threshold import LossThreshold, Membership, confidence_of, loss_of, predict
 from attacks.membership.online_rules import OnlineTest, online_scores
 from attacks.membership.quantile import QuantileRegression
-from attacks.membership.rules import (
-    SURE,
-    GaussianRule,
-    PairwiseRule,
-    Prior,
-    estimate_prior,
-    gaussian_loss,
-    inverse_trigamma,
-    log_ratio,
-    pooled_variance,
-)
 from attacks.observations import AttackError
 from tests.attacks.membership.remembering import network, normalise, observe, overfit, seeded, split
 from tests.attacks.membership.test_on_digits import attacked
@@ -43,18 +33,18 @@ def scores_of(rule: torch.nn.Module, *arrays: np.ndarray) -> np.ndarray:
 
 
 def test_each_record_alone_orders_as_the_papers_tail_probability_and_a_fixed_variance_leaves_the_distance() -> None:
-    scores = scores_of(GaussianRule(0, 0, 1, 0), OWN, REFERENCES)
+    scores = scores_of(rules.GaussianRule(0, 0, 1, 0), OWN, REFERENCES)
     tail = stats.norm.cdf(OWN, REFERENCES.mean(0), REFERENCES.std(0))
     assert stats.spearmanr(scores, tail).statistic == pytest.approx(1)
     np.testing.assert_allclose(scores * np.sqrt(7 / 6), (OWN - REFERENCES.mean(0)) / REFERENCES.std(0))
 
-    scores = scores_of(GaussianRule(0, 0, 4, SURE), OWN, REFERENCES)
+    scores = scores_of(rules.GaussianRule(0, 0, 4, rules.SURE), OWN, REFERENCES)
     np.testing.assert_allclose(scores * 2 * np.sqrt(7 / 6), OWN - REFERENCES.mean(0), rtol=1e-9)
 
 
 def test_a_prior_is_updated_by_one_shadow_model_after_the_other() -> None:
-    prior, outside = Prior(1.5, 0.7, 5.0, 3.0), OUTSIDE
-    found = [one.numpy() for one in GaussianRule(*prior).prediction(*tensors(REFERENCES, outside))]
+    prior, outside = rules.Prior(1.5, 0.7, 5.0, 3.0), OUTSIDE
+    found = [one.numpy() for one in rules.GaussianRule(*prior).prediction(*tensors(REFERENCES, outside))]
     for record in range(40):
         mean, weight, variance, freedom = prior
         for value in REFERENCES[outside[:, record], record]:
@@ -83,14 +73,14 @@ def test_pairwise_ratios_are_counted_as_in_the_papers_definition() -> None:
         own = [special.expit(OWN[x]) / marginal(REFERENCES, x, OUTSIDE, correction) for x in range(40)]
         other = [special.expit(theirs[z]) / marginal(population, z, every, correction) for z in range(50)]
         wins = np.array([sum(one >= gamma * ratio for ratio in other) for one in own])
-        rule = PairwiseRule(log_ratio(*tensors(theirs, population), correction), correction, gamma)
+        rule = rules.PairwiseRule(rules.log_ratio(*tensors(theirs, population), correction), correction, gamma)
         np.testing.assert_array_equal(np.floor(scores_of(rule, OWN, REFERENCES, OUTSIDE) * 50), wins)
     # Ties are broken by the record's own ratio.
-    scores = scores_of(PairwiseRule(torch.full((3,), -50.0), 0.3, 1), np.array([-1.0, 0.0, 1.0]), np.zeros((2, 3)))
+    scores = scores_of(rules.PairwiseRule(torch.full((3,), -50.0), 0.3, 1), np.array([-1.0, 0, 1]), np.zeros((2, 3)))
     assert (np.diff(scores) > 0).all()
     assert (scores >= 1).all()
     # A record on which all shadow models agree has a finite score.
-    for rule in (GaussianRule(0, 0, 1, 0), PairwiseRule(torch.zeros(5), 0.3, 2)):
+    for rule in (rules.GaussianRule(0, 0, 1, 0), rules.PairwiseRule(torch.zeros(5), 0.3, 2)):
         assert np.isfinite(scores_of(rule, np.array([1.0, 2.0, 3.0]), np.full((4, 3), 2.0))).all()
 
 
@@ -102,24 +92,24 @@ def test_the_prior_of_many_records_is_found_again() -> None:
     means = draw.normal(3, np.sqrt(variances / 0.5))
     confidences = draw.normal(means, np.sqrt(variances), (8, count))
     outside = np.arange(8)[:, None] < draw.integers(2, 9, count)
-    found = estimate_prior(*tensors(confidences, outside))
+    found = rules.estimate_prior(*tensors(confidences, outside))
     assert found.variance == pytest.approx(8, rel=0.05)
     assert found.variance_weight == pytest.approx(6, rel=0.1)
     assert found.mean == pytest.approx(3, abs=0.1)
     assert found.mean_weight == pytest.approx(0.5, rel=0.1)
-    assert pooled_variance(*tensors(confidences, outside)) == pytest.approx(variances.mean(), rel=0.05)
+    assert rules.pooled_variance(*tensors(confidences, outside)) == pytest.approx(variances.mean(), rel=0.05)
     # Records of one variance and mean give a prior that no shadow model moves.
     same = torch.from_numpy(draw.normal(1, 2, (5, 4000)))
-    found = estimate_prior(same, torch.ones(5, 4000, dtype=torch.bool))
+    found = rules.estimate_prior(same, torch.ones(5, 4000, dtype=torch.bool))
     assert found.variance == pytest.approx(4, rel=0.05)
     assert found.variance_weight > 50
     assert found.mean_weight > 50
     for value in (1e-6, 0.1, 1.0, 30.0, 1e4):
-        assert special.polygamma(1, inverse_trigamma(value)) == pytest.approx(value, rel=1e-6)
+        assert special.polygamma(1, rules.inverse_trigamma(value)) == pytest.approx(value, rel=1e-6)
     outside = torch.eye(3, 4).bool()
     with pytest.raises(AttackError, match="two records"):
-        estimate_prior(torch.zeros(3, 4), outside)
-    assert pooled_variance(torch.zeros(3, 4), outside) == 1
+        rules.estimate_prior(torch.zeros(3, 4), outside)
+    assert rules.pooled_variance(torch.zeros(3, 4), outside) == 1
 
 
 # ---- with shadow models that have seen the record
@@ -143,7 +133,9 @@ def test_online_scores_are_ratios_of_two_densities() -> None:
         pooled = np.sqrt(np.mean([np.var(group, ddof=1) for group in groups]))
         expected["fixed"].append(stats.norm.logpdf(ASKED, means, pooled))
         given = tensors(KNOWN, held)
-        middle, scale, freedom = (one.numpy() for one in GaussianRule(*estimate_prior(*given)).prediction(*given))
+        middle, scale, freedom = (
+            one.numpy() for one in rules.GaussianRule(*rules.estimate_prior(*given)).prediction(*given)
+        )
         expected["shrunk"].append(stats.t.logpdf(ASKED, freedom, middle, scale))
     for rule, (one, other) in expected.items():
         np.testing.assert_allclose(online(rule), one - other, rtol=1e-5)
@@ -235,7 +227,7 @@ def test_mean_spread_and_quantiles_of_each_class_are_found() -> None:
     """Images without content: the best Gaussian of a class has the mean and the deviation of its values, in closed form."""
     middle, log_scale, values = np.random.default_rng(0).normal(0, 2, (3, 50))
     expected = -stats.norm.logpdf(values, middle, np.exp(log_scale)).mean() - np.log(2 * np.pi) / 2
-    assert float(gaussian_loss(*tensors(middle, log_scale, values))) == pytest.approx(expected)
+    assert float(rules.gaussian_loss(*tensors(middle, log_scale, values))) == pytest.approx(expected)
     draw, classes = np.random.default_rng(1), np.arange(4000) % 2
     centers, spreads = np.array([-3.0, 5.0]), np.array([0.5, 2.0])
     values, fresh = draw.normal(centers[classes], spreads[classes], (2, 4000))

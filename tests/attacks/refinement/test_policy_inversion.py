@@ -10,13 +10,7 @@ from scipy.stats import multivariate_normal
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
-from attacks.refinement.policy_inversion import (
-    PolicyInversion,
-    changes_nothing,
-    fit_gaussian,
-    invert_transform,
-    possible_draws,
-)
+from attacks.refinement import policy_inversion
 from clients.data.datasets import load_dataset, to_float
 from defenses import ATS
 from defenses.base import Batch
@@ -33,7 +27,7 @@ def fitted_policy(auxiliary, labels, policies=GREY, **fields):
     pipeline = Pipeline((ATS(policies=policies),) if policies else ())
     batch = Batch(auxiliary, F.one_hot(labels, 10).float())
     known = Knowledge(batch, pipeline, (0.4,), (0.3,), lambda *_: None)
-    return PolicyInversion(**fields).fit(known, generator_for(2))
+    return policy_inversion.PolicyInversion(**fields).fit(known, generator_for(2))
 
 
 def refined(attack, images):
@@ -87,7 +81,7 @@ def test_pictures_get_their_lost_borders_back() -> None:
 
 def test_draws_are_a_distribution_without_repeats() -> None:
     for use_prob in (False, True):
-        draws = possible_draws(parse_policies(GREY), use_prob=use_prob, channels=1)
+        draws = policy_inversion.possible_draws(parse_policies(GREY), use_prob=use_prob, channels=1)
         assert math.isclose(sum(draw.probability for draw in draws), 1)
         assert len({draw.steps for draw in draws}) == len(draws)
         # Two shifts: 4 sign pairs; sharpness and two shifts: 8.
@@ -97,7 +91,7 @@ def test_draws_are_a_distribution_without_repeats() -> None:
 
 def test_the_density_is_the_gaussian_with_the_points_covariance() -> None:
     points = torch.randn(50, 6, generator=generator_for(1)) @ torch.randn(6, 6, generator=generator_for(2))
-    found = fit_gaussian(points, components=5, noise=0.1).log_density(points)
+    found = policy_inversion.fit_gaussian(points, components=5, noise=0.1).log_density(points)
     covariance = torch.cov(points.T, correction=0) + 0.01 * torch.eye(6)
     expected = multivariate_normal(points.mean(0).numpy(), covariance.numpy()).logpdf(points.numpy())
     assert torch.allclose(found, torch.from_numpy(expected).float(), atol=1e-2)
@@ -109,9 +103,9 @@ def test_every_inverse_helps_or_leaves_alone() -> None:
     for index, (name, _, _) in enumerate(LIBRARY):
         for sign in (1, -1):
             seen = apply_transform(images, index, torch.full((4,), float(sign)))
-            error = (invert_transform(seen, index, sign) - images).square().mean()
+            error = (policy_inversion.invert_transform(seen, index, sign) - images).square().mean()
             before = (seen - images).square().mean()
             assert error <= before + 1e-12, (name, sign)
             if name in ("invert", "color", "brightness"):
                 assert error < 1e-8, (name, sign)
-            assert not changes_nothing(index, 3) or before == 0
+            assert not policy_inversion.changes_nothing(index, 3) or before == 0

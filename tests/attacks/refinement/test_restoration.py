@@ -22,13 +22,10 @@ from attacks.refinement.unshuffle import WindowMean
 from clients.data.datasets import load_dataset, to_float
 from defenses import ATS, Batch, Blur, GaussianNoise, ImageNoise, InstaHide, Pipeline, VisualMixer
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net
+from tests.attacks.wire import stream as seeded
 
 MIXER = VisualMixer(window_lower=4, window_upper=8)  # windows of 4 everywhere at side 12
 QUICK = LearnedRestorer(iterations=120, width=8, batch_size=16)
-
-
-def seeded(number=0):
-    return torch.Generator().manual_seed(number)
 
 
 def corners(count, seed, channels=1):

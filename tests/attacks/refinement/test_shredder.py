@@ -27,6 +27,7 @@ from clients.data.datasets import load_dataset, to_float
 from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
 from defenses.images.visual_mixer import shuffle_windows
 from tests.attacks.wire import MEAN, STD, generators, pictures
+from tests.attacks.wire import stream as seeded
 from tests.defenses.images.visual_mixer_reference import window_sides
 
 ALL = (WindowMean(), Shredder(sweeps=3), Jigsaw())
@@ -207,10 +208,6 @@ def test_windows_of_one_group_do_not_touch() -> None:
 
 DIGITS = VisualMixer(window_lower=2, window_upper=16, first_regions="nearest")
 COLOURS = VisualMixer(window_lower=2, window_upper=16)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def mix_of(defense: VisualMixer):

@@ -34,11 +34,9 @@ SMALL = TokenDecoder(**SETTINGS)
 PIX2PIX = Pix2Pix(iterations=50, width=4, batch_size=16, learning_rate=4e-3)
 SHORT = {"iterations": 2, "width": 8, "batch_size": 8}
 EVERY = [
-    TokenDecoder(**SHORT),
-    AdaptiveDecoder(**SHORT, transmissions=3, num_images=24),
-    FeatureAveraging(**SHORT, transmissions=3, num_images=24),
-    Pix2Pix(**SHORT),
-]
+    TokenDecoder(**SHORT), AdaptiveDecoder(**SHORT, transmissions=3, num_images=24),
+    FeatureAveraging(**SHORT, transmissions=3, num_images=24), Pix2Pix(**SHORT),
+]  # fmt: skip
 NOISE = FeatureNoise(std=4.0)
 
 

@@ -111,11 +111,9 @@ def test_under_noise_in_place_it_is_bayes_rule() -> None:
 def test_transmissions_are_averaged_where_the_servers_own_rows_say_that_it_helps() -> None:
     """Without noise more add nothing; under noise that hides which token is which, they are matched by chance."""
     for defenses, together in (
-        ((PatchShuffle(),), 1),
-        ((FeatureNoise(std=1.0),), 4),
-        ((PatchShuffle(), FeatureNoise(std=0.4)), 4),
+        ((PatchShuffle(),), 1), ((FeatureNoise(std=1.0),), 4), ((PatchShuffle(), FeatureNoise(std=0.4)), 4),
         ((PatchShuffle(), FeatureNoise(std=30.0)), 1),
-    ):
+    ):  # fmt: skip
         fitted = FieldReading(transmissions=4, batch_size=32).fit(knowledge(*defenses), seeded())
         assert fitted.learned is not None
         assert fitted.learned.together == fitted.learned.diagnostics["transmissions_read"] == together

@@ -19,6 +19,7 @@ from defenses.base import Batch
 from defenses.images.instahide import InstaHide, bounded_convex_weights
 from defenses.random_draws import generator_for
 from tests.attacks.wire import CLASSES, MEAN, STD
+from tests.attacks.wire import stream as seeded
 from tests.defenses.images.visual_mixer_reference import window_sides
 
 # ---- images as they came
@@ -134,10 +135,6 @@ def test_uploads_of_an_image_find_each_other_where_windows_differ_in_size() -> N
 COUNT, PASSES, SIDE, BATCH = 12, 24, 8, 6
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def drawn(count: int, seed: int) -> Batch:
     kinds, classes = torch.rand(CLASSES, 1, 4, 4, generator=seeded(77)), torch.arange(count) % CLASSES
     coarse = 0.5 * kinds[classes] + 0.5 * torch.rand(count, 1, 4, 4, generator=seeded(seed))
@@ -237,15 +234,11 @@ def test_many_encodings_together_give_the_images_and_those_of_other_images_nothi
 def test_what_cannot_be_attacked_fails_alone_and_without_the_defence_the_first_pass_is_the_guess() -> None:
     seen, own = uploaded(2), drawn(COUNT, 3)
     cases = {
-        "a single encoding": uploaded(1),
-        "images have shape (1, 8, 4)": replace(seen, images=seen.images[..., :4]),
-        "not finite": replace(seen, images=seen.images * float("nan")),
-        "": seen,
-    }
+        "a single encoding": uploaded(1), "images have shape (1, 8, 4)": replace(seen, images=seen.images[..., :4]),
+        "not finite": replace(seen, images=seen.images * float("nan")), "": seen,
+    }  # fmt: skip
     attack = JointEncodingInversion(iterations=2).fit(knowledge(), torch.Generator())
-    for why, found in zip(
-        cases, attack.attack_many(list(cases.values()), [seeded(at) for at in range(4)]), strict=True
-    ):
+    for why, found in zip(cases, attack.attack_many(list(cases.values()), [seeded(n) for n in range(4)]), strict=True):
         assert why in found.failure
         assert bool(found.failure) == bool(why)
         assert len(found.images) == COUNT

@@ -52,9 +52,7 @@ def test_every_table_and_figure_of_the_papers_stands_once_or_says_why(papers: tu
         tables, figures = IN_PAPERS[paper.name]
         names = [table.name for table in paper.tables if table.name.startswith(COUNTED)]
         every = sorted([*names, *paper.repeats, *paper.nothing, *paper.absent])
-        assert every == sorted(
-            [f"Table {at + 1}" for at in range(tables)] + [f"Figure {at + 1}" for at in range(figures)]
-        )
+        assert every == sorted([f"Table {n + 1}" for n in range(tables)] + [f"Figure {n + 1}" for n in range(figures)])
         assert set(paper.repeats.values()) <= set(names)
         for table in paper.tables:
             assert table.claims, table.name

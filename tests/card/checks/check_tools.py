@@ -16,9 +16,7 @@ from simulations.search.settings import Search
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net
 from tests.card import stand_in
 
-SEARCH = Search(
-    dataset="photos", model="cnn", images=2, semi_epochs=1,
-)  # fmt: skip
+SEARCH = Search(dataset="photos", model="cnn", images=2, semi_epochs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +27,13 @@ def _memory() -> Iterator[None]:
     stand_in.Memory.limit, stand_in.Memory.free = before
 
 
-def on_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "GPU", "cuda")  # of which this machine has none
-    assert device() == HOST
-
-
 def test_policies_are_scored_on_the_card_as_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = semi_train(SEARCH)
     with stand_in.counted() as work:
         found = Scorer(SEARCH, weights)((3, 1, 7), None)
     assert not work["cpu"]
-    on_processor(monkeypatch)
+    monkeypatch.setattr(evaluation, "GPU", "cuda")  # of which this machine has none
+    assert device() == HOST
     for name, tensor in semi_train(SEARCH).items():
         torch.testing.assert_close(weights[name], tensor)
     wanted = Scorer(SEARCH, weights)((3, 1, 7), None)

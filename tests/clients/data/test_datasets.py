@@ -24,14 +24,7 @@ from clients.data.files.array_files import read_idx, read_pickle
 from clients.data.files.decoding import decode
 from clients.data.files.picture_files import cut_by_hash
 from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
-from tests.clients.data.data_files import (
-    idx_bytes,
-    python2_pickle,
-    write_cifar10,
-    write_cifar100,
-    write_mnist,
-    write_pgm,
-)
+from tests.clients.data import data_files
 
 GENERATOR = np.random.default_rng(0)
 LITTLE = 1e-9
@@ -157,7 +150,7 @@ def small_mnist() -> tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], tuple[ND
 def test_idx_files_are_read_as_torchvision_reads_them_under_their_usual_names(tmp_path: Path) -> None:
     from torchvision import datasets
 
-    write_mnist(tmp_path / "FashionMNIST" / "raw", *small_mnist())
+    data_files.write_mnist(tmp_path / "FashionMNIST" / "raw", *small_mnist())
     ours = load_dataset("fashion-mnist", data_dir=str(tmp_path))
     for train, part in ((True, ours.train), (False, ours.test)):
         theirs = datasets.FashionMNIST(str(tmp_path), train=train)
@@ -167,7 +160,7 @@ def test_idx_files_are_read_as_torchvision_reads_them_under_their_usual_names(tm
     names = [(False, "-", ""), (True, "-", ""), (False, ".", ""), (True, "-", "MNIST/raw")]
     for number, (zipped, dot, below) in enumerate(names):
         train, test = small_mnist()
-        write_mnist(tmp_path / str(number) / below, train, test, zipped=zipped, dot=dot)
+        data_files.write_mnist(tmp_path / str(number) / below, train, test, zipped=zipped, dot=dot)
         data = load_dataset("mnist", data_dir=str(tmp_path / str(number)))
         for part, (images, labels) in ((data.train, train), (data.test, test)):
             assert np.array_equal(part.images[:, 0].numpy(), images)
@@ -175,8 +168,8 @@ def test_idx_files_are_read_as_torchvision_reads_them_under_their_usual_names(tm
         assert data.class_names == tuple("0123456789")
 
 
-IDX = idx_bytes(np.zeros((2, 3, 4), np.uint8))
-ROW = idx_bytes(np.zeros(30, np.uint8))
+IDX = data_files.idx_bytes(np.zeros((2, 3, 4), np.uint8))
+ROW = data_files.idx_bytes(np.zeros(30, np.uint8))
 
 
 def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path, subtests: pytest.Subtests) -> None:
@@ -197,7 +190,7 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path, subtests: py
     large[16:24] = (20_000).to_bytes(4, "big") * 2  # width and height of the header
     large[29:33] = zlib.crc32(large[12:29]).to_bytes(4, "big")
     batch = tmp_path / "data_batch_3"
-    write_cifar10(tmp_path / "cifar", levels(12, 3, 32, 32), [i % 10 for i in range(12)])
+    data_files.write_cifar10(tmp_path / "cifar", levels(12, 3, 32, 32), [i % 10 for i in range(12)])
     for file in (tmp_path / "cifar").iterdir():
         file.rename(tmp_path / file.name)
     rows = levels(2, 3072)
@@ -213,10 +206,10 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path: Path, subtests: py
         (images, gzip.compress(IDX)[:-9], "damaged"),
         (cifar, b"<html>not found</html>", "cannot be read"),
         (cifar, pickle.dumps([1, 2]), "holds a list"),
-        (cifar, python2_pickle({"data": rows}), r"lacks \['labels'\]"),
-        (cifar, python2_pickle({"data": rows[:, 1:], "labels": [1, 2]}), "3071"),
-        (cifar, python2_pickle({"data": rows, "labels": [1]}), "2 images but labels of shape"),
-        (cifar, python2_pickle({"data": rows, "labels": [1, 12]}), "expected 0 to 9"),
+        (cifar, data_files.python2_pickle({"data": rows}), r"lacks \['labels'\]"),
+        (cifar, data_files.python2_pickle({"data": rows[:, 1:], "labels": [1, 2]}), "3071"),
+        (cifar, data_files.python2_pickle({"data": rows, "labels": [1]}), "2 images but labels of shape"),
+        (cifar, data_files.python2_pickle({"data": rows, "labels": [1, 12]}), "expected 0 to 9"),
         (image, b"not a picture", "cannot be read"),
         (image, (tmp_path / "noise.png").read_bytes()[:3000], "cannot be read"),
         (image, (tmp_path / "wide.tif").read_bytes(), "unknown range"),
@@ -244,8 +237,10 @@ def test_cifar_is_read_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(datasets.CIFAR10, "_check_integrity", lambda self: True)
     monkeypatch.setattr(datasets.cifar, "check_integrity", lambda *_: True)
-    write_cifar10(tmp_path / "cifar-10-batches-py", levels(60, 3, 32, 32), [i % 10 for i in range(60)])
-    write_cifar100(tmp_path / "cifar-100-python", levels(150, 3, 32, 32), [i % 100 for i in range(150)], num_test=50)
+    data_files.write_cifar10(tmp_path / "cifar-10-batches-py", levels(60, 3, 32, 32), [i % 10 for i in range(60)])
+    data_files.write_cifar100(
+        tmp_path / "cifar-100-python", levels(150, 3, 32, 32), [i % 100 for i in range(150)], num_test=50
+    )
     for name, kind in (("cifar10", datasets.CIFAR10), ("cifar100", datasets.CIFAR100)):
         ours = load_dataset(name, data_dir=str(tmp_path))
         for train, part in ((True, ours.train), (False, ours.test)):
@@ -293,7 +288,7 @@ def test_faces_as_grey_maps(tmp_path: Path) -> None:
     faces = {f"s{person}": [levels(12, 10) for _ in range(10)] for person in (1, 2, 3)}
     for person, pictures in faces.items():
         for number, pixels in enumerate(pictures):
-            write_pgm(tmp_path / person / f"{number + 1}.pgm", pixels)
+            data_files.write_pgm(tmp_path / person / f"{number + 1}.pgm", pixels)
     (tmp_path / "README").write_text("faces")
     (tmp_path / "s1" / "notes.txt").write_text("not a picture")
     data = load_dataset("folder", data_dir=str(tmp_path))
@@ -429,7 +424,7 @@ def test_a_download_happens_only_when_asked_for(tmp_path: Path, monkeypatch: pyt
 
     def fetch(root: str, download: bool) -> None:
         calls.append(root)
-        write_mnist(Path(root) / "MNIST" / "raw", *small_mnist())
+        data_files.write_mnist(Path(root) / "MNIST" / "raw", *small_mnist())
 
     monkeypatch.setattr("torchvision.datasets.MNIST", fetch)
     with pytest.raises(DataError, match=r"data-dir.*download=true"):

@@ -184,12 +184,10 @@ def test_an_empty_client_is_named_unless_another_draw_has_none() -> None:
 
 def test_impossible_partitions_are_refused() -> None:
     for count, text, num_partitions, seed, message in (
-        (5, "iid", 6, 0, "num-clients is 6; allowed: 1 to 5"),
-        (9, "iid", 0, 0, "num-clients is 0"),
-        (9, "iid", 2, -1, "seed is -1"),
-        (9, "shards(2)", 5, 0, "need 10 examples, there are 9"),
+        (5, "iid", 6, 0, "num-clients is 6; allowed: 1 to 5"), (9, "iid", 0, 0, "num-clients is 0"),
+        (9, "iid", 2, -1, "seed is -1"), (9, "shards(2)", 5, 0, "need 10 examples, there are 9"),
         (9, "iid | shards", 2, 0, "exactly one of iid, dirichlet, shards"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(DataError, match=message):
             partition_indices(SORTED[:count], text, num_partitions, seed)
     for text in ("dirichlet(alpha=0.0009)", "dirichlet(alpha=1e300)", f"shards({2**20 + 1})", "shards(0)"):

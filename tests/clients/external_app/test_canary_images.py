@@ -60,11 +60,9 @@ def test_numbers_are_read_after_what_apps_do_to_batches() -> None:
 
 def test_items_keep_their_form_and_canaries_their_range() -> None:
     for item in (
-        lambda at: (IMAGES[at], int(LABELS[at])),
-        lambda at: [IMAGES[at], LABELS[at]],
-        lambda at: Pair(IMAGES[at], LABELS[at]),
-        lambda at: {"img": IMAGES[at], "label": int(LABELS[at]), "id": "x"},
-    ):
+        lambda at: (IMAGES[at], int(LABELS[at])), lambda at: [IMAGES[at], LABELS[at]],
+        lambda at: Pair(IMAGES[at], LABELS[at]), lambda at: {"img": IMAGES[at], "label": int(LABELS[at]), "id": "x"},
+    ):  # fmt: skip
         own = [item(at) for at in range(5)]
         data = CanaryDataset(own, [3, 9])
         assert len(data) == 7

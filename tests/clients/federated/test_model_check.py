@@ -60,11 +60,9 @@ def test_accepts_what_its_own_updates_make_and_refuses_what_no_round_makes() -> 
     for sent, why in (
         ({name: value for name, value in INITIAL.items() if name != "head.bias"}, "named otherwise than agreed"),
         ({**INITIAL, "extra": torch.zeros(1)}, "named otherwise than agreed"),
-        (with_weight(torch.zeros(33, 64)), "agreed is"),
-        (with_weight(INITIAL["first.weight"].double()), "agreed is"),
-        (with_weight(INITIAL["first.weight"] * math.nan), "NaN or infinite"),
-        (moved(8.0), "moved by"),
-    ):
+        (with_weight(torch.zeros(33, 64)), "agreed is"), (with_weight(INITIAL["first.weight"].double()), "agreed is"),
+        (with_weight(INITIAL["first.weight"] * math.nan), "NaN or infinite"), (moved(8.0), "moved by"),
+    ):  # fmt: skip
         assert why in verdict(sent)
     assert verdict(moved()) == verdict(moved(2.0)) == ""
     assert "loss on own examples is above 4 times" in verdict(moved(), tried=Tried(20.0, 0.4))

@@ -40,7 +40,7 @@ def numbers(reply: Message) -> dict[str, Any]:
 
 def chosen(task: Task, nudge: float) -> dict[str, Tensor]:
     """The agreed weights, one of which was moved."""
-    weights = {name: value.clone() for name, value in shared_tensors(task.plan.build_model()).items()}
+    weights = weights_of(task)
     next(iter(weights.values())).flatten()[0] += nudge
     return weights
 
@@ -53,16 +53,13 @@ def test_an_evaluation_is_answered_once_per_round_and_pipeline(tmp_path: Path, t
         assert numbers(ask("evaluate", task, evaluation(task))) == numbers(first), "the same message, the same answer"
         for other in (1, 2):
             # Weights within the rounding of another machine, too: their losses would be a gradient of the test images.
-            sent = evaluation(
-                task, None if task.plan.scenario == "split" else chosen(task, 1e-3), torch.eye(20, 10) * other
-            )
+            weights = None if task.plan.scenario == "split" else chosen(task, 1e-3)
+            sent = evaluation(task, weights, torch.eye(20, 10) * other)
             reply = ask("evaluate", task, sent)
             assert (not reply.has_error()) == again
             assert again or refused(reply, allowed_by("repeats")) or refused(reply, allowed_by("model-check"))
         assert numbers(ask("evaluate", task, evaluation(task))) == numbers(first) or again
-        assert not ask("evaluate", task.but(pipeline=DP), evaluation(task.but(pipeline=DP))).has_error(), (
-            "another pipeline"
-        )
+        assert not ask("evaluate", task.but(pipeline=DP), evaluation(task.but(pipeline=DP))).has_error(), "other"
         # A SuperNode that was started anew has lost Flower's state of the run, and takes part in further runs.
         later, other_run = Asked(tmp_path, **keys), Asked(tmp_path, **keys)
         later.context.run_id = ask.context.run_id
@@ -74,7 +71,7 @@ def test_an_evaluation_is_answered_once_per_round_and_pipeline(tmp_path: Path, t
 def test_only_the_agreed_model_is_evaluated_in_every_scenario(tmp_path: Path) -> None:
     for name, task in WHOLE.items():
         ask = Asked(tmp_path / name)
-        honest, far = evaluation(task), evaluation(task, {n: 0 * value for n, value in weights_of_task(task).items()})
+        honest, far = evaluation(task), evaluation(task, {n: 0 * value for n, value in weights_of(task).items()})
         late = task.but(round=max(task.round, 1))
         assert refused(ask("evaluate", late, far), allowed_by("model-check")), name
         assert not ask("evaluate", task, honest).has_error(), name
@@ -90,21 +87,14 @@ def test_only_the_agreed_model_is_evaluated_in_every_scenario(tmp_path: Path) ->
     assert refused(ask("evaluate", task.but(round=4), evaluation(task, moved)), "round 5 of a run of 3 rounds")
 
 
-def weights_of_task(task: Task) -> dict[str, Tensor]:
-    return dict(shared_tensors(task.plan.build_model()))
-
-
 def test_a_server_tries_one_model_on_own_examples_in_a_round_and_none_under_a_bound(tmp_path: Path) -> None:
     # Whether a model is refused says something of the examples that it was tried on.
     task = TASK.but(round=1, model="mlp")
-    worse = [{name: times * value for name, value in weights_of_task(task).items()} for times in (9.0, 9.1)]
+    worse = [{name: times * value for name, value in weights_of(task).items()} for times in (9.0, 9.1)]
+    above = "loss on own examples is above"
     for pipeline, reasons in (
-        (
-            "",
-            ["loss on own examples is above", "loss on own examples is above", "another model to try on own examples"],
-        ),
-        (DP, ["", "", "it is not the one of round 2"]),
-    ):
+        ("", [above, above, "another model to try on own examples"]), (DP, ["", "", "it is not the one of round 2"]),
+    ):  # fmt: skip
         ask = Asked(tmp_path / (pipeline or "none"))
         for weights, why in zip((worse[0], *worse), reasons, strict=True):
             reply = ask("evaluate", task.but(pipeline=pipeline), evaluation(task, weights))
@@ -148,12 +138,8 @@ def test_one_client_half_serves_a_round_of_split_learning_and_a_phase_of_inferen
         assert refused(ask(kind, task, {"edge": to_record(other)}, **more), "another client half in round 1"), kind
     task, ask = INFERENCE.at(3), Asked(tmp_path / "inference")
     half = dict(shared_tensors(InferencePlan.narrow(task.plan).build_cut("conv2").client))
-    about = {"count": 1, "version": Pipeline().version}
-    for first, weights, answered in (
-        (0, half, True),
-        (1, {n: v + 0.01 for n, v in half.items()}, False),
-        (1, half, True),
-    ):
+    about, moved = {"count": 1, "version": Pipeline().version}, {n: v + 0.01 for n, v in half.items()}
+    for first, weights, answered in ((0, half, True), (1, moved, False), (1, half, True)):
         reply = ask("query.features", task, {"client": to_record(weights)}, first=first, **about)
         assert (not reply.has_error()) == answered or refused(reply, "another client half")
 

@@ -215,22 +215,16 @@ class Holds(nn.Module):
         return self.function(self, images.flatten(1))
 
 
-class Kept(nn.Module):
-    """Functions of features that have a gradient of their own, or none."""
-
-    class Rounded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, features: Tensor) -> Tensor:
-            return features.round()
-
-        @staticmethod
-        def backward(ctx: object, slope: Tensor) -> Tensor:  # type: ignore[override]
-            return slope
+class Rounded(torch.autograd.Function):
+    """With a gradient of its own."""
 
     @staticmethod
-    @torch.no_grad()
-    def detached(own: Holds, features: Tensor) -> object:
-        return own.last(features)
+    def forward(ctx: object, features: Tensor) -> Tensor:
+        return features.round()
+
+    @staticmethod
+    def backward(ctx: object, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return slope
 
 
 def tied() -> nn.Module:
@@ -252,15 +246,6 @@ def keeps_answers() -> nn.Module:
     model.kept = []
     model.first.register_forward_hook(lambda _, __, answer: model.kept.append(answer))
     return model
-
-
-def on_meta() -> nn.Module:
-    with torch.device("meta"):
-        return Holds()
-
-
-def needs_a_mask() -> nn.Module:
-    return nn.Bilinear(64, 64, 10)
 
 
 def compiled() -> nn.Module:
@@ -286,17 +271,18 @@ def test_state_that_is_not_trained_and_wrappers_are_no_reason_against_a_model(su
 
 def test_a_model_that_attacks_cannot_use_is_refused_before_a_run(subtests: pytest.Subtests) -> None:
     number = nn.Parameter(torch.zeros(64, dtype=torch.complex64))
+    detached = torch.no_grad()(lambda own, features: own.last(features))
     for factory, why in (
         (lambda: Holds(lambda own, features: own.last(features).squeeze()), r"one image with shape \(10,\); logits \(1, 10\)"),
         (lambda: Holds(lambda own, features: (own.last(features), features)), "answers with tuple; real logits"),
         (lambda: Holds(lambda own, features: own.last(features) * 1j), "answers with torch.complex64; real logits"),
         (lambda: Holds(number=number), "the parameter number is torch.complex64; allowed: real floating-point"),
         (lambda: Holds(places=nn.Parameter(torch.arange(9), requires_grad=False)), "the parameter places is torch.int64"),
-        (lambda: Holds(Kept.detached), "no gradient reaches the images, as behind torch.no_grad"),
-        (lambda: Holds(lambda own, features: own.last(Kept.Rounded.apply(features))), "with setup_context and generate_vmap_rule"),
+        (lambda: Holds(detached), "no gradient reaches the images, as behind torch.no_grad"),
+        (lambda: Holds(lambda own, features: own.last(Rounded.apply(features))), "with setup_context and generate_vmap_rule"),
         (lambda: Holds(lambda own, features: own.last(features) * float(features.sum())), "choose by torch.where in place"),
-        (on_meta, "first.weight is on the device meta, without values"),
-        (needs_a_mask, "forward takes other arguments than the images .*input2.*; wrap it"),
+        (lambda: Holds().to("meta"), "first.weight is on the device meta, without values"),
+        (lambda: nn.Bilinear(64, 64, 10), "forward takes other arguments than the images .*input2.*; wrap it"),
         (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), "1.weight has no shape before the first images"),
         (lambda: nn.Sequential(nn.LazyBatchNorm2d(affine=False), nn.Flatten(), nn.Linear(64, 10)), "0.running_mean has no shape"),
         (hooked, "register no backward hooks"),

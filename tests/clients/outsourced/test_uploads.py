@@ -171,11 +171,9 @@ def test_an_upload_that_cannot_be_meant_is_an_error(tmp_path: Path) -> None:
     node = Uploader(tmp_path, "secret")
     for server_round, first, count, why in (
         (0, 0, 1, "an upload was requested in round 0; allowed: 1"),
-        (2, 0, 1, "an upload was requested in round 2; allowed: 1"),
-        (1, -1, 2, "allowed: 0 or more"),
-        (1, 0, 0, "allowed: 1 or more"),
-        (1, 0, -1, "allowed: 1 or more"),
-    ):
+        (2, 0, 1, "an upload was requested in round 2; allowed: 1"), (1, -1, 2, "allowed: 0 or more"),
+        (1, 0, 0, "allowed: 1 or more"), (1, 0, -1, "allowed: 1 or more"),
+    ):  # fmt: skip
         assert why in str(node.ask(task_of(round=server_round), first, count).error.reason)
     node.upload()  # nothing was counted as one
     assert not tensors_of(node.ask(task_of(), len(SIZES), 2), "images")

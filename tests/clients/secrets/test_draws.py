@@ -52,11 +52,9 @@ def test_two_replies_of_one_round_do_not_cancel_the_noise() -> None:
     # is left there is the difference of two updates, far below the noise: none of it steers the steps (noise per step is asked
     # of a probe, of one step), and DP-SGD clips what it sums to a norm of 1.
     for pipeline, asks in {
-        "GaussianNoise(std=10.0, per='update')": ("train", "probe"),
-        "GaussianNoise(std=300.0, per='step')": ("probe",),
-        "LaplaceNoise(scale=7.0, per='update')": ("train",),
-        "DPSGD(noise_multiplier=500.0)": ("train", "probe"),
-    }.items():
+        "GaussianNoise(std=10.0, per='update')": ("train", "probe"), "GaussianNoise(std=300.0, per='step')": ("probe",),
+        "LaplaceNoise(scale=7.0, per='update')": ("train",), "DPSGD(noise_multiplier=500.0)": ("train", "probe"),
+    }.items():  # fmt: skip
         task = TASK.but(pipeline=pipeline, probe_targets=1)
         weights = weights_of(task)
         others = {name: tensor + 0.01 for name, tensor in weights.items()}
@@ -91,12 +89,10 @@ def test_no_question_of_split_learning_gets_the_same_noise_twice(tmp_path: Path)
     smash = {"transmissions": 1, "reveal-order": False, "since": 1, "until": 1}
     noise = "FeatureNoise(std=50.0) | GaussianNoise(std=50.0, per='update')"
     for message_type, record, config in (
-        ("train.step", "features", begin),
-        ("train.smash", "target-0", smash),
-        ("evaluate.smash", "features", {"first": 0, "count": 8}),
-        ("train.collect", "arrays", {}),
+        ("train.step", "features", begin), ("train.smash", "target-0", smash),
+        ("evaluate.smash", "features", {"first": 0, "count": 8}), ("train.collect", "arrays", {}),
         ("train.audit_step", "target-0", {}),
-    ):
+    ):  # fmt: skip
         spread = {}
         for randomness in ("secret", "seed"):
             ask, task = split_exchange(tmp_path / message_type, randomness, noise)

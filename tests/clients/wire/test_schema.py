@@ -69,17 +69,15 @@ def test_what_was_sent_is_refused_by_the_place_in_it() -> None:
     assert parsed(Sent, json.dumps(whole), ValueError) == Sent("a", (1, 2), Part((2, 0)))
     for text, told in (
         ("", "the text: Invalid JSON: EOF while parsing a value at line 1 column 0; it is ''"),
-        ("[]", "the text: Input should be an object; it is []"),
-        ("{}", "name is missing"),
-        ('{"name": 3}', "name is 3 (int); expected str"),
-        ('{"name": "a", "x": 1}', "x is unknown"),
+        ("[]", "the text: Input should be an object; it is []"), ("{}", "name is missing"),
+        ('{"name": 3}', "name is 3 (int); expected str"), ('{"name": "a", "x": 1}', "x is unknown"),
         ('{"name": "a", "rounds": 1}', "rounds is 1 (int); expected list"),
         ('{"name": "a", "rounds": [1, 2, 3, 4]}', "rounds has a length of 4; allowed: at most 3"),
         ('{"name": "a", "rounds": [1.5]}', "rounds.0: Input should be a valid integer; it is 1.5"),
         ('{"name": "a", "part": {"y": 1}}', "part.y is unknown"),
         ('{"name": "a", "part": {"sizes": [1]}}', "part.sizes.0: Value error, 0, or at least 2, at most 4096; it is 1"),
         (json.dumps({str(at): at for at in range(MOST_ERRORS)}), f"{MOST_ERRORS + 1} values are not allowed"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=r"\w") as caught:
             parsed(Sent, text, ValueError)
         assert str(caught.value) == told

@@ -45,9 +45,7 @@ def test_shrinking_averages_blocks_and_interpolates_between_their_centres() -> N
         small = images.unfold(2, factor, factor).unfold(3, factor, factor).mean((-2, -1))
         at = (np.arange(side) + 0.5) / factor - 0.5
         positions = np.meshgrid(at, at, indexing="ij")
-        expected = [
-            [map_coordinates(plane, positions, order=1, mode="nearest") for plane in image] for image in small.numpy()
-        ]
+        expected = [[map_coordinates(x, positions, order=1, mode="nearest") for x in image] for image in small.numpy()]
         shown = protect(Downsample(factor), images)
         torch.testing.assert_close(shown, torch.from_numpy(np.array(expected)), atol=1e-12, rtol=0)
     for factor in (6, 7, 100):  # an image within one block becomes its mean colour

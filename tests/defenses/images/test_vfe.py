@@ -16,13 +16,10 @@ from defenses.images.vfe import (
     window_sum,
     window_variance,
 )
+from tests.defenses.images.test_blur import random
 from tests.defenses.images.visual_mixer_reference import Region, crop, divide, region_vfe
 
 SHAPES = [(16, 16, 8), (17, 24, 7), (5, 5, 3), (1, 1, 4), (1, 9, 2), (16, 16, 16), (6, 6, 1)]
-
-
-def random(*shape: int) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
 def whole(measure: Callable[[Tensor, int], Tensor], region: Tensor) -> Tensor:

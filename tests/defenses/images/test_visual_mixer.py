@@ -12,12 +12,7 @@ from torch import Tensor
 from defenses.base import Batch
 from defenses.images import visual_mixer
 from defenses.images.visual_mixer import VisualMixer
-from defenses.images.visual_mixer_windows import (
-    log10_keys,
-    mixing_windows,
-    window_sizes,
-    windows_in_words,
-)
+from defenses.images.visual_mixer_windows import log10_keys, mixing_windows, window_sizes, windows_in_words
 from defenses.random_draws import generator_for
 from defenses.spec import parse
 from tests.defenses.images.visual_mixer_reference import (

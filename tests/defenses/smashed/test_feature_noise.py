@@ -12,10 +12,7 @@ from defenses import FeatureDP, FeatureNoise
 from defenses.random_draws import generator_for
 from defenses.smashed.feature_noise import clip_examples
 from defenses.smashed.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_ratio
-
-
-def random(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+from tests.defenses.test_fitting import random
 
 
 @pytest.mark.numeric
@@ -39,9 +36,7 @@ def test_clipping_bounds_each_example_of_any_shape_and_leaves_short_ones() -> No
     half = torch.full((1, 100, 100), 300.0, dtype=torch.float16)  # whose squares overflow
     torch.testing.assert_close(clip_examples(half, 1.0), torch.full_like(half, 0.01))
     for shape in ((3, 4, 5, 6), (3, 7)):
-        torch.testing.assert_close(
-            clip_examples(10 * random(*shape), 2.0).flatten(1).norm(dim=1), torch.full((3,), 2.0)
-        )
+        torch.testing.assert_close(clip_examples(10 * random(*shape), 2.0).flatten(1).norm(dim=1), 2 * torch.ones(3))
     # No two examples are farther apart than the sensitivity, and opposite long ones are as far.
     far = random(40, 3, 4) * torch.logspace(-3, 3, 40)[:, None, None]
     far[:2] = 1e6 * torch.stack([far[0], -far[0]])

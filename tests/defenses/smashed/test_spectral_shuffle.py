@@ -5,15 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from defenses import DefenseError, SpectralShuffle
 from defenses.random_draws import generator_for
 from defenses.smashed.spectral_shuffle import from_spectrum, mirror, patch_side, spectrum, to_planes, to_tokens
-
-
-def random(*shape: int) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+from tests.defenses.images.test_blur import random
 
 
 def test_the_layout_puts_every_number_where_its_indices_say() -> None:

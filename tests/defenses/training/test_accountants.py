@@ -13,14 +13,7 @@ from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.smashed.feature_noise import FeatureDP
 from defenses.smashed.gaussian_mechanism import gaussian_delta, gaussian_epsilon
 from defenses.training import privacy_loss
-from defenses.training.accounting import (
-    CLAIMING,
-    EXACT,
-    PRV,
-    RDP,
-    epsilon_by_accountant,
-    epsilon_spent,
-)
+from defenses.training.accounting import CLAIMING, EXACT, PRV, RDP, epsilon_by_accountant, epsilon_spent
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.noise_search import noise_for_budget
 from defenses.training.privacy_loss import ADDED, REMOVED, REPLACED, SampledPair, prv_epsilon
@@ -33,12 +26,10 @@ NEIGHBOURS = (ADD_OR_REMOVE, REPLACE_ONE)
 # PLDAccountant of dp-accounting 0.6.0 at value_discretization_interval=1e-4: epsilon of ADD_OR_REMOVE_ONE and of REPLACE_ONE, where
 # it takes the noise over the clipping norm, which is twice the noise over the sensitivity.
 ORACLE = [
-    ([(1.0, 0.01, 1000)], 1e-5, 1.8282, 1.2052),
-    ([(0.8, 0.25, 12)], 1e-5, 9.4953, 4.8362),
-    ([(1.5, 0.05, 200)], 1e-7, 3.0170, 2.3368),
-    ([(0.4, 0.01, 50)], 1e-5, 10.2689, 1.3647),
+    ([(1.0, 0.01, 1000)], 1e-5, 1.8282, 1.2052), ([(0.8, 0.25, 12)], 1e-5, 9.4953, 4.8362),
+    ([(1.5, 0.05, 200)], 1e-7, 3.0170, 2.3368), ([(0.4, 0.01, 50)], 1e-5, 10.2689, 1.3647),
     ([(1.0, 0.1, 50), (2.0, 0.3, 20), (3.0, 1.0, 2)], 1e-5, 6.5056, 4.7824),
-]
+]  # fmt: skip
 
 
 def test_prv_lies_just_above_the_close_bound_of_dp_accounting() -> None:
@@ -113,9 +104,7 @@ def test_an_epsilon_names_what_it_follows_from() -> None:
     named = {"noise-multiplier": 1.5, "clipping-norm": 0.5, "sample-rate": 0.25, "steps": 16}
     assert {name: found[f"budget-{name}"] for name in named} == named
     assert set(defense.privacy({})) == {"epsilon", "delta"}
-    assert (
-        ClientDP(noise_multiplier=3.0, max_norm=2.0).privacy(state_of((1.5, 1.0, 4)))["budget-noise-multiplier"] == 3.0
-    )
+    assert ClientDP(noise_multiplier=3.0, max_norm=2.0).privacy(state_of((1.5, 1.0, 4)))["budget-noise-multiplier"] == 3
     assert FeatureDP(noise_multiplier=3.0, clip=2.0).privacy(7)["budget-steps"] == 7
 
 

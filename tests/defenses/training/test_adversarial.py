@@ -20,7 +20,7 @@ def a_network(defense: AdversarialTraining, seed: int = 0) -> PatchDecoder:
     return defense.build_network(4, 3, 5, generator_for(seed))
 
 
-def test_the_penalty_is_minus_the_weighted_loss_of_the_network() -> None:
+def test_the_penalty_is_minus_the_weighted_loss_of_a_network_that_knows_slots_and_not_origins() -> None:
     for weight in (0.0, 1.0, 2.5):
         defense, features, patches = small(weight), noise(2, 4, 3), noise(2, 4, 5).sigmoid()
         network = a_network(defense)
@@ -28,10 +28,7 @@ def test_the_penalty_is_minus_the_weighted_loss_of_the_network() -> None:
         pairs = zip(network(features).detach().flatten(), patches.flatten(), strict=True)
         expected = sum(float((p - q) ** 2) for p, q in pairs) / 40
         assert (own, penalty) == pytest.approx((expected, -weight * expected), rel=1e-5)
-
-
-def test_the_network_knows_slots_and_not_origins() -> None:
-    """Tokens in another order are other observations; with the embedding of slots removed, the answer follows the tokens."""
+    # Tokens in another order are other observations; with the embedding of slots removed, the answer follows the tokens.
     network, features, order = a_network(small()), noise(2, 4, 3), torch.tensor([2, 0, 3, 1])
     assert not torch.allclose(network(features[:, order]), network(features)[:, order], atol=1e-3)
     nn.init.zeros_(network.positions)

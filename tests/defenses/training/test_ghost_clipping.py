@@ -131,9 +131,7 @@ def test_a_loss_that_a_factor_for_each_output_would_not_clip_is_refused() -> Non
 
 def test_a_layer_without_part_in_a_batch_has_a_gradient_of_zero_there() -> None:
     """Norms of an earlier batch would clip by examples that are not in this one; an error would be a message about the examples."""
-    ends = [
-        trained(Skipping, clipping, noise_multiplier=0.0, max_grad_norm=0.05)[1] for clipping in (PER_EXAMPLE, GHOST)
-    ]
+    ends = [trained(Skipping, how, noise_multiplier=0.0, max_grad_norm=0.05)[1] for how in (PER_EXAMPLE, GHOST)]
     for name, tensor in ends[0].items():
         torch.testing.assert_close(ends[1][name], tensor, rtol=1e-4, atol=1e-5, msg=name)
 
@@ -157,9 +155,7 @@ def test_examples_whose_gradient_is_not_finite_have_no_share_in_a_step() -> None
                 protected.optimizer.step()
                 ends.append(weights(training.model))
             for name, tensor in ends[0].items():
-                torch.testing.assert_close(
-                    ends[1][name], tensor, rtol=0, atol=1e-6, msg=f"{build} {clipping} {odd} {name}"
-                )
+                torch.testing.assert_close(ends[1][name], tensor, rtol=0, atol=1e-6, msg=f"{build} {clipping} {odd}")
 
 
 def test_canaries_have_no_place_in_it() -> None:

@@ -57,16 +57,11 @@ class Wire:
         return reply
 
 
-def jobs_of(patch: pytest.MonkeyPatch, kept: list[AttackJob]) -> None:
-    submit = AttackPool.submit
-    patch.setattr(AttackPool, "submit", lambda self, job: (kept.append(job), submit(self, job))[1])
-
-
 def audited(out: Path, wire: Wire, **changes: Any) -> tuple[Path, Wire, list[AttackJob]]:
     """A run, what crossed its wire, and its attack jobs."""
-    jobs = list[AttackJob]()
+    jobs, submit = list[AttackJob](), AttackPool.submit
     with pytest.MonkeyPatch.context() as patch:
-        jobs_of(patch, jobs)
+        patch.setattr(AttackPool, "submit", lambda self, job: (jobs.append(job), submit(self, job))[1])
         run_experiment(LocalGrid(4, wire), settings(out, **changes))
     return out, wire, jobs
 

@@ -91,10 +91,8 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
         assert CliRunner().invoke(app, [*settings, *more]).exit_code == 0
     # In one process: the command, its attacks' two workers, 480 MiB each. Else Flower's and Ray's own processes, too.
     for size, more, fits in (
-        (2**30, ["--in-process"], False),
-        (2 * 2**30, ["--in-process"], True),
-        (2 * 2**30, [], False),
-    ):
+        (2**30, ["--in-process"], False), (2 * 2**30, ["--in-process"], True), (2 * 2**30, [], False),
+    ):  # fmt: skip
         monkeypatch.setattr(memory, "memory_of_machine", lambda size=size: size)
         done = CliRunner().invoke(app, [*settings, *more])
         assert done.exit_code == (0 if fits else 2)

@@ -96,9 +96,7 @@ def test_kill_9_and_resume_give_the_copies_of_an_unbroken_run(tmp_path: Path, wo
         process.wait()
     unlocked(tmp_path / "out")
     done = journal.read_text().splitlines()[1:-1]
-    stamps = {
-        name: (tmp_path / "out" / name).stat().st_mtime_ns for name in (json.loads(line)["output"] for line in done)
-    }
+    stamps = {n: (tmp_path / "out" / n).stat().st_mtime_ns for n in (json.loads(line)["output"] for line in done)}
     assert 19 <= len(stamps) < 300
     code, told = protect(tmp_path / "in", tmp_path / "out", *given, "--resume")
     assert (code, "300 of 300" in told) == (0, True)

@@ -15,15 +15,9 @@ from strategies.external_app.orders import ASSUMED, DIFFERENCE
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
+from tests.simulations.report import page
 from tests.simulations.report.analysis.test_canaries import audited_rows
 from tests.simulations.report.analysis.test_windows import counted
-from tests.simulations.report.page import (
-    test_attributes,
-    test_epsilon_curve,
-    test_inference,
-    test_outsourced,
-    test_split,
-)
 from tests.simulations.report.report_run import (
     CONFIG,
     DRAWN,
@@ -65,8 +59,8 @@ def members_and_attributes(folder: Path) -> Path:
     rows = [*FEW, *drawing_rows("", 0.4), *drawing_rows(PIPELINES[1], 0.12, half=0.04)]
     for defense, mean in {"": 0.7, PIPELINES[1]: 0.51}.items():
         rows += member_rows(defense, mean, (mean - 0.05, mean + 0.05), round=3)
-        rows.append(test_attributes.inferred(defense, test_attributes.RETRAINED, mean + 0.1))
-        rows.append(test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
+        rows.append(page.test_attributes.inferred(defense, page.test_attributes.RETRAINED, mean + 0.1))
+        rows.append(page.test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
     return report(folder, rows, pictures=DRAWN)
 
 
@@ -96,10 +90,10 @@ def doubts(folder: Path) -> Path:
 def dp_audit(folder: Path) -> Path:
     """Claims for examples and for clients, of which canaries tested one, and what other accountants say of it."""
     audited = PIPELINES[2]
-    rows = [*test_epsilon_curve.rows_of(), *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"])]
+    rows = [*page.test_epsilon_curve.rows_of(), *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"])]
     claims = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
     rows += [row(metric=f"epsilon-by-{name}", defense=audited, value=value) for name, value in claims.items()]
-    return report(folder, rows, config=CONFIG | {"pipelines": test_epsilon_curve.PIPELINES, "defenses": {}})
+    return report(folder, rows, config=CONFIG | {"pipelines": page.test_epsilon_curve.PIPELINES, "defenses": {}})
 
 
 def updates(folder: Path) -> Path:
@@ -149,16 +143,16 @@ def external_app(folder: Path) -> Path:
 
 def split(folder: Path) -> Path:
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
-    of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
-    return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
+    of = [picture | {"attack": page.test_split.DECODER, "file": "0.png"}]
+    return report(folder, page.test_split.split_rows((0, 1)), config=page.test_split.SETTINGS, pictures=of)
 
 
 def outsourced(folder: Path) -> Path:
-    return report(folder, test_outsourced.outsourced_rows(), config=test_outsourced.SETTINGS)
+    return report(folder, page.test_outsourced.outsourced_rows(), config=page.test_outsourced.SETTINGS)
 
 
 def inference(folder: Path) -> Path:
-    of = test_inference
+    of = page.test_inference
     rows = [one for defense in of.PIPELINES[:3] for one in of.phase(defense, "conv2")]
     rows += of.path_rows(of.PCA, "components", of.COMPONENTS) + of.path_rows(of.ADP, "epochs", of.EPOCHS)
     shown = {"attack": "", "client": "server", "target": 0, "image": 0, "observation": "delta masks"}

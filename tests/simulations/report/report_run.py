@@ -114,11 +114,9 @@ def member_rows(
     card = setting(known.get("round", 1), observation="training update")
     counted = known | {"card": card | {"members": 600, "others": others}}
     area = {
-        "roc": [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]],
-        "value": mean,
-        "ci_low": ends[0],
+        "roc": [[0.0, 0.0], [0.0, 0.05], [0.25, mean], [1.0, 1.0]], "value": mean, "ci_low": ends[0],
         "ci_high": ends[1],
-    }
+    }  # fmt: skip
     return [
         row(**{"metric": "membership-auc"} | area | counted),
         row(**{"metric": "membership-tpr", "value": 0.125, "ci_low": 0.1, "ci_high": 0.15} | counted),
@@ -147,18 +145,16 @@ def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> lis
 
 
 CONFIG: dict[str, Any] = {
-    "config": {"num-rounds": ROUNDS, "dataset": "mnist"},
-    "pipelines": PIPELINES,
+    "config": {"num-rounds": ROUNDS, "dataset": "mnist"}, "pipelines": PIPELINES,
     "defenses": {
         "": {"adaptive_attacks": [], "sources": []},
         "Mixer(window=4)": {"adaptive_attacks": ["LearnedRestorer"], "sources": ["A paper, Algorithm 1"]},
         "DPSGD(target_epsilon=8.0)": {"adaptive_attacks": ["InvertingGradients"], "sources": ["Abadi et al. 2016"]},
         "DPSGD(target_epsilon=2.0)": {"adaptive_attacks": [], "sources": ["Abadi et al. 2016"]},
     },
-    "versions": {"fedveil": "0.1.0"},
-    "progress": {"pipeline": 4, "of": 4, "round": 3, "rounds": 3, "finished": True},
+    "versions": {"fedveil": "0.1.0"}, "progress": {"pipeline": 4, "of": 4, "round": 3, "rounds": 3, "finished": True},
     "command": "fedveil run demo.toml",
-}
+}  # fmt: skip
 
 
 def png(grey: int) -> bytes:

@@ -39,13 +39,11 @@ def test_seeds_are_read_as_ranges_and_numbers_and_other_texts_are_refused() -> N
 
 
 CONTRADICTIONS = [
-    ("--seeds 0..1", "needs --out"),
-    ("--seeds x --out {}", "expected whole numbers and ranges"),
-    ("--seeds 0..1 --out {} -s seed=3", "say the same"),
-    ("--seeds 0..1 --resume {}", "goes on by itself"),
+    ("--seeds 0..1", "needs --out"), ("--seeds x --out {}", "expected whole numbers and ranges"),
+    ("--seeds 0..1 --out {} -s seed=3", "say the same"), ("--seeds 0..1 --resume {}", "goes on by itself"),
     ("--jobs 2 --out {}", "--jobs is 2; it is for the runs of --seeds"),
     ("--seeds 0..1 --jobs 1000000000 --out {} --dry-run", "--jobs is 1000000000; allowed: 0 to "),
-]
+]  # fmt: skip
 
 
 def test_the_command_refuses_what_contradicts_itself(tmp_path: Path) -> None:

@@ -250,9 +250,7 @@ def test_a_run_goes_on_that_an_earlier_version_wrote_without_escapes(tmp_path: P
     folder = after_round_one(tmp_path / "run", *told)
     for name in ("rows.jsonl", "pictures/index.jsonl"):
         lines = [json.loads(line) for line in (folder / name).read_text().split("\n") if line]
-        (folder / name).write_text(
-            "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines), encoding="utf-8"
-        )
+        (folder / name).write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in lines), "utf-8")
     run = begin(folder, resume=True)
     assert [row.message for row in run._rows] == told
     assert len(run._pictures) == len(read_index(folder)[0]) == 3
@@ -345,9 +343,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.usefixtures("command_signals")
 def test_a_run_never_goes_on_with_other_numbers_than_it_kept_or_without_its_rows(killed: Path) -> None:
-    for pattern, damage in product(
-        ("checkpoints/p00.safetensors", "history/*.safetensors"), (flip, lambda data: data[:-7])
-    ):
+    for pattern, damage in product(("checkpoints/p00.safetensors", "history/*.safetensors"), (flip, lambda x: x[:-7])):
         (path,) = killed.glob(pattern)
         whole = path.read_bytes()
         path.write_bytes(damage(whole))

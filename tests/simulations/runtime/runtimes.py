@@ -185,9 +185,7 @@ def running(
                 )
         yield started
     finally:
-        families = [
-            psutil.Process(process.pid).children(recursive=True) for process in started if process.poll() is None
-        ]
+        families = [psutil.Process(one.pid).children(recursive=True) for one in started if one.poll() is None]
         for process in started:
             process.terminate()
         _, alive = psutil.wait_procs([child for family in families for child in family], timeout=8)

@@ -56,9 +56,7 @@ def packages() -> Iterator[Path]:
 
 def test_the_users_cache_gets_bytecode_only_where_no_other_place_may(tmp_path: Path, packages: Path) -> None:
     none, cache = str(tmp_path / "none"), tmp_path / "cache"
-    assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(cache)}) == ["None", none, none, False, None], (
-        "it may be written"
-    )
+    assert asked(**{PREFIX: none, "XDG_CACHE_HOME": str(cache)}) == ["None", none, none, False, None], "may be written"
     for name in LARGE:
         (packages / name).chmod(0o755)
         py_compile.compile(str(packages / name / "__init__.py"), str(packages / name / BYTECODE), doraise=True)

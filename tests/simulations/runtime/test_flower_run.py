@@ -137,11 +137,9 @@ def test_other_scenarios_work_on_two_supernodes(tmp_path: Path, deployment: tupl
         "attack_rounds": "first",
     }  # fmt: skip
     trained = {
-        "train_edge": True,
-        "labels": "client",
-        "batches_per_message": 8,
+        "train_edge": True, "labels": "client", "batches_per_message": 8,
         "smashed_attacks": "TokenDecoder(iterations=5)",
-    }
+    }  # fmt: skip
     cuts = {"cuts": "conv2,conv4", "query_attacks": QUERIES, "rounds": 1, "probe_targets": 1, "min_usable": 0.5}
     for make, changes in (
         (split_experiment, attacked | trained),

@@ -94,10 +94,8 @@ def test_a_bar_moves_by_rounds_and_attacks(tmp_path: Path, clock: list[float], m
 
 def test_the_log_says_what_a_start_waits_for_and_nothing_of_earlier_runs(tmp_path: Path, clock: list[float]) -> None:
     log, before, steps = (
-        tmp_path / "flower.log",
-        "Successfully started run 7\nfedveil: results go to /x\n",
-        list(STEPS.values()),
-    )
+        tmp_path / "flower.log", "Successfully started run 7\nfedveil: results go to /x\n", list(STEPS.values()),
+    )  # fmt: skip
     log.write_text(before, encoding="utf-8")
     assert [step_of(log, begin, STEPS) for begin in (len(before), 0)] == [steps[0], steps[2]]
     assert step_of(tmp_path / "none", 0, STEPS_IN_PROCESS) == "setting up the clients"

@@ -18,23 +18,14 @@ import pytest
 from simulations.runtime.launch import ROOT, free_port
 from simulations.runtime.progress import read_progress
 from tests.lines import read_lines
-from tests.simulations.runtime.runtimes import (
-    PATIENCE,
-    SMALL,
-    flower_env,
-    listening,
-    listens,
-    overrides,
-    running,
-    wait_until,
-)
+from tests.simulations.runtime import runtimes
 
 SECTION = (ROOT / "docs" / "deployment.md").read_text().partition("\n## TLS and node authentication\n")[2]
 PLACE = "/srv/fedveil"
 SERVER, FIRST, SECOND = "18000", "18094", "18095"
 """Ports of the page."""
 TINY = {
-    **SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "share-images": False, "train-limit": 100, "test-limit": 20,
+    **runtimes.SMALL, "rounds": 1, "defenses": "", "num-clients": 2, "share-images": False, "train-limit": 100, "test-limit": 20,
     "probe-attacks": "InvertingGradients(iterations=5)", "update-attacks": "",
 }  # fmt: skip
 
@@ -68,7 +59,7 @@ def proxy_for_nodes(folder: Path, link: int) -> Iterator[int]:
             body = self.rfile.read(int(self.headers["content-length"]))
             if not self.path.startswith("/v1/fleet/") or ".." in self.path:
                 return self.send_error(403)
-            behind = http.client.HTTPSConnection("127.0.0.1", link, context=trust, timeout=PATIENCE)
+            behind = http.client.HTTPSConnection("127.0.0.1", link, context=trust, timeout=runtimes.PATIENCE)
             behind.request("POST", self.path, body, dict(self.headers))
             response = behind.getresponse()
             answer = response.read()
@@ -98,7 +89,7 @@ def proxy_for_nodes(folder: Path, link: int) -> Iterator[int]:
 def told(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     """Exit code of a command, and all that it said, on one line."""
     done = subprocess.run(
-        command, env=env, cwd=env["FLWR_HOME"], capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, env=env, cwd=env["FLWR_HOME"], capture_output=True, text=True, timeout=runtimes.PATIENCE, check=False
     )
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
@@ -133,8 +124,8 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
     ports = {PLACE: str(folder), SERVER: str(link), FIRST: str(free_port()), SECOND: str(free_port())}
     home = tmp_path / "cli"
     home.mkdir()
-    env = {**flower_env(), "FLWR_HOME": str(home)}
-    with running(beginning(ports, "flower-superlink"), tmp_path, env), proxy_for_nodes(folder, link) as proxy:
+    env = {**runtimes.flower_env(), "FLWR_HOME": str(home)}
+    with runtimes.running(beginning(ports, "flower-superlink"), tmp_path, env), proxy_for_nodes(folder, link) as proxy:
         secured = elsewhere("\n".join(lines_of("toml")), ports)
         others = "\n".join(
             secured.replace("superlink.secured", f"superlink.{name}").replace(old, new)
@@ -144,7 +135,7 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
             )
         )
         (home / "config.toml").write_text(f"{secured}\n{others}\n")
-        wait_until(lambda: listens(link), "the SuperLink did not start")
+        runtimes.wait_until(lambda: runtimes.listens(link), "the SuperLink did not start")
         for command in beginning(ports, "flwr", "supernode", "register"):
             code, said = told(command, env)
             assert code == 0, said
@@ -157,7 +148,7 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
         once = ["--max-retries", "0"]
         intruders = [[*replaced(command, port=str(free_port())), *once] for command in refused.values()]
         nodes = [first, replaced(second, superlink=f"127.0.0.1:{proxy}")]
-        with running([*nodes, *intruders], tmp_path, env) as started:
+        with runtimes.running([*nodes, *intruders], tmp_path, env) as started:
             audit_completes(beginning(ports, "flwr", "run")[0], env, tmp_path / "run")
             for name, reason in (("proxied", "403"), ("without-ca", "Connection to the SuperLink is unavailable")):
                 code, said = told(["flwr", "supernode", "register", str(folder / "stranger.pub"), name], env)
@@ -165,12 +156,12 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
                 assert reason in said, said
             assert all(process.poll() is None for process in started[:2])
             for process, reason, at in zip(started[2:], refused, range(3, 6), strict=True):
-                assert process.wait(PATIENCE) != 0
+                assert process.wait(runtimes.PATIENCE) != 0
                 assert reason.lower() in " ".join((tmp_path / f"home{at}.log").read_text().split()).lower()
             # SuperLink and both nodes, with all that they started.
-            assert {ip for process in psutil.Process().children(recursive=True) for ip in listening(process)} == {
-                "127.0.0.1"
-            }
+            assert {
+                ip for process in psutil.Process().children(recursive=True) for ip in runtimes.listening(process)
+            } == {"127.0.0.1"}
     # Each node made its own file, at the first of its processes.
     files = sorted((folder / "secrets").iterdir())
     assert [file.name for file in files] == ["partition-0.secret", "partition-1.secret"]
@@ -180,7 +171,7 @@ def test_the_audit_runs_for_registered_nodes_and_nobody_else_gets_in(tmp_path: P
 def audit_completes(command: Sequence[str], env: Mapping[str, str], out: Path) -> None:
     """The page's run, of a tiny experiment, by people who have the certificate and no key."""
     out.mkdir()
-    settings = overrides({**TINY, "output-dir": str(out)})
+    settings = runtimes.overrides({**TINY, "output-dir": str(out)})
     code, said = told([word if word != "." else str(ROOT) for word in replaced(command, run_config=settings)], env)
     assert code == 0, said
     assert read_progress(out).get("finished"), said

@@ -77,14 +77,11 @@ def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15))
     return KnownClients(DataCard(10, shape, channels, channels), {0: sizes, 1: (48, 15)}, {})
 
 
-def test_spectral_shuffling_wants_a_square_of_tokens(tmp_path: Path) -> None:
+def test_spectral_shuffling_wants_a_square_of_tokens_and_each_client_two_images(tmp_path: Path) -> None:
     settings, oblong = split_experiment(tmp_path / "run", defenses="SpectralShuffle()"), clients_with((1, 28, 14))
     with pytest.raises(ConfigError, match="needs a square grid of tokens, and images give 4 x 2"):
         check(settings, oblong)
     check(split_experiment(tmp_path / "run", defenses="PatchShuffle()"), oblong)
-
-
-def test_a_client_with_a_single_image_has_nothing_to_shuffle_it_with(tmp_path: Path) -> None:
     for sizes in ((1, 15), (48, 1)):
         with pytest.raises(ConfigError, match=f"client 0 holds {sizes[0]} training and {sizes[1]} test examples"):
             check(split_experiment(tmp_path / "run"), clients_with((1, 28, 28), sizes))

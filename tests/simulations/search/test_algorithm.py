@@ -22,10 +22,6 @@ Whole = tuple[dict[str, Any], PolicySearch]
 """The result of a search, and what it left."""
 
 
-def pairwise_means(heights: list[float]) -> list[float]:
-    return [(before + after) / 2 for before, after in pairwise(heights)]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     search = PolicySearch.create(tmp_path_factory.mktemp("search") / "whole", SMALL)
@@ -61,7 +57,7 @@ def test_scores_and_the_semi_trained_model_are_those_of_the_seed(whole: Whole) -
     curve = scorer.curves(()).mean(0).tolist()
     assert len(curve) == PATH_STEPS == 20
     identity = search.scored[()]
-    assert identity.privacy == pytest.approx(sum(pairwise_means([*curve, 1.0])) / 20)
+    assert identity.privacy == pytest.approx(sum((a + b) / 2 for a, b in pairwise([*curve, 1.0])) / 20)
     assert identity.accuracy <= -1
     again, other = semi_train(SMALL), semi_train(SMALL.but(seed=1))
     assert all(torch.equal(again[name], tensor) for name, tensor in kept.items())

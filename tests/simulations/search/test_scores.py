@@ -10,14 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.models.classifiers import build_model
+from simulations.search import scores
 from simulations.search.scorer import PATH_STEPS, Scorer
-from simulations.search.scores import (
-    EPSILON,
-    ExampleGradients,
-    accuracy_score,
-    privacy_score,
-    similarity_curves,
-)
 from simulations.search.settings import Search
 
 
@@ -34,7 +28,7 @@ class Slopes(nn.Module):
 
 def score_of(slopes: Tensor) -> float:
     """The sum over eigenvalues."""
-    return len(slopes) * accuracy_score(Slopes(slopes), torch.zeros(len(slopes), 1, 1, slopes.shape[1]).double())
+    return len(slopes) * scores.accuracy_score(Slopes(slopes), torch.zeros(len(slopes), 1, 1, slopes.shape[1]).double())
 
 
 def orthogonal(count: int, length: int = 128) -> Tensor:
@@ -60,7 +54,7 @@ def test_two_images_are_scored_by_their_correlation_alone() -> None:
     for rho in (0.0, 0.3, -0.3, 0.6, 0.9):
         mixed = rho * first + math.sqrt(1 - rho**2) * second
         found.append(score_of(torch.stack([first, mixed])))
-        closed = -sum(math.log(value + EPSILON) + 1 / (value + EPSILON) for value in (1 + rho, 1 - rho))
+        closed = -sum(math.log(value + scores.EPSILON) + 1 / (value + scores.EPSILON) for value in (1 + rho, 1 - rho))
         assert found[-1] == pytest.approx(closed, rel=1e-9)
     assert found[1] == pytest.approx(found[2])
     assert found[0] > found[1] > found[3] > found[4]
@@ -74,7 +68,7 @@ def test_a_network_s_score_is_that_of_numpy() -> None:
     correlation = np.corrcoef(copy.grad.flatten(1).numpy())  # type: ignore[union-attr]
     values = np.linalg.eigvalsh(correlation) + 1e-5
     expected = -np.sum(np.log(values) + 1 / values)
-    assert accuracy_score(model, images) == pytest.approx(expected / 12, rel=1e-7)
+    assert scores.accuracy_score(model, images) == pytest.approx(expected / 12, rel=1e-7)
     assert expected < -12
 
 
@@ -89,7 +83,9 @@ def test_no_example_of_a_batch_changes_the_slopes_at_another() -> None:
         slopes.append(copy.grad.flatten())  # type: ignore[union-attr]
     rho = float(np.corrcoef(torch.stack(slopes).numpy())[0, 1])
     values = np.array([1 - rho, 1 + rho]) + 1e-5
-    assert accuracy_score(model.train(), images) == pytest.approx(-np.mean(np.log(values) + 1 / values), rel=1e-9)
+    assert scores.accuracy_score(model.train(), images) == pytest.approx(
+        -np.mean(np.log(values) + 1 / values), rel=1e-9
+    )
 
 
 def gradient_by_autograd(model: nn.Module, image: Tensor, target: Tensor) -> list[Tensor]:
@@ -119,10 +115,10 @@ def way() -> tuple[nn.Module, Tensor, Tensor, Tensor]:
 def test_the_privacy_score_is_that_of_a_plain_loop(way: tuple[nn.Module, Tensor, Tensor, Tensor]) -> None:
     """Whether the gradients at the noise are shared by all policies or made anew."""
     model, protected, noise, targets = way
-    engine = ExampleGradients(model)
+    engine = scores.ExampleGradients(model)
     expected = [released_by_loop(model, *one, 5) for one in zip(protected, noise, targets, strict=True)]
     for starts in ((), engine.of(noise, targets)):
-        found = privacy_score(similarity_curves(engine, protected, noise, targets, 5, starts))
+        found = scores.privacy_score(scores.similarity_curves(engine, protected, noise, targets, 5, starts))
         assert found.tolist() == pytest.approx(expected, rel=1e-8, abs=1e-10)
         assert (found.abs() <= 1).all()
 

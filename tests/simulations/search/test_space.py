@@ -8,16 +8,7 @@ from torch import Tensor
 
 from defenses.images.ats import parse_policies, transform_images
 from defenses.images.transforms import LIBRARY
-from simulations.search.space import (
-    SIZE,
-    disjoint,
-    effect,
-    effective,
-    random_hybrid,
-    sample,
-    space,
-    text_of,
-)
+from simulations.search.space import SIZE, disjoint, effect, effective, random_hybrid, sample, space, text_of
 
 
 def test_the_space_has_the_paper_s_size_and_every_policy_once() -> None:
@@ -48,14 +39,11 @@ def test_transforms_of_the_same_effect_do_the_same_to_images_and_others_do_not(c
         assert (effective(one, channels) == effective(other, channels)) == same, (LIBRARY[one], LIBRARY[other])
 
 
-def test_effects_leave_out_what_does_nothing_and_keep_the_order() -> None:
+def test_effects_leave_out_what_does_nothing_and_samples_differ_in_theirs_depend_on_the_seed_and_end() -> None:
     assert effect((28, 39), 3) == ()
     assert effect((3, 39, 1), 3) == (3, 1)
     assert effect((20, 3), 1) == (3,)  # colour, of grey images
     assert effect((16, 17, 22), 3) == (9, 9, 9)  # all of them equalize
-
-
-def test_samples_are_of_different_effect_depend_on_the_seed_and_end() -> None:
     every, grey = (list(sample(torch.Generator().manual_seed(0), channels)) for channels in (3, 1))
     assert {effect(policy, 3) for policy in every} == {effect(policy, 3) for policy in space()} - {()}
     assert len({effect(policy, 3) for policy in every}) == len(every) > len(grey), "grey images have no colour"

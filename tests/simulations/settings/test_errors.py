@@ -9,10 +9,8 @@ from simulations.settings.plain import SETTINGS, read
 
 def test_a_setting_is_suggested_only_where_it_is_similar() -> None:
     for name, suggested in (
-        ("lr", ", did you mean 'learning-rate'?"),
-        ("Rounds", ", did you mean 'rounds'?"),
-        ("zzzz", ""),
-    ):
+        ("lr", ", did you mean 'learning-rate'?"), ("Rounds", ", did you mean 'rounds'?"), ("zzzz", ""),
+    ):  # fmt: skip
         with pytest.raises(ConfigError) as error:
             read({name: 1}, SETTINGS)
         assert str(error.value).startswith(f"unknown setting {name!r}{suggested}; ")

@@ -48,14 +48,12 @@ def test_a_size_stands_over_the_settings_of_its_file_and_both_under_those_that_a
 WRONG = [
     ("run --preset quik", "did you mean 'quick'?"),
     ("run quick", "; a configuration of fedveil has this name: --preset quick"),
-    ("run {own} --preset quick", "leave one out"),
-    ("run --preset quick -s rounds=0", "rounds is 0; allowed"),
+    ("run {own} --preset quick", "leave one out"), ("run --preset quick -s rounds=0", "rounds is 0; allowed"),
     ("run --size paper", "size is 'paper', without a configuration that has sizes"),
     ("run --preset quick --size paper", "none, as it has no table of a size"),
     ("run --preset split_table2 --size papr", "size is 'papr'; allowed for"),
-    ("run --resume nowhere --size paper", "leave it out with --resume"),
-    ("search {searched}", "paper"),
-]
+    ("run --resume nowhere --size paper", "leave it out with --resume"), ("search {searched}", "paper"),
+]  # fmt: skip
 """Words of a command, and what its one error names."""
 
 

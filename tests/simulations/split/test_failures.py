@@ -73,9 +73,7 @@ def test_each_bad_reply_costs_its_own_batch_and_a_row(tmp_path: Path) -> None:
             assert (failed[client]["round"], failed[client]["metric"]) == (1, "client")
             assert failed[client]["message"].startswith("train.step: ")
             assert reason in failed[client]["message"], reason
-        counted = {
-            row["metric"]: (row["value"], row["n"]) for row in rows if row["round"] == 1 and not row["reference"]
-        }
+        counted = {x["metric"]: (x["value"], x["n"]) for x in rows if x["round"] == 1 and not x["reference"]}
         assert counted["batches-lost"] == (count - 1, 3 * count)
         assert counted["clients-failed"] == (count - 1, count)
         # The first client's batches, and those before and after.
@@ -189,9 +187,7 @@ def test_a_client_that_misses_messages_counts_by_its_steps(tmp_path: Path, monke
         assert run.rows.of("batches-lost") == [lost]
         assert local_steps(run) == made
         assert_averaged(run)
-        requests = [
-            (p, request.content["config"]["first"], request.content) for p, request, _ in run.wire.of("train.step")
-        ]
+        requests = [(p, one.content["config"]["first"], one.content) for p, one, _ in run.wire.of("train.step")]
         if first == 0:  # it gets the weights with the next step
             assert [(p, at) for p, at, content in requests if "edge" in content] == [(0, 0), (1, 1)]
         elif first == 1:

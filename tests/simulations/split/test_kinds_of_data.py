@@ -28,9 +28,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
 
 
 NOISE = "FeatureNoise(std=30.0)"
-STATIC, RETRAINED = (
-    f"AttributeInference({training}iterations=80, batch_size=16)" for training in ("training='static', ", "")
-)
+STATIC, RETRAINED = (f"AttributeInference({how}iterations=80, batch_size=16)" for how in ("training='static', ", ""))
 
 
 def attribute_experiment(out: Path, **changes: Any) -> Experiment:

@@ -47,9 +47,7 @@ def values(rows: list[dict[str, Any]], metric: str, defense: str | None = None) 
 
 def arrays_in(message: Message) -> dict[str, dict[str, Tensor]]:
     """Record -> name -> tensor."""
-    return {
-        name: tensors_of(message, name) for name, record in message.content.items() if isinstance(record, ArrayRecord)
-    }
+    return {name: tensors_of(message, name) for name, one in message.content.items() if isinstance(one, ArrayRecord)}
 
 
 @dataclass

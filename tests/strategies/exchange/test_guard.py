@@ -64,10 +64,7 @@ def test_an_answer_that_leaves_something_out_is_used_and_says_so(clock: Clock) -
     left_out = ConfigRecord({"publish-labels": "not told", "reveal-orders": "nor these"})
     answers = exchange.ask(TASK, "train.probe", {0: RecordDict({WITHHELD: left_out})})
     assert list(answers) == [0]
-    assert rows.failures == [
-        (0, "refused", "train.probe: not told"),
-        (0, "refused", "train.probe: nor these"),
-    ]
+    assert rows.failures == [(0, "refused", "train.probe: not told"), (0, "refused", "train.probe: nor these")]
 
 
 def test_a_round_needs_its_share_of_replies_and_one_at_least() -> None:

@@ -74,10 +74,8 @@ def test_groups_are_disjoint_full_and_drawn_from_the_seed_and_the_size() -> None
 def test_null_baselines_guess_as_many_images_as_the_attack_that_guesses_fewest() -> None:
     seen = [SeenUpdate(0, 0, 40), SeenUpdate(1, 0, 60)]
     for attacks, images in (
-        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES),
-        ("PropertyInference()", NO_IMAGES),
+        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES), ("PropertyInference()", NO_IMAGES),
         ("InvertingGradients(max_images=5); LabelInference()", 5),
-        ("InvertingGradients(max_images=5); InvertingGradients(max_images=3)", 3),
-        ("HeadInversion()", 60),
-    ):
+        ("InvertingGradients(max_images=5); InvertingGradients(max_images=3)", 3), ("HeadInversion()", 60),
+    ):  # fmt: skip
         assert fewest_guesses(parse_attacks(attacks), seen) == images, attacks

@@ -48,12 +48,10 @@ def start(settings: FederatedExperiment, grid: LocalGrid, pipeline: Pipeline | N
     run, pipeline = RunDirectory.open(Path(settings.output_dir), settings), pipeline or Pipeline()
     with auditing(grid, run) as (auditor, clients):
         strategy = CuriousFedAvg(
-            plan=settings.plan(pipeline, card=clients.card),
-            auditor=auditor,
+            plan=settings.plan(pipeline, card=clients.card), auditor=auditor,
             attacks={kind: settings.attacks_on(pipeline, kind) for kind in (PROBE, UPDATE)},
-            min_usable=settings.min_usable,
-            label=run.label(str(pipeline)),
-        )
+            min_usable=settings.min_usable, label=run.label(str(pipeline)),
+        )  # fmt: skip
         how = {"num_rounds": settings.rounds, "initial_arrays": strategy.initial_arrays(), **how}
         result = strategy.start(grid=grid, **how)
         assert not len(auditor.pool), "every attack was scored"

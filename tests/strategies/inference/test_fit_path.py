@@ -109,9 +109,7 @@ def counted(own: OwnImages, view: Callable[[Tensor], Tensor]) -> dict[str, dict[
         right["server"] += int(model.server(features).argmax()) == int(kept.batch.targets[at].argmax())
         right["adversary"] += int(read(features)) == int(kept.sensitive[at])
     found = {who: binomial_interval(hits, KEPT) for who, hits in right.items()}
-    return {
-        who: {"value": share, "n": KEPT, "ci_low": low, "ci_high": high} for who, (share, low, high) in found.items()
-    }
+    return {n: {"value": share, "n": KEPT, "ci_low": low, "ci_high": high} for n, (share, low, high) in found.items()}
 
 
 def test_rows_of_components_are_those_of_separate_fits_counted_one_by_one(own: OwnImages) -> None:

@@ -31,10 +31,8 @@ from tests.strategies.stub_grid import Rows
 Break = Callable[[RecordDict], Any]
 """Spoils a reply."""
 ATTACKS: dict[Kind, tuple[Any, ...]] = {
-    UPLOAD: (AsUploaded(),),
-    COLLECTION: (JointEncodingInversion(),),
-    MODEL: (LossThreshold(),),
-}
+    UPLOAD: (AsUploaded(),), COLLECTION: (JointEncodingInversion(),), MODEL: (LossThreshold(),),
+}  # fmt: skip
 
 
 class Served:
@@ -122,9 +120,7 @@ def test_everything_is_collected_whatever_the_size_of_messages(tmp_path: Path) -
         assert (sorted(places[:41]), sorted(places[41:])) == (list(range(41)), list(range(41, 106)))
         assert torch.equal(got.targets.argmax(1), data.labels[places])
         asked = [run.asked().count(at) for at in (0, 1)]
-        assert asked == [-(-count // batches_per_message) for count in (3, 4)], (
-            "nobody is asked for what it does not have"
-        )
+        assert asked == [-(-count // batches_per_message) for count in (3, 4)], "no client is asked for what it has not"
         run.server.train_round(1)
         assert (run.rows.failures, run.rows.of("clients-failed"), run.rows.of("uploaded-images")) == ([], [0], [106])
         assert run.rows.of("upload-bytes") == [106 / 2 * 4 * (784 + 10)]
@@ -187,9 +183,7 @@ def test_attacks_see_uploads_once_and_every_model_that_was_trained(tmp_path: Pat
     (uploaded,), (collected,), models = (run.jobs_on(kind) for kind in (UPLOAD, COLLECTION, MODEL))
     assert (uploaded.task.round, collected.task.round, [job.task.round for job in models]) == (1, 1, [2, 4])
     found: Any = uploaded.observed.seen
-    assert [(seen.partition, seen.target, seen.num_examples) for seen in found] == [
-        (p, t, 2) for p in (0, 1) for t in (0, 1)
-    ]
+    assert [(x.partition, x.target, x.num_examples) for x in found] == [(p, t, 2) for p in (0, 1) for t in (0, 1)]
     for seen in found:
         batch = run.server.uploads[seen.partition][seen.target]
         assert torch.equal(seen.images, batch.images[:2])

@@ -22,9 +22,7 @@ KINDS = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 def kept(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     """The file of arrays that came in a message."""
     writer = RecordingWriter(folder / "rec", 10**6, {})
-    assert (
-        writer.keep_arrays("x.safetensors", {name: view_of(name, Array(array)) for name, array in arrays.items()}) == ""
-    )
+    assert writer.keep_arrays("x.safetensors", {n: view_of(n, Array(one)) for n, one in arrays.items()}) == ""
     return folder / "rec" / "x.safetensors"
 
 

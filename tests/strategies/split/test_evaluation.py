@@ -35,11 +35,9 @@ def test_counts_of_as_many_examples_are_taken_and_those_that_cannot_be_are_named
     changes: dict[str, Any]
     for changes, why in (
         ({"loss": [float("nan")]}, "loss is [nan], expected 1 numbers from 0"),
-        ({"loss": [float("inf")]}, "loss is [inf]"),
-        ({"loss": [-1.0]}, "loss is [-1.0]"),
-        ({"loss": [1.0, 2.0]}, "loss is [1.0, 2.0]"),
-        ({"true_positives": [2, 1, 0]}, "expected 2 numbers"),
+        ({"loss": [float("inf")]}, "loss is [inf]"), ({"loss": [-1.0]}, "loss is [-1.0]"),
+        ({"loss": [1.0, 2.0]}, "loss is [1.0, 2.0]"), ({"true_positives": [2, 1, 0]}, "expected 2 numbers"),
         ({"examples": [5]}, "examples is [5], expected [4]"),
         ({"true_positives": [3, 1]}, "are not those of 4 examples"),
-    ):
+    ):  # fmt: skip
         assert why in _fault_in(reply(**changes), CARD, 4), changes

@@ -158,9 +158,7 @@ def slow_loop(run: Federation, settings: Experiment) -> tuple[nn.Module, nn.Modu
                 loss.backward()
                 theirs.step()
                 total, count = total + float(loss.detach()) * len(examples), count + len(examples)
-            for partition, step in (
-                (p, step) for p, steps in gradients.items() for step in steps if settings.train_edge
-            ):
+            for partition, step in ((p, one) for p, steps in gradients.items() for one in steps if settings.train_edge):
                 for parameter, gradient in zip(edges[partition].parameters(), step, strict=True):
                     parameter.grad = gradient
                 ours[partition].step()

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 import attacks.gradient.trial_gradients.batch_statistics as averaged
 from attacks import InvertingGradients
 from attacks.gradient.inversion import GradientInversion
-from attacks.gradient.inversion_target import Target, Victim
+from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.batch_statistics import (
     Statistics,
     batch_norms,
@@ -108,12 +108,9 @@ def test_an_update_reveals_the_weighted_mean_of_the_statistics_of_its_steps() ->
             assert steps == 1 or not any(close(one, found, 1e-4) for one in seen)
 
 
-def target_of(attack: GradientInversion, seen: ClientUpdate) -> Target:
-    return attack.prepare(0, seen, Victim.of(seen), generators(1)[0])
-
-
 def objective(attack: GradientInversion, observation: ClientUpdate, seed: int = 0) -> float:
-    matching = attack._objective([(target_of(attack, observation), 0)], Victim.of(observation))
+    victim = Victim.of(observation)
+    matching = attack._objective([(attack.prepare(0, observation, victim, generators(1)[0]), 0)], victim)
     images = normalised(pictures(observation.num_examples, seed=seed)).to(next(observation.model.parameters()))
     return float(matching(images.flatten()[None], torch.tensor([0]))[0])
 

@@ -11,14 +11,8 @@ from torch.func import functional_call, grad, vmap
 
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
+from attacks.gradient.trial_gradients import finite_difference
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
-from attacks.gradient.trial_gradients.finite_difference import (
-    DifferencedMatching,
-    RecordKinks,
-    ReplayKinks,
-    agrees,
-    full_precision,
-)
 from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.image_measures import total_variation
@@ -74,14 +68,12 @@ def convolutional(*middle: nn.Module, features: int = 64, bias: bool = True, **s
 
 STRIDED = {"stride": 2, "padding": 1, "groups": 2, "bias": False}
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "pieces": Pieces,
-    "tokens": Tokens,
-    "attention": Attention,
+    "pieces": Pieces, "tokens": Tokens, "attention": Attention,
     "strided groups": lambda: convolutional(nn.ReLU(inplace=True), features=36, **STRIDED),
     "same": lambda: convolutional(nn.Tanh(), features=144, bias=False, padding="same", dilation=2),
     "group norm": lambda: convolutional(nn.GroupNorm(2, 4), nn.ReLU()),
     "batch norm": lambda: convolutional(nn.BatchNorm2d(4), nn.ReLU()),
-}
+}  # fmt: skip
 
 
 def net(name: str) -> nn.Module:
@@ -133,10 +125,10 @@ def test_the_objective_equals_plain_autograd_and_a_difference_is_its_derivative(
                 expected, derivative = plain(model, exact, rows[trial], trial)
                 assert loss.item() == pytest.approx(expected.item(), rel=1e-8), case
                 assert torch.allclose(gradient, derivative, rtol=1e-6, atol=1e-10), case
-            values, differenced = DifferencedMatching(exact)(rows[chosen], chosen)
+            values, differenced = finite_difference.DifferencedMatching(exact)(rows[chosen], chosen)
             torch.testing.assert_close(values, losses)
             assert relative_error(differenced, gradients) < 1e-4, case
-        assert agrees(exact, rows), case
+        assert finite_difference.agrees(exact, rows), case
 
 
 def test_the_objective_is_zero_at_the_truth_and_a_dead_network_has_a_finite_gradient() -> None:
@@ -188,14 +180,14 @@ def test_float32_networks_of_the_papers_keep_the_direction() -> None:
         targets = {n: random(2, *p.shape, seed=i).float() for i, (n, p) in enumerate(model.named_parameters())}
         exact = matching(model, (1, 2, side, side), targets, torch.arange(2)[:, None], "cosine", 0.0, CLASSES)
         rows = random(2, 2 * side**2, seed=3).float()
-        assert agrees(exact, rows), name
+        assert finite_difference.agrees(exact, rows), name
 
 
 def test_replay_keeps_the_side_of_every_kink() -> None:
-    with RecordKinks() as kinks:
+    with finite_difference.RecordKinks() as kinks:
         first = (torch.relu(torch.tensor([-1.0, 2.0])), F.max_pool2d(torch.tensor([[[[1.0, 3.0]]]]), (1, 2)))
         sloped = F.leaky_relu(torch.tensor([-1.0, 2.0]), 0.3), F.leaky_relu(torch.tensor([-1.0, 2.0]))
-    with ReplayKinks(kinks.noted):
+    with finite_difference.ReplayKinks(kinks.noted):
         again = (torch.relu(torch.tensor([5.0, -4.0])), F.max_pool2d(torch.tensor([[[[7.0, 6.0]]]]), (1, 2)))
         turned = F.leaky_relu(torch.tensor([1.0, -2.0]), 0.3), F.leaky_relu(torch.tensor([1.0, -2.0]))
     assert [v.flatten().tolist() for v in first] == [[0.0, 2.0], [3.0]]
@@ -222,7 +214,7 @@ def test_models_without_a_trial_form_are_refused_and_what_cannot_be_differenced_
             TrialNetwork(build())
     exact = objective(attackable(tied().double(), False))
     assert torch.isfinite(exact(unknowns(), EVERY)[1]).all()
-    assert not agrees(exact, unknowns())
+    assert not finite_difference.agrees(exact, unknowns())
     # BatchNorm without weights is no trial layer: its batch would be that of all trials.
     norm = nn.BatchNorm2d(4, affine=False)
     mixing = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Sigmoid(), nn.Flatten(), nn.Linear(400, 4))
@@ -238,7 +230,7 @@ def test_coarse_convolutions_are_off_in_an_inversion_and_afterwards_as_before(mo
     for allowed in (False, True):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
         GradientInversion(iterations=1)(observe(linear_net(), pictures(1), classes(1)), torch.Generator())
-        with pytest.raises(AttackError), full_precision():
+        with pytest.raises(AttackError), finite_difference.full_precision():
             raise AttackError("left early")
         assert torch.backends.cudnn.allow_tf32 == allowed
     assert seen == [False, False]
@@ -257,7 +249,7 @@ def test_batch_statistics_are_read_of_the_second_pass() -> None:
         exact, rows, some = with_statistics(model, batch), unknowns(batch)[1:], torch.tensor([1, 2])
         gradients, without = exact(rows, some)[1], objective(model, batch)(rows, some)[1]
         assert ((gradients - without).norm(dim=1) > 0.1 * gradients.norm(dim=1)).all()  # The prior counts here.
-        differenced = DifferencedMatching(exact)
+        differenced = finite_difference.DifferencedMatching(exact)
         for pair in ((exact, differenced), (exact.with_prior(0.5), differenced.with_prior(0.5))):
             (losses, gradients), (other_losses, other) = (one(rows, some) for one in pair)
             torch.testing.assert_close(other_losses, losses, rtol=1e-6, atol=1e-6)
@@ -267,7 +259,7 @@ def test_batch_statistics_are_read_of_the_second_pass() -> None:
 def test_normalised_by_what_was_sent_is_a_network_with_these_constants() -> None:
     for batch in (1, 2):
         rows, exact = unknowns(batch), with_statistics(attackable(net("batch norm"), True), batch)
-        differenced = DifferencedMatching(exact)
+        differenced = finite_difference.DifferencedMatching(exact)
         assert differenced.normalised().constants == {"1"}
         losses, gradients = differenced.normalised()(rows, EVERY)
         own = differenced(rows, EVERY)[0]
@@ -283,6 +275,6 @@ def test_normalised_by_what_was_sent_is_a_network_with_these_constants() -> None
     # Without statistics, or with a variance of 0, a layer normalises by its batch.
     exact.observed.statistics["1"][1][0, 2] = 0
     for one in (exact, objective(attackable(net("batch norm"), True))):
-        differenced = DifferencedMatching(one)
+        differenced = finite_difference.DifferencedMatching(one)
         assert differenced.normalised() is differenced
         assert differenced.constants == frozenset()

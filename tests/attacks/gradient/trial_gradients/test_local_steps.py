@@ -117,10 +117,8 @@ def test_orders_are_epochs_of_batches() -> None:
 def test_unrolls_only_what_fits() -> None:
     seen, _ = case(3, "01")
     for settings, unrolled in (
-        ({"max_unrolled_steps": 2, "max_images": 2}, 1),
-        ({"max_unrolled_steps": 1}, 0),
-        ({"max_images": 1}, 0),
-    ):
+        ({"max_unrolled_steps": 2, "max_images": 2}, 1), ({"max_unrolled_steps": 1}, 0), ({"max_images": 1}, 0),
+    ):  # fmt: skip
         attack = GradientInversion(iterations=1, **settings)
         assert attack(seen, generators(1)[0]).diagnostics["unrolled"] == unrolled, settings
         assert "unrolled" not in attack(replace(seen, local_steps=1), generators(1)[0]).diagnostics

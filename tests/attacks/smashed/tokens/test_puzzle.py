@@ -142,14 +142,11 @@ def test_shuffles_of_photographs_are_undone_without_any_image() -> None:
 
 
 @pytest.mark.numeric
-def test_noise_is_measured_and_allowed_for() -> None:
+def test_noise_is_measured_and_allowed_for_and_other_defences_than_shuffles_are_named() -> None:
     guess, _, errors = guess_of(TokenPuzzle(evaluations=10), FeatureNoise(std=0.02))
     assert guess.diagnostics["noise"] == pytest.approx(0.02, rel=0.2)
     assert guess.diagnostics["exact"] == 0
     assert errors.min() < 0.5
-
-
-def test_other_defences_than_shuffles_are_named() -> None:
     for defense, blocks in ((SpectralShuffle(), 0), (FeatureNoise(std=50.0), 1)):
         observation, _, _ = observe(defense, targets=2, blocks=blocks)
         guess = TokenPuzzle().fit(knowledge(defense, blocks=blocks), seeded())(observation, seeded())

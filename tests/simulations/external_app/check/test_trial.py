@@ -74,11 +74,7 @@ def test_a_model_is_found_by_the_call_that_built_it_and_the_arrays_that_a_server
         made.tiny(8, image=net)
     assert [one.call for one in seen] == ["Net()", "tiny(classes=3)", "Same(width=80)", "tiny()"]
     found = find_model(arrays(net), seen, refused)
-    assert found == {
-        "factory": "models_of_a_test:Net",
-        "home": "models_of_a_test",
-        "images": "(1, 1, 64)",
-    }
+    assert found == {"factory": "models_of_a_test:Net", "home": "models_of_a_test", "images": "(1, 1, 64)"}
     assert find_model(arrays(net, named=False), seen, refused)["factory"] == "models_of_a_test:Net"
     trained = find_model([one for one in arrays(net) if one[0] != "layer.bias"], seen, refused)
     assert trained["factory"] == "models_of_a_test:Net"
@@ -101,12 +97,10 @@ def test_a_model_that_takes_no_image_or_has_one_output_is_refused(made: ModuleTy
         (lambda: made.table(14, 1), "", "takes rows of 14 numbers"),
         (lambda: made.flat(784, 1), "", "ends in one output"),
         (lambda: made.lazy(), "", "1.weight has no shape before the first images"),
-        (lambda: made.flat(784, 10), "(1, 28, 28)", ""),
-        (lambda: made.flat(28 * 40, 10), "(1, 1, 1120)", ""),
-        (lambda: made.flat(3 * 32 * 32, 10), "(3, 32, 32)", ""),
-        (lambda: made.parallel(), "(1, 1, 64)", ""),
+        (lambda: made.flat(784, 10), "(1, 28, 28)", ""), (lambda: made.flat(28 * 40, 10), "(1, 1, 1120)", ""),
+        (lambda: made.flat(3 * 32 * 32, 10), "(3, 32, 32)", ""), (lambda: made.parallel(), "(1, 1, 64)", ""),
         (lambda: made.wide(), "", ""),
-    ):
+    ):  # fmt: skip
         refused: list[str] = []
         with watched_models() as seen:
             model = build()

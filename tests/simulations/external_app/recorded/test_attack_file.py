@@ -70,9 +70,7 @@ def invoke(update: Path, *options: Any, **changes: Any) -> Result:
     """The command with lenet's settings; ``changes`` replaces some, and None drops one."""
     values = {"model": "lenet", "num_classes": 10, "input_shape": "1,28,28", "learning_rate": RATE} | changes
     given = [f"{key.replace('_', '-')}={v}" for key, v in values.items() if v is not None]
-    return CliRunner().invoke(
-        app, ["attack", str(update), *map(str, options), *(w for one in given for w in ("-s", one))]
-    )
+    return CliRunner().invoke(app, ["attack", str(update), *map(str, options), *(w for x in given for w in ("-s", x))])
 
 
 def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed(files: Path, tmp_path: Path) -> None:

@@ -39,10 +39,8 @@ class Saving(Torch):
         images, labels = digits(NODES.index(node) * self.each, self.each)
         loader = DataLoader(TensorDataset((images - MEAN) / STD, labels), self.batch)
         names: dict[str, Any] = {
-            "trainloader": loader,
-            "context": type("Context", (), {"node_id": node}),
-            "msg": message,
-        }
+            "trainloader": loader, "context": type("Context", (), {"node_id": node}), "msg": message,
+        }  # fmt: skip
         exec(self.lines, names)
         for _ in names["trainloader"]:
             pass  # which keeps what it gives

@@ -71,9 +71,7 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     }  # fmt: skip
     result = invoke(folder, out=out, **options)
     assert result.exit_code == 0, result.output
-    psnr = next(
-        row for row in read_lines(out / "rows.jsonl") if row["metric"] == "psnr" and row["attack"].startswith("Spear")
-    )
+    psnr = next(x for x in read_lines(out / "rows.jsonl") if x["metric"] == "psnr" and x["attack"].startswith("Spear"))
     assert (psnr["n"], psnr["status"]) == (16, "ok")
     assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
     page = page_of(out)

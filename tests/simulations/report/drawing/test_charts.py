@@ -119,9 +119,7 @@ def test_names_hide_neither_each_other_nor_points() -> None:
         crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
         points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
         drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width)
-        assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, kind)) for kind in ("entry", "mark"))] == [
-            5
-        ] * 3
+        assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, x)) for x in ("entry", "mark"))] == [5] * 3
         hides_nothing(drawing, width)
 
 

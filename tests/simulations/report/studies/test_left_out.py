@@ -59,10 +59,8 @@ def test_a_verdict_names_the_clients_that_it_hangs_on() -> None:
 def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> None:
     """12 of 16 attacked images suffice, with the interval of 12; 8 of 16 do not."""
     for clients, unscored, expected in (
-        (3, 4, Readability.READABLE),
-        (3, 0, Readability.UNKNOWN),
-        (2, 8, Readability.UNKNOWN),
-    ):
+        (3, 4, Readability.READABLE), (3, 0, Readability.UNKNOWN), (2, 8, Readability.UNKNOWN),
+    ):  # fmt: skip
         (line,) = summarise(study(*[READ] * clients, unscored=unscored), {})
         assert line.strongest is not None
         assert readability(line.strongest) is expected, (clients, unscored)

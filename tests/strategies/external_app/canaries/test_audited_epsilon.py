@@ -80,9 +80,7 @@ def test_a_bug_at_a_node_that_claims_less_is_found_at_its_own_claim(tmp_path: Pa
     assert "2 levels of claims were tested" in shown["covers"]
     right = shown_in(run(tmp_path / "right", private_app(noise=noises.__getitem__, count=1200)))
     assert right["refuted_by"] == []
-    assert right["claimed"] > 10 > shown["claimed"], (
-        "where no level is refuted, all canaries are shown beside the largest"
-    )
+    assert right["claimed"] > 10 > shown["claimed"], "where no level is refuted, the largest has all canaries"
 
 
 def test_small_batches_give_a_bound_that_is_no_evidence_and_no_alarm(tmp_path: Path) -> None:

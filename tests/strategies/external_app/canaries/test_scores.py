@@ -12,15 +12,7 @@ from scipy import stats
 
 from clients.wire.records import to_record
 from strategies.exchange.exchange import Posted
-from strategies.external_app.canaries import (
-    AppCanaries,
-    ReportedClaim,
-    UnclaimedError,
-    centred,
-    grows,
-    levels,
-    reported_claim,
-)
+from strategies.external_app import canaries
 from strategies.external_app.settings import AuditSettings
 from tests import hostile
 from tests.strategies.external_app.app import Net
@@ -65,7 +57,7 @@ class Nodes:
 
 def audit_with(content: RecordDict, times: int = 1) -> tuple[list[dict[str, Any]], str]:
     """Rows and the failure, where node 1 sends ``content``."""
-    task, rows, audit = AuditSettings(Net).plan().at(1, 0.1), Rows(), AppCanaries(SIZES)
+    task, rows, audit = AuditSettings(Net).plan().at(1, 0.1), Rows(), canaries.AppCanaries(SIZES)
     update = {name: torch.randn(size) for name, size in SIZES.items()}
     exchange: Any = Nodes(content)
     recorder: Any = rows
@@ -115,28 +107,25 @@ def test_guesses_by_quartiles_are_right_no_more_often_than_by_a_fixed_threshold(
         for _ in range(draws):
             coins = torch.rand(count, generator=generator) < 0.5
             scores = torch.randn(count, generator=generator).double() + 7 + mu * coins
-            right.append(int(((centred(3 * scores) > 0) == coins).sum()))
+            right.append(int(((canaries.centred(3 * scores) > 0) == coins).sum()))
         alarms = (stats.binom.sf(np.array(right) - 1, count, stats.norm.cdf(mu / 2)) <= 0.05).sum()
         assert alarms <= stats.binom.ppf(0.999, draws, 0.05), mu
 
 
-def test_claims_are_read_and_missing_ones_are_named() -> None:
-    assert reported_claim(trained({"dp-epsilon": 2, "target-delta": 1e-6})) == ReportedClaim(2.0, 1e-6)
+def test_claims_are_read_missing_ones_are_named_and_levels_are_those_that_differ() -> None:
+    assert canaries.reported_claim(trained({"dp-epsilon": 2, "target-delta": 1e-6})) == canaries.ReportedClaim(2, 1e-6)
     for odd in (-1.0, float("nan"), float("inf"), [1.0, 2.0]):
-        with pytest.raises(UnclaimedError, match="reports no epsilon"):
-            reported_claim(trained({"epsilon": odd, "delta": 1e-5}))
+        with pytest.raises(canaries.UnclaimedError, match="reports no epsilon"):
+            canaries.reported_claim(trained({"epsilon": odd, "delta": 1e-5}))
     for odd in (0.0, 1.0, float("nan")):
-        with pytest.raises(UnclaimedError, match="an epsilon without delta"):
-            reported_claim(trained({"epsilon": 1.0, "delta": odd}))
-
-
-def test_levels_are_claims_that_differ_and_the_largest_has_all() -> None:
-    claims = [ReportedClaim(one, 1e-5) for one in (4.0, 3.9, 2.0, 1.0, 0.5, 0.25, 4.0)]
-    assert levels(claims) == [0.25, 1.0, 2.0, 4.0]
-    assert levels(claims[:2]) == [4.0]
-    assert grows(claims[2:1:-1]) is False
-    assert grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.5, 2.0)])
-    assert not grows([ReportedClaim(one, 1e-5) for one in (1.0, 1.0, 2.0)])
+        with pytest.raises(canaries.UnclaimedError, match="an epsilon without delta"):
+            canaries.reported_claim(trained({"epsilon": 1.0, "delta": odd}))
+    claims = [canaries.ReportedClaim(one, 1e-5) for one in (4.0, 3.9, 2.0, 1.0, 0.5, 0.25, 4.0)]
+    assert canaries.levels(claims) == [0.25, 1.0, 2.0, 4.0]
+    assert canaries.levels(claims[:2]) == [4.0]
+    assert canaries.grows(claims[2:1:-1]) is False
+    assert canaries.grows([canaries.ReportedClaim(one, 1e-5) for one in (1.0, 1.5, 2.0)])
+    assert not canaries.grows([canaries.ReportedClaim(one, 1e-5) for one in (1.0, 1.0, 2.0)])
 
 
 def test_coins_of_one_training_count_once() -> None:

@@ -129,9 +129,7 @@ def test_replies_that_cannot_be_used_are_told_and_the_others_are_attacked(tmp_pa
     result = invoke(folder, "-s", "local-steps=1", out=out, update_attacks="LabelInference()")
     assert result.exit_code == 0, result.output
     assert "'0.weight' holds NaN or infinite values" in " ".join(result.output.split())
-    assert "its arrays were not recorded: arrays: the disk was full" in (out / "report.html").read_text(
-        encoding="utf-8"
-    )
+    assert "its arrays were not recorded: arrays: the disk was full" in (out / "report.html").read_text("utf-8")
     about = next(row for row in read_lines(out / "rows.jsonl") if row["metric"] == "recorded-updates")
     assert (about["n"], len(about["unusable"])) == (1, 2)
 
