@@ -47,9 +47,6 @@ class Auditor:
         shows_training: The recorder also keeps pictures of guesses about training updates.
 
     Args:
-        exchange: Round trips with the nodes.
-        pool: Runs the attacks.
-        recorder: Keeps what comes out.
         share_images: Clients send pictures of their images for the report.
         randomness: Entry of all threat cards about the clients' random draws; see ``Clients.randomness``.
     """
@@ -152,7 +149,6 @@ class Auditor:
         return [partition for partition in candidates[0] if partition not in refused]
 
     def _count(self, task: Task, counts: Scores) -> None:
-        """One row for each thing that the clients' defences count, all clients together, once a pipeline."""
         if task.plan.pipeline in self._counted or not counts:
             return
         self._counted.add(task.plan.pipeline)
@@ -219,18 +215,17 @@ class Auditor:
         if not found:
             every = joined(scores.values())
             members, others = (len(every.get(one.of(), [])) for one in (MEMBER_SCORE, OTHER_SCORE))
-            reasons = sorted({guess.failure for guess in outcome.guesses if guess.failure})
             unscored = sorted((replies.failed | replies.refused).items())
-            reasons = reasons or [f"client {partition}: {reason}" for partition, reason in unscored[:1] if not replies]
+            named = [f"client {partition}: {reason}" for partition, reason in unscored[:1] if not replies]
             self.recorder.row(
                 task, metric=MEMBERSHIP_AUC.name, value=None, card=card, status="failed", n=len(outcome.guesses),
                 failures=failures or len(outcome.guesses),
-                message="; ".join(reasons) or f"scores of {members} members and {others} others make no curve", **common,
+                message="; ".join(card.attack_failures or named)
+                or f"scores of {members} members and {others} others make no curve", **common,
             )  # fmt: skip
 
     def _diagnostics(self, task: Task, outcome: Outcome, card: ThreatCard) -> None:
-        names = sorted({name for guess in outcome.guesses for name in guess.diagnostics})
-        for name in names:
+        for name in sorted({name for guess in outcome.guesses for name in guess.diagnostics}):
             values = [guess.diagnostics[name] for guess in outcome.guesses if name in guess.diagnostics]
             self._rows(task, _guess(outcome, card), card, {0: {ScoreName(name): [float(value) for value in values]}})
         if outcome.oracle_accuracy is not None or outcome.oracle_error:
@@ -297,21 +292,17 @@ def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
     return len(failed) if n <= len(guesses) else sum(one.scored(_images_of(guess)) for guess, one in failed)
 
 
+_ONE_EACH: dict[type, str] = {Labels: "classes", Attributes: "logits", Cells: "categories"}
+"""Kind of guess -> its field with an entry for each image; "images" for any other."""
+
+
 def _images_of(guess: Any) -> int:
-    match guess:
-        case Labels():
-            return len(guess.classes)
-        case Attributes():
-            return len(guess.logits)
-        case Cells():
-            return len(guess.categories)
-        case Membership():
-            return 1
-    return len(guess.images)
+    if isinstance(guess, Membership):
+        return 1
+    return len(getattr(guess, _ONE_EACH.get(type(guess), "images")))
 
 
 def _guessed(guess: Any) -> str:
-    """The kind of guess, as audit messages name it."""
     return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
@@ -320,7 +311,6 @@ def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:
 
 
 def _gather(replies: Mapping[int, Message]) -> dict[GuessName, dict[int, Scores]]:
-    """Whose guess -> partition -> scores."""
     found: dict[GuessName, dict[int, Scores]] = defaultdict(dict)
     for partition, reply in replies.items():
         for guess, scores in scores_of(reply).items():

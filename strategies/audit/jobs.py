@@ -145,7 +145,10 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     """Extend a threat card by the facts that the attack adds."""
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
-    if any(_matches_statistics(one, card) for one in stages_of(attack)) and _reveals_statistics(card):
+    # Running averages that came from steps in train mode give the statistics of the batches, or their mean.
+    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent") and card.more.get("mode") == "train"
+    matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
+    if sent and any(one and one(card.local_steps or 1, card.images or 1) for one in matches):
         known = "their mean over the local steps is matched" if (card.local_steps or 1) > 1 else "matched"
         card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; {known} by the attack")
     if attack.learns_prior:
@@ -156,18 +159,6 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
         return card
     data = job.task.plan.auxiliary_data
     return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
-
-
-def _reveals_statistics(card: ThreatCard) -> bool:
-    """Whether running averages came from steps in train mode: then they give the statistics of the batches, or their mean."""
-    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent")
-    return sent and card.more.get("mode") == "train"
-
-
-def _matches_statistics(attack: Any, card: ThreatCard) -> bool:
-    """Whether a stage of an attack matches the statistics that observations like these reveal."""
-    own = getattr(attack, "matches_statistics", None)
-    return own is not None and own(card.local_steps or 1, card.images or 1)
 
 
 FIT = "fit"

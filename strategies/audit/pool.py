@@ -57,8 +57,11 @@ class AttackPool:
             with threads(1):  # as a worker has, so that the same seed gives the same rows
                 self._done.append(run_job(job))
             return
-        # Chosen at the first job: by then a simulation's Ray is up; starting Ray here would take Flower's place.
-        self._backend = self._backend or _choose_backend(self._workers, self._num_gpus)
+        if self._backend is None:
+            # Chosen at the first job: by then a simulation's Ray is up and imported; starting it here would take Flower's place.
+            ray = sys.modules.get("ray")
+            on_ray = ray is not None and ray.is_initialized()
+            self._backend = _RayActors(self._workers, self._num_gpus) if on_ray else _Processes(self._workers)
         self._running[self._backend.submit(job)] = job
 
     def finished(self, *, wait: bool = False) -> list[AttackResult]:
@@ -80,12 +83,6 @@ class AttackPool:
         """End the workers; jobs still running are dropped."""
         if self._backend:
             self._backend.close()
-
-
-def _choose_backend(workers: int, num_gpus: float) -> _RayActors | _Processes:
-    # A running Ray has been imported; an import would take a second, and change sys.path and the environment.
-    ray = sys.modules.get("ray")
-    return _RayActors(workers, num_gpus) if ray is not None and ray.is_initialized() else _Processes(workers)
 
 
 class _RayActors:
@@ -155,11 +152,7 @@ class _RayActors:
 
 
 class _Worker:
-    """Body of a Ray actor.
-
-    Args:
-        names_node: Whether outcomes name the node on which it runs.
-    """
+    """Body of a Ray actor; with ``names_node``, outcomes name the node on which it runs."""
 
     def __init__(self, *, names_node: bool) -> None:
         self._names_node = names_node
@@ -227,7 +220,6 @@ class _Processes:
 
 
 def _run_bytes(job: bytes) -> bytes:
-    """Runs a pickled job in a worker process; the pickled result."""
     return pickle.dumps(run_job(pickle.loads(job)))
 
 

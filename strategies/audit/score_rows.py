@@ -145,7 +145,7 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
         metric = metric_of(name.metric)
         if not metric.in_rows:
             continue
-        facts, more = card, {}
+        facts, more, cells = card, {}, metric.interval is Interval.CELLS
         if metric is RETRIEVAL:
             chances = scores[RETRIEVAL_CHANCE.of()]
             most = 2 * sorted(chances)[len(chances) // 2] if chances else 1.0
@@ -157,20 +157,9 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
             "reference": name.reference,
             "card": facts,
             "worst": worst_of(metric, values),
-            **_mean(metric, values, columns),
+            **(cells_and_interval(values, columns) if cells else _INTERVALS[metric.interval](values)),
             **more,
         }
-
-
-def _mean(metric: Metric, values: Sequence[float], columns: int) -> Columns:
-    match metric.interval:
-        case Interval.EXACT:
-            return share_and_interval(values)
-        case Interval.BATCHES:
-            return batches_and_interval(values)
-        case Interval.CELLS:
-            return cells_and_interval(values, columns)
-    return mean_and_interval(values)
 
 
 def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, list[float] | None]:
@@ -230,7 +219,11 @@ def rows_of_clients(
         columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
     for client in scores if 1 < len(scores) <= MOST_LEFT_OUT else ():
         others = joined(of for one, of in scores.items() if one != client)
-        filled = {name: _stretched(values, len(whole[name])) for name, values in others.items()}
+        filled = {
+            name: [values[at * len(values) // n] for at in range(n) if values]
+            for name, values in others.items()
+            for n in [len(whole[name])]
+        }
         without = {(one["metric"], one["reference"]): one for one in rows_of(filled, card)}
         for columns in deciding:
             other = without.get((columns["metric"], columns["reference"]), {})
@@ -240,11 +233,6 @@ def rows_of_clients(
             if changed:
                 columns.setdefault(WITHOUT, {})[str(client)] = changed
     return found
-
-
-def _stretched(values: Sequence[float], n: int) -> list[float]:
-    """N values: some of the given ones twice, evenly spread."""
-    return [values[at * len(values) // n] for at in range(n)] if values else []
 
 
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
@@ -272,19 +260,14 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     points = [[round(float(x), 4), round(float(y), 4)] for x, y in zip(fpr, tpr, strict=True)]
     few = sum(rate <= FEW_FALSE for rate, _ in points)
     thinned = points[: few : max(1, few // 100)] + points[few :: max(1, len(points) // 100)]
-    low, high = auc_interval(members, others)
-    area = {
-        "metric": MEMBERSHIP_AUC.name,
-        "reference": "",
-        "value": auc(members, others),
-        "ci_low": low,
-        "ci_high": high,
-    }
-    yield {**area, "roc": [*thinned, points[-1]], **common}
+    curve: Columns = {"roc": [*thinned, points[-1]]}
+    found = {MEMBERSHIP_AUC: (auc(members, others), *auc_interval(members, others))}
     rates = {MEMBERSHIP_TPR: 0.01} | ({MEMBERSHIP_LOW_TPR: LOW_RATE} if len(others) * LOW_RATE >= 1 else {})
-    for metric, false in rates.items():
-        rate, low, high = tpr_at_fpr(members, others, false)
-        yield {"metric": metric.name, "reference": "", "value": rate, "ci_low": low, "ci_high": high, **common}
+    found |= {metric: tpr_at_fpr(members, others, false) for metric, false in rates.items()}
+    for metric, (value, low, high) in found.items():
+        own = {"metric": metric.name, "reference": "", "value": value, "ci_low": low, "ci_high": high}
+        yield own | curve | common
+        curve = {}
 
 
 def mean_and_interval(values: Sequence[float]) -> Columns:
@@ -330,6 +313,13 @@ def cells_and_interval(values: Sequence[float], columns: int) -> Columns:
         return mean_and_interval(values)
     share, low, high = clustered_interval(values, len(values) * max(columns, 1))
     return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+
+
+_INTERVALS = {
+    Interval.MEAN: mean_and_interval,
+    Interval.EXACT: share_and_interval,
+    Interval.BATCHES: batches_and_interval,
+}
 
 
 def worst_of(metric: Metric, values: Sequence[float]) -> float | None:

@@ -190,11 +190,8 @@ class GuardedExchange:
         """Partition -> why its reply is too large, compared with the last ones of all other clients."""
         faults: dict[int, str] = {}
         for record, bound in self.bounds.get(message_type, {}).items():
-            sizes, known = (
-                {one: _size_of(reply, record) for one, reply in replies.items()},
-                self._sizes[message_type, record],
-            )
-            known |= sizes
+            known = self._sizes[message_type, record]
+            known |= (sizes := {one: _size_of(reply, record) for one, reply in replies.items()})
             for partition, size in sizes.items():
                 most = bound.most([other for one, other in known.items() if one != partition])
                 if size > most:
@@ -308,7 +305,11 @@ def fault(reply: Message, reference: Mapping[str, np.ndarray], record: str = "ar
             return f"{record}: {name!r} is {values.dtype}{values.shape}, expected {expected.dtype}{expected.shape}"
         if not np.isfinite(values).all():
             return f"{record}: {name!r} holds NaN or infinite values"
-    return _fault_in_numbers(reply, most)
+    found = reply.content.get("metrics")
+    if not isinstance(found, MetricRecord):
+        return "the reply has no 'metrics'"
+    faults = (fault_in_number(name, value, name) for name, value in found.items())
+    return fault_in_count(found, most) or next(filter(None, faults), "")
 
 
 def like(*shape: int, dtype: type[np.generic] = np.float32) -> np.ndarray:
@@ -327,14 +328,6 @@ def seconds_of(reply: Message, name: str) -> float:
     """The seconds that a client reports under ``name``; 0 for anything else, as nothing but a row depends on them."""
     seconds = values_of(reply, "metrics").get(name)
     return float(seconds) if isinstance(seconds, int | float) else 0.0
-
-
-def _fault_in_numbers(reply: Message, most: float) -> str:
-    found = reply.content.get("metrics")
-    if not isinstance(found, MetricRecord):
-        return "the reply has no 'metrics'"
-    faults = (fault_in_number(name, value, name) for name, value in found.items())
-    return fault_in_count(found, most) or next(filter(None, faults), "")
 
 
 def fault_in_count(found: Mapping[str, Any], most: float = math.inf) -> str:

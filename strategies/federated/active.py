@@ -20,6 +20,7 @@ from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
 from strategies.exchange.guard import Answers
 from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
+from strategies.federated.replies import targets_of
 
 Ask = Callable[[Task, Tensors], Answers]
 """(orders, weights of the model to send) -> partition -> the updates of one step that answer it."""
@@ -74,7 +75,7 @@ class ActiveServer:
                 task, metric=MODEL_REFUSED.name, value=len(refused) / judged, n=judged, attack=repr(attack),
                 card=_card(task, attack),
             )  # fmt: skip
-        seen = seen_updates(task, ACTIVE, good, [f"target-{at}" for at in range(task.plan.probe_targets)])
+        seen = seen_updates(task, ACTIVE, good, targets_of(task))
         if not seen:
             return
         card = self._audit.card(task, ACTIVE, seen, sent, None)

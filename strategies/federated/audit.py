@@ -56,14 +56,13 @@ class UpdateAudit:
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}"
-        last = task.round == max(self.rounds[kind])
         at_once, over_rounds = grouped(self.attacks[kind])
         for at, group in enumerate(at_once):
             self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card))
         if not over_rounds:
             return
         history = AttackJob(f"{name}-history", over_rounds, kind, observed, card)
-        if not last:
+        if task.round != max(self.rounds[kind]):
             self.recorder.keep_history(history)
             return
         earlier = self.recorder.history(history)
@@ -153,7 +152,6 @@ def _label_knowledge(seen: Sequence[SeenUpdate]) -> dict[str, Any]:
     published = sum(one.labels is not None for one in seen)
     if not published:
         return {"labels": KnownLabels.UNKNOWN}
-    if published == len(seen):
-        return {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
-    some = f"{published} of {len(seen)} updates"
-    return {"labels": KnownLabels.SOME, "labels_known": some, "upper_bound": "knows the labels"}
+    found = {"labels": KnownLabels.KNOWN, "upper_bound": "knows the labels"}
+    some = {"labels": KnownLabels.SOME, "labels_known": f"{published} of {len(seen)} updates"}
+    return found if published == len(seen) else found | some

@@ -222,8 +222,7 @@ class CuriousFedAvg(FedAvg):
 
     def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
         task = self.plan.at(server_round)
-        records = targets_of(task)
-        bound = update_bound(self._weights, self.max_update_norm)
+        records, bound = targets_of(task), update_bound(self._weights, self.max_update_norm)
         self._guarded.bounds["train.probe"] = dict.fromkeys(records, bound)
         good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
         record_probe(self.recorder, task, good)
@@ -257,7 +256,6 @@ class CuriousFedAvg(FedAvg):
         return good
 
     def _keep_ledger(self, partition: int, reply: Message) -> None:
-        """Keep the state of a client's training defences, which the server returns to the client on resume."""
         ledger = values_of(reply, "ledger").get(self.plan.pipeline)
         if isinstance(ledger, str) and 0 < len(ledger) <= MOST_LEDGER:
             self.ledgers[partition] = ledger

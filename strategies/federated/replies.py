@@ -35,11 +35,8 @@ def fault_in_update(
     if why := next((why for record in records if (why := fault(reply, reference, record, most))), ""):
         return why
     steps = values_of(reply, "metrics").get("local-steps")
-    return (
-        ""
-        if isinstance(steps, int) and steps > 0
-        else f"metrics: local-steps is {shortened(steps)}, expected 1 or more"
-    )
+    fits = isinstance(steps, int) and steps > 0
+    return "" if fits else f"metrics: local-steps is {shortened(steps)}, expected 1 or more"
 
 
 def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Task) -> str:
@@ -95,9 +92,8 @@ def record_training(recorder: Recorder, task: Task, good: Mapping[int, Message])
         why = f"train: {left_out} numbers that clients report are left out; {most}"
         recorder.row(task, metric=CLIENT.name, value=None, n=len(good), status="failed", message=why)
     for name in names:
-        values = [
-            float(values_of(reply, "metrics")[name]) for reply in good.values() if name in values_of(reply, "metrics")
-        ]
+        found = (values_of(reply, "metrics") for reply in good.values())
+        values = [float(numbers[name]) for numbers in found if name in numbers]
         recorder.row(task, metric=name, worst=float(np.max(values)), **mean_and_interval(values))
     size = sum(delta.nbytes for delta in tensors_of(next(iter(good.values())), "arrays").values())
     recorder.row(task, metric=UPDATE_BYTES.name, value=size, n=len(good))
