@@ -120,12 +120,10 @@ class LocalClient(Client):
 
     @property
     def _num_examples(self) -> int:
-        """Number of examples in training, with canaries."""
         return self.data.num_train + (len(self.canaries.examples) if self.canaries else 0)
 
     @property
     def _examples(self) -> Dataset[Any]:
-        """The examples of training."""
         own = KeptExamples(self.data)
         return WithCanaries(own, self.canaries, self.data) if self.canaries else own
 

@@ -25,8 +25,6 @@ AT_ONCE = 16
 
 
 class _GivenData(LocalData):
-    """The server's own examples, as they are."""
-
     def __init__(self, task: Task, batch: Batch, partition: int) -> None:
         super().__init__(task, partition, range(len(batch)), ())
         self._batch = batch

@@ -40,7 +40,6 @@ def _check_model(plan: Plan, input_shape: Shape) -> None:
 
 
 def _checked(message: Message, context: Context) -> LocalClient:
-    """The addressed client, whose defences can protect its model."""
     client = client_as(LocalClient, message, context)
     _check_model(client.task.plan, tuple(client.data.card.input_shape))
     return client
@@ -63,16 +62,15 @@ def probe(message: Message, context: Context) -> Message:
     """One-step updates for the attacks of the papers' strongest setting."""
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
-    client, left_out = _checked(message, context), {}
-    question = int(values_of(message, "config").get("question", 0))
+    client, left_out, config = _checked(message, context), {}, values_of(message, "config")
     ledger = _ledger(message, context, client.task.plan.pipeline)
     sent = tensors_of(message, "arrays")
     require_agreed(context, client, sent, client.task.round)
-    result = client.probe(sent, ledger, question)
+    result = client.probe(sent, ledger, int(config.get("question", 0)))
     records: Records = {f"target-{at}": to_record(update) for at, update in enumerate(result.updates)}
-    if values_of(message, "config").get("publish-labels") and not answers.publish_labels:
+    if config.get("publish-labels") and not answers.publish_labels:
         left_out["publish-labels"] = refusal("publish_labels", "labels of probed images")
-    elif values_of(message, "config").get("publish-labels"):
+    elif config.get("publish-labels"):
         labels = {f"target-{at}": client.probed(at).original.targets.argmax(1) for at in range(len(result.updates))}
         records["labels"] = to_record(labels)
     return reply_to(message, {**records, **_account(context, client, result), **withheld(left_out)})
@@ -85,18 +83,14 @@ def coins(message: Message, context: Context) -> Message:
     canaries = client.canaries or client.canary
     if canaries is None:
         raise RuntimeError("this task has no canaries")
-    found = {"coins": canaries.coins}
-    found |= {} if canaries.lone is None else {"lone": torch.tensor([canaries.lone])}
-    return reply_to(message, {"coins": to_record(found)})
+    lone = {} if canaries.lone is None else {"lone": torch.tensor([canaries.lone])}
+    return reply_to(message, {"coins": to_record({"coins": canaries.coins, **lone})})
 
 
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy of the global model on this client's share of the test data."""
     client, sent = client_as(LocalClient, message, context), tensors_of(message, "arrays")
-
-    def require() -> None:
-        require_agreed(context, client, sent, client.task.round + 1)
-
+    require = functools.partial(require_agreed, context, client, sent, client.task.round + 1)
     return answer_once(message, context, client, lambda: client.evaluate(sent), require)
 
 
@@ -112,7 +106,6 @@ def _ledger(message: Message, context: Context, pipeline: str) -> Ledger:
 
 
 def _account(context: Context, client: LocalClient, result: LocalResult) -> Records:
-    """Keeps the ledger in the node's state, and gives the records that every training reply carries."""
     numbers = {**result.metrics, "num-examples": result.num_examples, "local-steps": result.local_steps}
     records: Records = {"metrics": metrics(numbers)}
     if result.ledger:

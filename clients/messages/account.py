@@ -31,11 +31,13 @@ def kept_over_restarts(message: Message, context: Context, call_next: Call) -> M
     try:
         return call_next(message, context)
     finally:
-        found: dict[str, Any] = {name: context.state[name] for name in ACCOUNT if name in context.state}
+        state: Any = context.state
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps({name: {**values} for name, values in found.items()}), encoding="utf-8")
+            partial.write_text(
+                json.dumps({name: {**state[name]} for name in ACCOUNT if name in state}), encoding="utf-8"
+            )
             partial.replace(path)
         except OSError as error:
             raise SecretError(
@@ -61,10 +63,8 @@ def book(
     if not answers.has_account:
         return
     name = f"{kind}; {client.pipeline}"  # as read, so that another spelling is no other pipeline
-    found: tuple[int, dict[str, int]] = _kept(context, SENT, name) or (at, {})
-    latest, counts = found
-    if over_rounds:
-        latest = at
+    latest, counts = _kept(context, SENT, name) or (at, dict[str, int]())
+    latest = at if over_rounds else latest
     _require_forward(kind, at, latest)
     counts = counts if at == latest else {}
     numbers = [str(number) for number in range(first, first + count)]

@@ -59,7 +59,11 @@ def require_agreed(context: Context, client: Client, sent: Weights, at: int) -> 
         raise RefusedError(_refused(f"round {at} of a run of {rounds} rounds"))
     known = _remembered(context, client, initial)
     # A pipeline that was never trained may be a name that was made up to be judged by nothing.
-    last = known.measured_by(_read(about) for key, about in context.state.items() if _is_memory(key))
+    last = known.measured_by(
+        _read(about)
+        for key, about in context.state.items()
+        if key.startswith(f"{KEY} ") and not key.endswith(" weights")
+    )
 
     def tried(weights: Weights) -> Tried:
         if weights is sent:
@@ -110,10 +114,6 @@ def _remembered(context: Context, client: Client, initial: Weights) -> Remembere
     record = context.state[f"{place} weights"]
     assert isinstance(record, ArrayRecord)
     return _read(context.state[place], to_tensors(record))
-
-
-def _is_memory(key: str) -> bool:
-    return key.startswith(f"{KEY} ") and not key.endswith(" weights")
 
 
 def _read(about: Any, weights: Weights | None = None) -> Remembered:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,20 +95,13 @@ def _limit(message: Message, context: Context) -> tuple[str, float]:
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ValueError(f"{name} is {shortened(value)}; allowed: seconds, 0 for no limit")
-    if _hides_times(message, context):
-        del limits["client-timeout"]
+    if not draws_from_seed(context):
+        with suppress(RuntimeError, ValueError):  # which the message's handler refuses
+            if parse(read_task(values_of(message, "config").get("task")).plan.pipeline).bounded:
+                del limits["client-timeout"]
     seconds, name = min(((value, name) for name, value in limits.items() if value > 0), default=(0.0, ""))
     # A timer of less than a microsecond is none: a server that sets it would take the node's own limit away.
     return name, min(max(float(seconds), LEAST_SECONDS), MOST_SECONDS) if name else 0.0
-
-
-def _hides_times(message: Message, context: Context) -> bool:
-    if draws_from_seed(context):
-        return False
-    try:
-        return parse(read_task(values_of(message, "config").get("task")).plan.pipeline).bounded
-    except (RuntimeError, ValueError):  # which the message's handler refuses
-        return False
 
 
 def refusals(message: Message, context: Context, call_next: Call) -> Message:
@@ -187,8 +181,7 @@ def client_of(message: Message, context: Context) -> Client:
     if "data-dir" in context.node_config:
         task = task.but(data_dir=str(context.node_config["data-dir"]))
     if not simulated:
-        most = IMAGE_SHARE * memory_of_machine() / 2**30
-        task = task.but(image_memory=min(task.plan.image_memory, most))
+        task = task.but(image_memory=min(task.plan.image_memory, IMAGE_SHARE * memory_of_machine() / 2**30))
     task = task.but(download=task.plan.download and may_download(context.node_config, simulated=simulated))
     partition, draws = partition_of(context), draws_of(context, task.plan.seed)
     if task.plan.owns_data:

@@ -81,18 +81,12 @@ class AnswerPolicy(Settings):
         """Raise ``RefusedError`` if ``wanted`` more transmissions of audit batches after ``so_far`` are too many."""
         if wanted < 1:
             raise ValueError(f"{wanted} transmissions were requested; allowed: 1 or more")
-        if self.transmissions != UNLIMITED and so_far + wanted > self.transmissions:
-            raise RefusedError(
-                f"{refusal('transmissions', f'{wanted} more transmissions of audit batches')} (now {self.transmissions}, "
-                f"{so_far} of them used)"
-            )
+        what, used = f"{wanted} more transmissions of audit batches", f", {so_far} of them used"
+        self._require_times("transmissions", what, so_far + wanted, used)
 
     def require_upload_passes(self, wanted: int) -> None:
         """Raise ``RefusedError`` if ``wanted`` uploads of each image are too many."""
-        if self.upload_passes != UNLIMITED and wanted > self.upload_passes:
-            raise RefusedError(
-                f"{refusal('upload_passes', f'uploads of an image in {wanted} passes')} (now {self.upload_passes})"
-            )
+        self._require_times("upload_passes", f"uploads of an image in {wanted} passes", wanted)
 
     @property
     def has_account(self) -> bool:
@@ -101,8 +95,12 @@ class AnswerPolicy(Settings):
 
     def require_repeats(self, what: str, so_far: int) -> None:
         """Raise ``RefusedError`` for a message sent ``so_far`` times that may not be sent again."""
-        if self.has_account and so_far > self.repeats:
-            raise RefusedError(f"{refusal('repeats', f'{what} again')} (now {self.repeats}; sent {so_far} times)")
+        self._require_times("repeats", f"{what} again", so_far, f"; sent {so_far} times")
+
+    def _require_times(self, name: str, what: str, times: int, used: str = "") -> None:
+        most = getattr(self, name)
+        if most != UNLIMITED and times > most:
+            raise RefusedError(f"{refusal(name, what)} (now {most}{used})")
 
 
 def allowed_pipelines(node_config: NodeConfig) -> frozenset[Pipeline] | None:
@@ -135,7 +133,7 @@ def require_own_code(node_config: NodeConfig, model: str, dataset: str, *, simul
     Naming it runs it. ``own-code`` lists what may be named, separated by ``;``. In a simulation the user has named it.
     Whatever stands before a colon and is no library (or, of data, no data set) counts as code, whether or not there is any.
     """
-    allowed = [one.strip() for one in str(node_config.get("own-code", "")).split(";")]
+    allowed = _listed(node_config, "own-code")
     for name, known in ((model, LIBRARIES), (dataset, dataset_names())):
         prefix, colon, _ = name.rpartition(":")
         if colon and prefix not in known and not simulated and name not in allowed:
@@ -154,9 +152,12 @@ def require_own_files(node_config: NodeConfig, data_dir: str, weights: str = "",
         return
     if data_dir and "data-dir" not in node_config:
         raise RefusedError(refusal("data_dir", f"anything of the folder {data_dir!r}, which the server names"))
-    allowed = [one.strip() for one in str(node_config.get("weights", "")).split(";")]
-    if weights and weights not in allowed:
+    if weights and weights not in _listed(node_config, "weights"):
         raise RefusedError(refusal("weights", f"anything of the file {weights!r}, which the server names"))
+
+
+def _listed(node_config: NodeConfig, key: str) -> list[str]:
+    return [one.strip() for one in str(node_config.get(key, "")).split(";")]
 
 
 def may_download(node_config: NodeConfig, *, simulated: bool) -> bool:
