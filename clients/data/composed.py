@@ -117,8 +117,7 @@ def garment_digit(name: str, fashion: Source, option: str) -> Source:
         first, second = paired(name, garment[cloth.labels], digit[number.labels], generator)
         images = cloth.read(first, 0).numpy(), number.read(second, 0).numpy()
         frames = _quadrants(*images, generator)
-        part = array_part(frames, garment[cloth.labels[first]])
-        parts.append(replace(part, sensitive=digit[number.labels[second]]))
+        parts.append(_part(frames, garment[cloth.labels[first]], digit[number.labels[second]]))
     return _source(parts, garments)
 
 
@@ -153,8 +152,7 @@ def photo_face(name: str, option: str) -> Source:
         first, second = paired(name, kind[tile.labels], faces[chosen], generator)
         frames = tile.read(first, 0).numpy().repeat(FRAME // 32, 2).repeat(FRAME // 32, 3)
         _paste(frames, pictures[chosen][second], generator)
-        part = array_part(frames, kind[tile.labels[first]])
-        parts.append(replace(part, sensitive=faces[chosen][second]))
+        parts.append(_part(frames, kind[tile.labels[first]], faces[chosen][second]))
     return _source(parts, kinds)
 
 
@@ -177,6 +175,10 @@ def _paste(frames: Levels, pictures: Levels, generator: np.random.Generator) -> 
         top = generator.integers(frame.shape[1] - height + 1)
         left = generator.integers(frame.shape[2] - width + 1)
         frame[:, top : top + height, left : left + width] = picture
+
+
+def _part(frames: Levels, labels: Labels, sensitive: Labels) -> Part:
+    return replace(array_part(frames, labels), sensitive=sensitive)
 
 
 def _source(parts: list[Part], names: tuple[str, str]) -> Source:

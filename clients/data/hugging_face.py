@@ -75,7 +75,6 @@ def _read(place: Place, name: str) -> Any:
 
 
 def _columns(name: str, data: Dataset) -> tuple[str, str]:
-    """The one column of images, and the one of class labels."""
     import datasets
 
     found = []

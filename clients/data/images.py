@@ -74,7 +74,7 @@ Images = Tensor | StoredImages
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Labelled images.
+    """Labelled images; ``DataError`` when shapes or types do not fit together, or there are no images.
 
     Attributes:
         images: (N, C, H, W), uint8, C is 1 or 3; a tensor, or ``StoredImages`` where they would not fit into memory. Rows of
@@ -83,9 +83,6 @@ class ImageData:
         sensitive: (N,), int64: a second, private attribute of each image; None where the data set has none.
         vectors: (N, K), int64, 0 or 1: all labels of each image, where it may have several; ``labels`` then holds the first
             of them, by which selections are stratified, and is no class. Else None.
-
-    Raises:
-        DataError: When shapes or types do not fit together, or there are no images.
     """
 
     images: Images

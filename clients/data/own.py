@@ -98,7 +98,6 @@ def _require_map(what: str, data: Any) -> None:
 
 
 def _require_same_twice(what: str, data: Any, at: int) -> Tensor:
-    """An image (C, H, W) that is read twice."""
     image = _image(what, data, at)
     if not torch.equal(image, _image(what, data, at)):
         raise DataError(

@@ -146,7 +146,6 @@ def partition_indices(labels: Labels, partition: str, num_partitions: int, seed:
 
 
 def _rows(partitioner: Any, labels: NDArray[Any], num_partitions: int) -> list[Indices]:
-    """Runs a partitioner of Flower Datasets on a table of labels and row numbers."""
     import datasets  # type: ignore[import-untyped]
 
     with warnings.catch_warnings():

@@ -30,7 +30,6 @@ class ClientCanaries:
     """The canaries of one client in one pipeline; their coins are the client's own, and the same in all rounds.
 
     Attributes:
-        placed: Places of the gradient canaries.
         coins: (M,) bool.
         lone: Coin of the lone canary; None without one.
         hides_number: A coin decides whether an example exists, else what it is.
@@ -96,7 +95,6 @@ class CanaryClient:
     """A client that is a canary: its update is the auditor's, in one of two directions by a coin of its own.
 
     Attributes:
-        placed: Its direction.
         coins: (1,) bool, the same in all rounds.
         length: Of its update before the defence.
     """

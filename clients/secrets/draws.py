@@ -57,11 +57,6 @@ class Note:
     count: int
     nonce: str
 
-    def covers(self, kind: str, about: str, server_round: int, number: int) -> bool:
-        """Whether it was drawn for this."""
-        same = (self.kind, self.about, self.round) == (kind, about, server_round)
-        return same and self.first <= number < self.first + self.count
-
 
 @dataclass
 class Notebook:
@@ -84,9 +79,9 @@ class Notebook:
 
     def nonce(self, kind: str, pipeline: str, server_round: int, number: int) -> str | None:
         """The latest nonce for this purpose, or None."""
-        about = _name(pipeline)
-        found = (one.nonce for one in reversed(self._notes) if one.covers(kind, about, server_round, number))
-        return next(found, None)
+        same = (one for one in self._notes if (one.kind, one.about, one.round) == (kind, _name(pipeline), server_round))
+        found = [one.nonce for one in same if one.first <= number < one.first + one.count]
+        return found[-1] if found else None
 
 
 @dataclass(frozen=True)
@@ -180,21 +175,17 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _check_folder(path.parent)
+        mode = path.parent.stat().st_mode
+        # In a sticky folder, such as /tmp, only the owner of a file moves it.
+        if os.name == "posix" and mode & 0o022 and not mode & stat.S_ISVTX:
+            raise SecretError(
+                f"others may move files of the folder {path.parent} (mode {stat.S_IMODE(mode):o}); chmod 700 it"
+            )
         if not os.path.lexists(path):
             _create(path)
         return _read(path)
     except OSError as error:
         raise SecretError(f"no secret can be kept at {path}: {error}; {elsewhere}") from error
-
-
-def _check_folder(folder: Path) -> None:
-    about = folder.stat()
-    # In a sticky folder, such as /tmp, only the owner of a file moves it.
-    if os.name == "posix" and about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX:
-        raise SecretError(
-            f"others may move files of the folder {folder} (mode {stat.S_IMODE(about.st_mode):o}); chmod 700 it"
-        )
 
 
 def _create(path: Path) -> None:

@@ -27,13 +27,9 @@ from simulations.settings.errors import ConfigError
 
 @dataclass(frozen=True)
 class Order:
-    """Settings for the copy of each picture.
+    """Settings for the copy of each picture, from the folder ``root`` to the folder ``out``, by the defences of a text.
 
     Attributes:
-        root: Folder of the sources.
-        out: Folder of the copies.
-        pipeline: The defences' text.
-        secret: Where draws start.
         size: Side of the copies; 0: that of the sources.
         source: Name of the folder or data set, without its place.
         place: Full path of the sources. The manifest has only a digest of it.
@@ -92,8 +88,8 @@ def copy(order: Order, source: str, output: str) -> Copy:
     path = order.root / source
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        image, notes = read(path, order.size, order.scale)
-        pipeline = parse(order.pipeline)
+        found = read(path, order.size, order.scale)
+        image, pipeline = found.image, parse(order.pipeline)
         if why := pipeline.unfit(*image.shape):
             raise DataError(why)
         protected = protect_image(pipeline, image, order.secret)
@@ -102,7 +98,7 @@ def copy(order: Order, source: str, output: str) -> Copy:
         return Copy(source, error=str(error) or type(error).__name__)
     distance, shape = mean_psnr(protected[None], image[None]), tuple(protected.shape)
     idle, windows = (tuple(said(*image.shape[1:])) for said in (pipeline.idle, pipeline.at_size))
-    return Copy(source, output, digest, shape, distance, notes, idle, windows)
+    return Copy(source, output, digest, shape, distance, found.notes, idle, windows)
 
 
 def copies(order: Order, names: Sequence[tuple[str, str]], workers: int) -> Iterator[Copy]:

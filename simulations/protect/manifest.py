@@ -91,7 +91,6 @@ class Manifest:
 
     @property
     def _begun(self) -> Path:
-        """The file to go on from: the journal, or after complete work the manifest."""
         return self._journal if self._journal.is_file() else self.order.out / MANIFEST
 
     def begin(self, *, resume: bool) -> None:

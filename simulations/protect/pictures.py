@@ -6,11 +6,10 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 
-from clients.data.files.decoding import MOST_PIXELS, FullScale, decode_noted, merge_equal
+from clients.data.files.decoding import MOST_PIXELS, Decoded, FullScale, decode_noted, merge_equal
 from clients.data.images import resize, to_float
 from simulations.run_folder.drawn import drawn
 from simulations.settings.errors import ConfigError
@@ -18,13 +17,6 @@ from strategies.audit.whole_files import whole
 
 LOSSLESS = (".png", ".bmp", ".tif", ".tiff")
 """Formats that keep every pixel; copies of other formats become PNG, because a lossy one would change what the defence made."""
-
-
-class ProtectedPicture(NamedTuple):
-    """A picture (C, H, W) in [0, 1], upright, C = 1 where its channels are equal, else 3; and notes on its losses."""
-
-    image: Tensor
-    notes: tuple[str, ...]
 
 
 def find(root: Path) -> list[str]:
@@ -81,8 +73,8 @@ def output_names(names: Sequence[str]) -> dict[str, str]:
     return {name: copy for copy, name in made.items()}
 
 
-def read(path: Path, size: int = 0, scale: FullScale | None = None) -> ProtectedPicture:
-    """Decode a picture as a run on the folder would; its central square is scaled to ``size``; 0: not scaled.
+def read(path: Path, size: int = 0, scale: FullScale | None = None) -> Decoded:
+    """Decode a picture (C, H, W) in [0, 1] as a run on the folder would; its central square is scaled to ``size``; 0: not scaled.
 
     Grey pictures have one channel, also those that are stored as colours: three draws of noise would be averaged away.
 
@@ -95,7 +87,7 @@ def read(path: Path, size: int = 0, scale: FullScale | None = None) -> Protected
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         decoded = decode_noted(path, MOST_PIXELS, scale)
     # Once more, because the colours may all lie outside the central square.
-    return ProtectedPicture(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
+    return Decoded(to_float(merge_equal(resize(decoded.image, size)))[0], decoded.notes)
 
 
 def write(path: Path, image: Tensor) -> None:

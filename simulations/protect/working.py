@@ -88,7 +88,6 @@ def work(
 
 
 def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], workers: int) -> None:
-    """Protects what the journal does not have yet, and shows how far it is."""
     todo = [(name, copy) for name, copy in names.items() if name not in manifest.done]
     with Display(console) as display:
         for done, one in enumerate(copies(manifest.order, todo, workers), 1 + len(names) - len(todo)):
@@ -97,11 +96,7 @@ def _copy_all(console: Terminal, manifest: Manifest, names: Mapping[str, str], w
 
 
 def _secret(console: Terminal, named: Path | None, *, resume: bool) -> str:
-    """The secret as hexadecimal digits; a line says when a new one was written.
-
-    Raises:
-        ConfigError: Where work is to go on, and the secret that it was begun with is gone.
-    """
+    """The secret as hexadecimal digits; ``ConfigError`` where work is to go on, and the secret that it was begun with is gone."""
     path = named or default_folder() / "protect"
     new = not os.path.lexists(path)
     if new and resume:
@@ -117,7 +112,6 @@ def _secret(console: Terminal, named: Path | None, *, resume: bool) -> str:
 
 
 def _pipeline(text: str) -> Pipeline:
-    """A pipeline that protects pictures one by one, from a text that may name files."""
     with naming("--defense"):
         pipeline = parse(read_files(text))
     if not pipeline.defenses:
@@ -135,7 +129,6 @@ def _pipeline(text: str) -> Pipeline:
 
 
 def _print(console: Terminal, manifest: Manifest, found: Mapping[str, Any], left: Mapping[str, int]) -> None:
-    """Print what was processed and how far copies are from their pictures, and what was not processed."""
     done, failed = found["files"], found["failed"]
     counted = [f"{len(done)} of {len(done) + len(failed)} pictures processed by {found['defense']}"]
     counted += [f"{len(failed)} unreadable"] if failed else []

@@ -79,7 +79,6 @@ def remove_lock(folder: Path) -> None:
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether the open file is still the one of that path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

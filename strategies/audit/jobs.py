@@ -27,8 +27,6 @@ class AttackJob:
     Attributes:
         name: Unique in the run, and usable as a file name.
         attacks: Chains that begin with the same attack belong into one job, which runs that attack once.
-        kind: What kind of observation they attack.
-        observed: What they attack.
         card: The threat card so far.
         earlier: The same kind of observation in earlier rounds, oldest first, for attacks on a history.
     """
@@ -81,7 +79,6 @@ class Outcome:
     """Result of one attack of a job.
 
     Attributes:
-        attack: The attack.
         guesses: One per observed update; none when it ended with an error.
         seconds: Its share of the time.
         computed_on: Device of its worker, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.

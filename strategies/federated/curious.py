@@ -52,8 +52,6 @@ class CuriousFedAvg(FedAvg):
     ``start`` runs the strategy like any other Flower strategy; a custom loop calls the four hooks as Flower does.
 
     Args:
-        plan: The run's fixed settings for the clients.
-        auditor: Queues attacks and lets clients score the guesses.
         attacks: Kind of observation (``strategies.federated.observations``) -> attacks on it: on one-step probes, on training
             updates, on the sensitive attribute behind probes, on sums of probes, and, in studies of such attacks, those that send
             a manipulated model instead of the agreed one.

@@ -38,13 +38,7 @@ REPORTED = "reported "
 
 
 class CanaryAudit:
-    """The audit of one pipeline; it does nothing where the plan requests no canaries, or no DP-SGD makes a claim.
-
-    Args:
-        plan: The run's fixed settings for the clients.
-        exchange: Round trips with the clients.
-        recorder: Keeps the rows.
-    """
+    """The audit of one pipeline; it does nothing where the plan requests no canaries, or no DP-SGD makes a claim."""
 
     def __init__(self, plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> None:
         self.plan, self._exchange, self._recorder = plan, exchange, recorder
@@ -122,7 +116,6 @@ class CanaryAudit:
         return self._exchange.exchange.dealt.get(partition, (0, 0))[0]
 
     def _note_claim(self, partition: int, numbers: Mapping[str, Any]) -> None:
-        """Keep the epsilon and delta that a client reports."""
         if EPSILON.name in numbers:
             self._claims[partition] = (float(numbers[EPSILON.name]), float(numbers.get(DELTA.name, 0.0)))
 
@@ -162,14 +155,11 @@ class CanaryAudit:
         return {name: (after[0][name] - after[1][name]).double() for name in names}
 
     def _expected(self, partition: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of a client's coins by name."""
         placed = self._placed(partition)
         expected: dict[str, tuple[int, ...]] = {"coins": (len(placed),)}
         return expected | ({"lone": (1,)} if placed.lone else {})
 
     def _ask(self, task: Task) -> dict[int, Tensors]:
-        """Partition -> its coins, of the clients whose updates were seen."""
-
         def fault_in(partition: int, reply: Message) -> str:
             expected, coins = self._expected(partition), tensors_of(reply, "coins")
             fits = {name: tuple(one.shape) for name, one in coins.items() if one.dtype == torch.bool} == expected
@@ -181,7 +171,6 @@ class CanaryAudit:
         return {partition: tensors_of(reply, "coins") for partition, reply in sorted(good.items())}
 
     def _parts(self, coins: Mapping[int, Tensors]) -> dict[str, CanaryPart]:
-        """All views of the canaries whose coins are known."""
         placed = {partition: self._placed(partition) for partition in coins}
         gradients = {
             partition: (placed[partition], self._views[partition][GRADIENTS], found["coins"])
@@ -206,7 +195,7 @@ TENSORS = "tensors"
 
 
 class ClientCanaryAudit(CanaryAudit):
-    """The audit of one pipeline with a client-level claim; arguments as for ``CanaryAudit``."""
+    """The audit of one pipeline with a client-level claim."""
 
     def __init__(self, plan: Plan, exchange: GuardedExchange, recorder: Recorder) -> None:
         super().__init__(plan, exchange, recorder)

@@ -27,7 +27,6 @@ class ShownPart:
 
     Attributes:
         part: Its name, such as that of a tensor.
-        canaries: Their number.
         plain: Lower bound of epsilon without an assumption about the mechanism.
         gaussian: Lower bound if noise is Gaussian.
         largest_plain: The largest value that these canaries could have given ``plain``.

@@ -66,10 +66,8 @@ class SplitAudit:
         """Queue one round's attacks; each gets its transmissions, at most as many as the run itself has sent by then."""
         if not self.attacks:
             return
-        attacks = self.attacks
         transmissions = max(self.transmissions(task, holder.num_train) for holder in server.holders.values())
-        reveal = any(attack.reveals_order for attack in attacks)
-        good = self._ask(task, server, transmissions, reveal=reveal)
+        good = self._ask(task, server, transmissions, reveal=any(attack.reveals_order for attack in self.attacks))
         seen = [
             self._seen(task, server, partition, reply, target)
             for partition, reply in good.items()
@@ -77,11 +75,8 @@ class SplitAudit:
         ]
         if not seen:  # every node refused
             return
-        if (
-            any(attack.needs_step for attack in attacks)
-            and server.plan.trains_edge
-            and task.plan.auxiliary_data != "private"
-        ):
+        trained = server.plan.trains_edge and task.plan.auxiliary_data != "private"
+        if trained and any(attack.needs_step for attack in self.attacks):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         low, high = (int(end) for end in torch.cat(counts).aminmax())
@@ -172,8 +167,7 @@ class SplitAudit:
             server.accuracy,
             batch=max(one.features.shape[1] for one in seen),
             attacked="test images" if private else "training images",
-            tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
-            client_half="trained" if SplitPlan.narrow(task.plan).trains_edge else "frozen",
+            **server.about,
             # Test images are sent without labels; of training images the server always has them.
             labels=KnownLabels.UNKNOWN if private else KnownLabels.KNOWN,
             labels_held_by="client, sent with the tokens" if travelling else "server",
@@ -190,10 +184,10 @@ def window(task: Task) -> tuple[int, int]:
     sent with them once, when the round before was evaluated; what it sent at other times are tokens of another half. The
     model after the last round has the number ``rounds`` + 1, in which no client trains.
     """
-    until = min(task.round, task.plan.rounds)
+    until, trained = min(task.round, task.plan.rounds), SplitPlan.narrow(task.plan).trains_edge
     if task.plan.auxiliary_data == "private":
-        return (task.round - 1, task.round - 1) if SplitPlan.narrow(task.plan).trains_edge else (0, until)
-    return (task.round, until) if SplitPlan.narrow(task.plan).trains_edge else (1, until)
+        return (task.round - 1, task.round - 1) if trained else (0, until)
+    return (task.round if trained else 1), until
 
 
 def most_transmissions(task: Task, num_train: int) -> int:
@@ -267,7 +261,7 @@ class AttributeAudit:
 
     def observe(self, task: Task, server: SplitServer) -> None:
         """Queue the attacks on this round's evaluation; clients whose tokens are incomplete are left out."""
-        plan, seen = SplitPlan.narrow(task.plan), []
+        seen = []
         for partition, parts in sorted(self._sent.items()):
             count, tokens = server.holders[partition].num_test, torch.cat(parts)
             if len(tokens) >= count:
@@ -281,8 +275,7 @@ class AttributeAudit:
             seen,
             server.accuracy,
             attacked="test images",
-            tokens=f"{server.token_shape[0]} of length {server.token_shape[1]}",
-            client_half="trained" if plan.trains_edge else "frozen",
+            **server.about,
             labels=KnownLabels.UNKNOWN,
             transmissions=1,
         )

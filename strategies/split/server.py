@@ -95,6 +95,13 @@ class SplitServer:
         self.exchange.bounds["evaluate.smash"] = {"features": self.features}
         self.exchange.bounds["train.step"] = {"features": self.features, "targets": self.targets}
 
+    @property
+    def about(self) -> dict[str, str]:
+        """Facts for threat cards about what is sent, and by which client half."""
+        tokens, length = self.token_shape
+        half = "trained" if self.plan.trains_edge else "frozen"
+        return {"tokens": f"{tokens} of length {length}", "client_half": half}
+
     def weights(self) -> Tensors:
         """Both halves under "edge/" and "server/", on the CPU."""
         server = {SERVER + name: t.detach().cpu().clone() for name, t in shared_tensors(self.server).items()}

@@ -87,16 +87,12 @@ class SplitFed(SplitServer):
     """Train the server half on the clients' smashed data, and average the client halves.
 
     Args:
-        plan: The run's fixed settings for the clients.
-        auditor: Queues attacks and lets clients score the guesses.
         holders: Partition -> the server's knowledge of the client's data.
-        schedule: Learning rates.
         batches_per_message: K.
         attacks: Attacks on smashed data.
         attribute_attacks: Attacks on the sensitive attribute behind the tokens of test images.
         attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Least share of requested clients with a usable reply at every step; the run stops below it.
-        label: Short name of the pipeline for file names.
     """
 
     def __init__(
@@ -268,7 +264,6 @@ class SplitFed(SplitServer):
             self.exchange.ask(task, "train.backward", contents)
 
     def _average(self, task: Task) -> None:
-        """Collects the client halves' updates and averages them by training examples."""
         content = RecordDict({"config": self.exchange.config(task), "edge": to_record(self.edge)})
         reference = {name: tensor.numpy() for name, tensor in self.edge.items()}
         contents = dict.fromkeys(self.holders, content)

@@ -6,7 +6,6 @@ import gzip
 import io
 import math
 import pickle
-import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,20 +72,6 @@ class _PickledType:
         self.state = state
 
 
-_DAMAGED = (
-    pickle.UnpicklingError,
-    struct.error,
-    EOFError,
-    MemoryError,
-    LookupError,
-    ArithmeticError,
-    ValueError,
-    TypeError,
-    AttributeError,
-)
-"""What unpickling raises when bytes are missing or wrong."""
-
-
 _STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _PickledType,
     ("numpy._core.multiarray", "_reconstruct"): _PickledType,
@@ -109,7 +94,7 @@ class _ArrayUnpickler(pickle._Unpickler):
 
 
 def _array(pickled: _PickledType) -> Levels:
-    """Builds the array that numpy's pickle state (version, shape, dtype, Fortran order, values) describes."""
+    # numpy's pickle state: version, shape, dtype, Fortran order, values.
     _, shape, dtype, fortran, values = pickled.state
     if dtype.arguments[0] not in ("u1", "|u1") or fortran:
         raise ValueError(
@@ -124,13 +109,13 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
     torchvision's reader would run code in a file, and reports a damaged file as "not found".
     """
+    raw = io.BytesIO(path.read_bytes())
     try:
-        with path.open("rb") as file:
-            content = _ArrayUnpickler(file, encoding="latin1").load()
+        content = _ArrayUnpickler(raw, encoding="latin1").load()
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}, expected a dictionary")
         return {key: _array(value) if isinstance(value, _PickledType) else value for key, value in content.items()}
-    except _DAMAGED as error:
+    except Exception as error:  # unpickling of damaged files raises anything
         raise DataError(f"{path} cannot be read as a pickle of arrays: {error}") from None
 
 

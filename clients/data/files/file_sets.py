@@ -63,8 +63,6 @@ class Place:
 
 
 def _torchvision(dataset: str) -> Callable[[str], object]:
-    """What downloads a data set of torchvision into a directory."""
-
     def fetch(root: str) -> object:
         from torchvision import datasets  # type: ignore[import-untyped]
 
