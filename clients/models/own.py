@@ -18,6 +18,7 @@ from attacks.observations import trained_parameters
 from clients.models.library import LIBRARIES, ModelError, without_in_place
 from clients.process.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
 from defenses.base import ImageShape
+from defenses.training.clipping_trial import layer_of
 
 FAR = 1000.0
 """How many times as large inputs, or weights, are tried."""
@@ -107,8 +108,9 @@ def answer_of(called: str, model: nn.Module, images: Tensor) -> Any:
         return model(images)
     except Exception as error:
         mode = "in train mode" if model.training else "in eval mode"
+        where = f"at its layer {layer!r}: " if (layer := layer_of(error, model)) else ""
         raise ModelError(
-            f"{called} does not take images of {tuple(images.shape[1:])} {mode}: {_where(model, images)}{error}"
+            f"{called} does not take images of {tuple(images.shape[1:])} {mode}: {where}{error}"
         ) from error
 
 
@@ -231,30 +233,6 @@ def _require_logits(called: str, logits: Any, count: int, num_classes: int) -> N
         )
     if not logits.isfinite().all():
         raise ModelError(f"{called} answers with NaN or infinite logits")
-
-
-def _where(model: nn.Module, images: Tensor) -> str:
-    """The layer at which a forward pass stops, in words, or ""."""
-    reached: list[str] = []
-    names = {module: name for name, module in model.named_modules() if name}
-
-    def enter(module: nn.Module, _: Any) -> None:
-        reached.append(names[module])
-
-    def leave(module: nn.Module, *_: Any) -> None:
-        reached.remove(names[module])
-
-    hooks = [module.register_forward_pre_hook(enter) for module in names]
-    hooks += [module.register_forward_hook(leave) for module in names]
-    try:
-        with torch.no_grad():
-            model(images)
-    except Exception:  # the first error has been reported already
-        return f"at its layer {reached[-1]!r}: " if reached else ""
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return ""
 
 
 _PROVEN: set[tuple[Any, ...]] = set()

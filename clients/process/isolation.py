@@ -38,11 +38,8 @@ def leave_network() -> bool:
         if unshare(NEW_NETWORK):  # which root alone may leave without a space of users of its own
             if unshare(NEW_USER | NEW_NETWORK):
                 return False
-            for name, text in (
-                ("setgroups", "deny"),
-                ("uid_map", f"{user} {user} 1"),
-                ("gid_map", f"{group} {group} 1"),
-            ):
+            maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+            for name, text in maps.items():
                 Path("/proc/self", name).write_text(text, encoding="ascii")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14x", b"lo", UP))

@@ -27,6 +27,8 @@ BATCHES = ((False, slice(None)), (True, slice(1, None)))
 an example whose share depends on the others moves one of the two sums."""
 TOLERANCE, FLOOR = 1e-3, 1e-5
 """Difference that counts as rounding, over the longest gradient of a weight and over that of all weights together."""
+DRAWS = ("bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like", "uniform_", "normal_")
+"""Operations of torch that draw."""
 WAY_OUT = (
     "allowed: layers whose inputs and outputs have the examples as first axis, weights that act in their own layer alone, "
     "padding_mode='zeros' (put a padding layer before a convolution that needs another), no operation in place on a layer's "
@@ -127,17 +129,7 @@ class _WithoutDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        drawn = func.overloadpacket.__name__ in (
-            "bernoulli",
-            "bernoulli_",
-            "rand",
-            "rand_like",
-            "randn",
-            "randn_like",
-            "uniform_",
-            "normal_",
-        )
-        return made.fill_(0.5) if drawn else made
+        return made.fill_(0.5) if func.overloadpacket.__name__ in DRAWS else made
 
 
 def _place(error: BaseException, model: nn.Module, count: int) -> str:
@@ -147,12 +139,18 @@ def _place(error: BaseException, model: nn.Module, count: int) -> str:
     }
     if odd := [name for name, one in held.items() if isinstance(one, Tensor) and len(one) != count]:
         return f" at {_named(odd)}"
+    found = layer_of(error, model)
+    return f" in {found}" if found else ""
+
+
+def layer_of(error: BaseException, model: nn.Module) -> str:
+    """Name of the innermost layer of a model that ran when an error arose; "" for none."""
     names, found, trace = {id(module): name for name, module in model.named_modules()}, "", error.__traceback__
     while trace:
-        for local in ("self", "module"):
+        for local in ("self", "module"):  # the latter in hooks
             found = names.get(id(trace.tb_frame.f_locals.get(local)), "") or found
         trace = trace.tb_next
-    return f" in {found}" if found else ""
+    return found
 
 
 def _first_line(error: BaseException) -> str:

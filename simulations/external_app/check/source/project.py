@@ -151,17 +151,11 @@ def _follow(folder: Path, name: str, found: dict[str, Module]) -> None:
     if name in found or not name or path is None:
         return
     try:
-        module = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
+        module = found[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, SyntaxError):
         return  # the trial names the error
-    found[name] = module
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            source = module.source_of(node)
-            names = [source, *(f"{source}.{one.name}" for one in node.names)]
-        else:
-            continue
-        for other in names:
-            _follow(folder, other, found)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source = [module.source_of(node)] if isinstance(node, ast.ImportFrom) else []
+            for other in (*source, *(".".join([*source, one.name]) for one in node.names)):
+                _follow(folder, other, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,18 +87,8 @@ def read_source(project: Project) -> AppSource:
             losses.setdefault(ast.unparse(call), module.at(call))
         elif name in PRIVACY:
             privacy.setdefault(name, module.at(call))
-    return AppSource(
-        _listed(optimizers),
-        _listed(losses),
-        _listed(privacy),
-        read_images(project),
-        read_loading(project),
-        _start(project),
-    )
-
-
-def _listed(found: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{text} ({where})" for text, where in found.items())
+    listed = (tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy))
+    return AppSource(*listed, read_images(project), read_loading(project), _start(project))
 
 
 def _start(project: Project) -> Start | None:
@@ -125,11 +115,10 @@ def read_images(project: Project) -> Images:
         full = module.full(call.func)
         name = full.rpartition(".")[2]
         if name == "Normalize":
-            values = _of_call(call, module, project)
-            if values is None:
-                unreadable.append(module.at(call))
-            else:
+            if values := _of_call(call, module, project):
                 found.setdefault(values, WrittenNormalisation(*values, module.at(call)))
+            else:
+                unreadable.append(module.at(call))
         elif "transforms" in full and RANDOM.match(name):
             random.append(f"{name} ({module.at(call)})")
     if not found:
