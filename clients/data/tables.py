@@ -64,7 +64,6 @@ class TextTable:
 
     Attributes:
         first: Lines of the file before them.
-        length: How many lines, N.
         texts: Per column, its different texts without blanks around them; none of columns that are not kept.
         index: Per column (N,), which text each line has.
     """
@@ -224,7 +223,7 @@ def table_source(
 
 
 def _encoded(tables: Sequence[TextTable], at: int, column: Column, least: int) -> tuple[list[NDArray[np.int32]], int]:
-    """Categories of a column in each part, (N,), and how many there are with ``UNSEEN``; see ``table_source``."""
+    """Categories of a column in each part, (N,), and how many there are with ``UNSEEN``."""
     keys = [_keys(part, at, column) for part in tables]
     counts: Counter[Hashable] = Counter()
     for key, count in zip(keys[0], np.bincount(tables[0].index[at], minlength=len(keys[0])), strict=True):

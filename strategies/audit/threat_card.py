@@ -56,10 +56,8 @@ class ThreatCard:
 
     Attributes:
         observation: What was attacked, the ``title`` of its kind.
-        round: The attacked round.
         model_accuracy: Of the attacked model, on clean test images; None also where clients judge it with running averages of their
             own, because an attack reads the published model.
-        num_classes: Of the data set.
         images: Most images that entered one observation.
         batch: Images of one step.
         local_steps: Optimizer steps behind an update.

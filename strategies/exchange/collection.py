@@ -19,7 +19,6 @@ class BatchCollection:
 
     Attributes:
         work: Partition -> the examples of each batch that the client must send.
-        per_message: Batches per message.
         whole: Partitions without a failure so far.
     """
 
