@@ -87,8 +87,8 @@ def read_source(project: Project) -> AppSource:
             losses.setdefault(ast.unparse(call), module.at(call))
         elif name in PRIVACY:
             privacy.setdefault(name, module.at(call))
-    listed = (tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy))
-    return AppSource(*listed, read_images(project), read_loading(project), _start(project))
+    listed = [tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy)]
+    return AppSource(listed[0], listed[1], listed[2], read_images(project), read_loading(project), _start(project))
 
 
 def _start(project: Project) -> Start | None:
