@@ -202,8 +202,9 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
 
     try:
         found = read_row_file(directory / "rows.jsonl")
-        if found.damage and not found.rows and (directory / "report.html").exists():
-            fail(f"{found.damaged(directory)}. The present report.html is kept; restore rows.jsonl from a copy")
+        if not found.rows and (directory / "report.html").exists():
+            why = found.damaged(directory) if found.damage else f"{directory}: rows.jsonl holds no row"
+            fail(f"{why}. The present report.html is kept; restore rows.jsonl from a copy")
         if found.damage:
             errors.say(f"warning: {found.damaged(directory)}")
         console.say(f"report: {write_report(directory.resolve())}")

@@ -96,7 +96,7 @@ def _decided(
     value, (low, high) = found[0], within(found[1], found[2], possible(claim))
     by_interval = side_of(low, high, claim.side, claim.bound)
     weak = [] if isinstance(seeds, str) or len(seeds) >= LEAST_SEEDS else [("one seed", "two seeds")[len(seeds) - 1]]
-    weak += [] if converged else ["unconverged"]
+    weak += [] if converged else ["convergence not shown"]
     if by_interval != OPEN and weak and not notes:
         notes = [f"{by_interval}, but {' and '.join(weak)}"]
     note = " and ".join(notes) or ("" if low is not None else "no interval")

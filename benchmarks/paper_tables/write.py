@@ -30,7 +30,7 @@ are about the networks and data named here. A confirmed claim about a weak attac
 
 - **Seeds.** Fewer than three seeds decide nothing. In brackets stands what the interval alone would say.
 - **Convergence.** A claim about accuracy after training is decided only if no accuracy in it changed by more than one point over
-  the last quarter of the rounds, in the mean over seeds. Earlier numbers do not show that: "unconverged".
+  the last quarter of the rounds, in the mean over seeds. Earlier numbers do not show that.
 - **Every network** that was measured is in a mean.
 - **Size.** A bound that the paper gives for images of another size decides nothing.
 - **Interval.** Over several seeds it is Student's t, paired by seed. All seeds have the same test images: an accuracy's interval is

@@ -68,7 +68,10 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
             f"dataset: {name} has the class {count - 1}; allowed: 0 to {MOST_CLASSES - 1}, numbered without gaps"
         )
     # A node's own examples may be of some classes where the data set names the others.
-    titles = [str(title) for title in getattr(train_data, "classes", ())]
+    whole = train_data
+    while not hasattr(whole, "classes") and hasattr(whole, "dataset"):  # such as a Subset of torch.utils.data
+        whole = whole.dataset
+    titles = [str(title) for title in getattr(whole, "classes", ())]
     if 0 < len(titles) < count:
         last = len(titles) - 1
         raise DataError(f"dataset: {name} has the class {count - 1}, and 'classes' names {last + 1}, 0 to {last}")

@@ -89,6 +89,18 @@ def require_same(context: Context, client: Client, what: str, value: str, at: in
     _keep(context, COMMON, name, [at, value])
 
 
+def require_sent(context: Context, client: Client, kind: str) -> None:
+    """Refuse what follows on a ``kind`` of this round that the node has not sent: a round that nobody trained has no model.
+
+    Raises:
+        RefusedError: Where the run's account holds none of this round.
+    """
+    at, name = client.task.round, f"{kind}; {client.pipeline}"
+    answers, latest = answers_of(context), (_kept(context, SENT, name) or [0])[0]
+    if answers.has_account and answers.repeats >= 0 and 0 < at != latest:
+        raise not_again(f"an evaluation of round {at}, to which it sent no {kind.removeprefix('an ')}")
+
+
 def answer_once(
     message: Message,
     context: Context,

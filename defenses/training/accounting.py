@@ -32,6 +32,8 @@ CLAIMING = (PRV, RDP)
 """Accountants that a claim may be of: their epsilon is an upper bound."""
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
+MOST_NOISES = 32
+"""Of noise, for privacy loss random variables: each takes a tenth of a second, in each round anew."""
 MOST_RECORDED = 2**63
 """Steps of one entry: what a message holds of a whole number."""
 
@@ -122,7 +124,8 @@ def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: st
         found[EXACT if _on_all_examples(steps) else PRV] = tight
     if neighbours == REPLACE_ONE:
         halved = tuple((SENSITIVITY[REPLACE_ONE] * noise, rate, count) for noise, rate, count in steps)
-        other = _tight_epsilon(halved, delta, ADD_OR_REMOVE)
+        # By the same accountant as the claim, or the two would differ for another reason than their neighbours.
+        other = None if tight is None else _tight_epsilon(halved, delta, ADD_OR_REMOVE)
         found[ADD_OR_REMOVE] = _rdp_epsilon(halved, delta) if other is None else other
     return found
 
@@ -175,6 +178,8 @@ def _tight_epsilon(steps: Steps, delta: float, neighbours: str) -> float | None:
         return math.inf
     if _on_all_examples(steps):
         return exact_epsilon(steps, delta)
+    if len(steps) > MOST_NOISES:
+        return None
     return prv_epsilon(steps, delta, neighbours)
 
 

@@ -27,6 +27,8 @@ BATCHES = ((False, slice(None)), (True, slice(1, None)))
 an example whose share depends on the others moves one of the two sums."""
 TOLERANCE, FLOOR = 1e-3, 1e-5
 """Difference that counts as rounding, over the longest gradient of a weight and over that of all weights together."""
+LEAST_SIZE = 0.01
+"""Root mean square of each weight in the trial, at least."""
 DRAWS = ("bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like", "uniform_", "normal_")
 """Operations of torch that draw."""
 WAY_OUT = (
@@ -63,7 +65,7 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype:
     model, generator = copy.deepcopy(model).to("cpu", dtype).train(), torch.Generator().manual_seed(0)
     _vary(model, generator)
     scales = torch.tensor(SCALES, dtype=dtype).view(-1, *[1] * len(input_shape))
-    images = torch.rand(len(scales), *input_shape, generator=generator).to(dtype) * scales
+    images = torch.randn(len(scales), *input_shape, generator=generator).to(dtype) * scales
     targets = torch.randn(len(scales), 1, generator=generator).to(dtype)
     alone = copy.deepcopy(model)
     try:
@@ -99,13 +101,15 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype:
 
 @torch.no_grad()
 def _vary(model: nn.Module, generator: torch.Generator) -> None:
-    """Random weights: layers that begin at zero would hide what follows them, and signs may be needed."""
-    for weight in model.parameters():
+    """Random weights: layers that begin at or near zero would hide what follows them, and a server may send others."""
+    for weight in (*model.parameters(), *model.buffers()):
         if weight.is_floating_point():
             draws, noise = (
                 draw(weight.shape, generator=generator).to(weight.dtype) for draw in (torch.rand, torch.randn)
             )
             weight.copy_(weight * (0.5 + draws) + 0.05 * noise * (weight == 0))
+            size = weight.square().mean().sqrt()
+            weight.mul_((LEAST_SIZE / size).clamp(min=1.0)) if 0 < size < math.inf else None
 
 
 def _gradient(model: nn.Module, image: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -2,8 +2,7 @@
 
 Ghost clipping makes two backward passes. The first gives the norm of each example's gradient, layer by layer. The second weights
 each example's loss by its clipping factor, so that the sum of clipped gradients arises without the gradients themselves. Where
-Opacus knows no shortcut for a layer's norm (all but embeddings and linear layers on 2 or 3 dimensions), the layer's gradients are
-computed and dropped.
+there is no shortcut for a layer's norm (all but embeddings and linear layers), the layer's gradients are computed and dropped.
 
 Source: Li, Tramer, Liang, Hashimoto, "Large Language Models Can Be Strong Differentially Private Learners" (ICLR 2022), section 4;
 Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient Clipping" (PoPETs 2021).
@@ -14,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +26,9 @@ from defenses.training.quiet_import import opacus_module
 
 PER_EXAMPLE, GHOST = "per-example", "ghost"
 """Ways of clipping; both give the same sum, up to rounding."""
+
+LEAST_PART = 1e-5
+"""Of the lengths of a gradient's terms together: its own length counts as no less. Rounding in float32 is some 1e-7 of them."""
 
 HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
 """How a warning of torch begins that every first layer under Opacus would cause."""
@@ -93,7 +95,27 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
     except (NotImplementedError, ValueError) as error:
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
     watched.forbid_grad_accumulation()
+    if clipping == GHOST:
+        watched.NORM_SAMPLERS = {**watched.NORM_SAMPLERS, nn.Linear: _linear_lengths}
     return watched
+
+
+def _linear_lengths(layer: nn.Linear, inputs: Sequence[Tensor], gradients: Tensor) -> dict[Tensor, Tensor]:
+    """Lengths (B,) of the gradients of a linear layer's weights, from its inputs and the gradients (B, ..., F) at its outputs.
+
+    The gradient of the weight is the sum of g_t a_t^T over tokens t, whose squared length is the sum of (g_s g_t) (a_s a_t). Where
+    its terms cancel, rounding would decide, here and in the second pass: the length is at least ``LEAST_PART`` of the terms'.
+    In float32, as in Opacus' own shortcut, it could come out as 0, and the example would not be clipped.
+    """
+    g, a = (one.double().reshape(len(one), -1, one.shape[-1]) for one in (gradients, inputs[0]))
+    ones = a.new_ones(*a.shape[:2], 1)
+    found = {}
+    for weight, of in ((layer.weight, a), (layer.bias, ones)):
+        if weight is not None and weight.requires_grad:
+            squared = ((g @ g.mT) * (of @ of.mT)).sum((1, 2)).clamp(min=0)
+            terms = (g.norm(dim=2) * of.norm(dim=2)).sum(1)
+            found[weight] = squared.sqrt().maximum(LEAST_PART * terms).to(gradients.dtype)
+    return found
 
 
 def forget(model: nn.Module) -> None:

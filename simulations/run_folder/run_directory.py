@@ -155,10 +155,12 @@ class RunDirectory(Generic[S]):
 
         rows, pictures, lost = kept(self.path)
         there = {(row.defense, row.round) for row in rows}
-        if gone := [text for text, at in complete.items() if at >= 0 and (text, at) not in there]:
+        if gone := [
+            (text, one) for text, at in complete.items() for one in range(1, at + 1) if (text, one) not in there
+        ]:
             raise ConfigError(
-                f"resume: {rows_file} lacks round {complete[gone[0]]} of {gone[0] or 'no defence'}, which was complete; restore it "
-                "from a copy, or begin a run in another folder"
+                f"resume: {rows_file} has no row of round {gone[0][1]}, which was complete, {of_defense(gone[0][0])}; restore the "
+                "file from a copy, or begin a run in another folder"
             )
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
@@ -294,6 +296,11 @@ class RunDirectory(Generic[S]):
         write_atomically(self.path / "config.json", json.dumps(about, indent=1))
         if on_change:
             on_change(self.path)
+
+
+def of_defense(pipeline: str) -> str:
+    """Which part of a run a pipeline names, for errors."""
+    return f"of {pipeline}" if pipeline else "of the part without a defence"
 
 
 def busy(path: Path) -> str:

@@ -69,7 +69,7 @@ def _table(found: Sequence[Finding], title: str) -> Table:
                 change += f"\n{one.change_interval}" if change and one.change_interval else ""
                 # Why it is no cost stands below the table, among the warnings.
                 change += "\nwith canaries" if one.cost_note else ""
-                below = "".join(f"\n{text}" for text in (one.level, *one.shown_epsilon) if text)
+                below = "".join(f"\n{text}" for text in (one.protects.replace(", ", ",\n"), *one.shown_epsilon) if text)
                 for start in (" if noise ", " (gap ", " (above "):
                     below = below.replace(start, f"\n{start[1:]}")
                 further = below.replace(" % confidence", " %\nconfidence")

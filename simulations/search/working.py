@@ -50,7 +50,7 @@ def work(
         fail(str(error))
     if isinstance(search, Search):
         shown.say(f"data and model: {search.dataset}, {search.model}")
-        shown.say(f"to score:       {search.candidates} policies on {search.images} images, of which 2 are chosen")
+        shown.say(f"to score:       {search.candidates} policies, each on {search.images} images; 2 are chosen")
         return
     started = time.monotonic()
     try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -69,5 +70,5 @@ def _digest(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         found.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        found.update(tensor.numpy().tobytes())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -51,7 +51,8 @@ class Bound:
 
     def most(self, others: Sequence[float]) -> float:
         """Largest size beside those of the other clients; a single one of three cannot move their upper median far."""
-        automatic = max(FAR * sorted(others)[len(others) // 2], self.usual) if others else self.alone
+        # Of two clients nobody can tell which one lies.
+        automatic = max(FAR * sorted(others)[len(others) // 2], self.usual) if len(others) > 1 else self.alone
         return self.fixed or automatic
 
 

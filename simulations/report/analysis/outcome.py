@@ -126,6 +126,11 @@ class Finding:
         return ", ".join(filter(None, [f"{points(self.change)} points", self.change_interval]))
 
     @property
+    def protects(self) -> str:
+        """What ``epsilon`` protects and between which neighbours, for tables; "" without an epsilon."""
+        return ", ".join(filter(None, (self.level, self.neighbours)))
+
+    @property
     def further_epsilon(self) -> tuple[str, ...]:
         """Lines for tables: the epsilon of other neighbours, and that of all cuts or of the audit's messages besides."""
         other = self.epsilon_by_accountant.get(ADD_OR_REMOVE)

@@ -94,10 +94,10 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {% endif %}
 {% if one.numbered_claims %}
 <td class="num folds">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}
-{%- for below in (one.level,) + one.shown_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
+{%- for below in (one.protects,) + one.shown_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% elif view.has.epsilon or view.has.claimed %}
 <td class="num folds">{{ one.epsilon | two if one.first else '' }}
-{%- for below in (one.level,) + one.shown_epsilon + one.further_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
+{%- for below in (one.protects,) + one.shown_epsilon + one.further_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>

@@ -79,7 +79,7 @@ def test_an_accuracy_that_still_moves_decides_nothing() -> None:
         }
         return verdict.judge(AT_MOST, {"r": found})
 
-    still = "confirmed, but unconverged"
+    still = "confirmed, but convergence not shown"
     assert (after(r3=0.41, r4=0.4).verdict, after(r6=0.4, r7=0.2, r8=0.4).verdict) == ("confirmed", "confirmed")
     assert (after(r3=0.42, r4=0.4).note, after(r4=0.4).note, after(r1=0.4, r4=0.4).note) == (still, still, still)
     lasting = replace(AT_MOST, terms=(), bound=60.0, unit="points")

@@ -104,9 +104,9 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 ONLY_PER_EXAMPLE = {
     "twice": over(lambda net, x: net.head(net.mix(net.mix(x.flatten(1)).tanh())), mix=(36, 36), head=(36, CLASSES)),
-    "inputs of four dimensions": over(lambda net, x: net.head(net.mix(x).mean((1, 2))), mix=(6, 8), head=(8, CLASSES)),
 }
 TAKEN = {
+    "inputs of four dimensions": over(lambda net, x: net.head(net.mix(x).mean((1, 2))), mix=(6, 8), head=(8, CLASSES)),
     "zeros": padded("zeros"),
     "unused head": over(lambda net, x: (net.other(x.flatten(1)), net.head(x.flatten(1)))[1], head=(36, CLASSES), other=(36, 2)),
     "views": over(

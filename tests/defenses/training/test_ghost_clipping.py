@@ -1,5 +1,6 @@
 """Ghost clipping against clipping of gradients that are kept for each example."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -72,6 +73,56 @@ def trained(build: Callable[[], nn.Module], clipping: str, **more: Any) -> tuple
     training = set_up(count=12, batch_size=3, epochs=2, model=build().train())
     protected = protect(DPSGD(clipping=clipping, **more), training)
     return list(run(protected)), weights(training.model), protected.state
+
+
+class Centred(nn.Module):
+    """Tokens less their mean: the server's weights can make the terms of a gradient cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Linear(6, 16), nn.Linear(16, 16), nn.Linear(96, 3)
+        with torch.no_grad():
+            self.embed.bias.fill_(1e3)
+            self.mix.weight.sub_(self.mix.weight.mean(1, keepdim=True)).mul_(1e-3)
+            self.head.weight.mul_(1e3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        mixed = self.mix(self.embed(images[:, 0]))
+        return self.head((mixed - mixed.mean(1, keepdim=True)).flatten(1))  # type: ignore[no-any-return]
+
+
+class Steep(nn.Module):
+    """Gradients at the outputs whose squares are 0 in float32, beside inputs that make up for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.head = nn.Linear(36, 36, bias=False), nn.Linear(36, 3, bias=False)
+        with torch.no_grad():
+            self.mix.weight.fill_(1e16)
+            self.head.weight.zero_()[0] = 50 / (36 * 1e16 * 18)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.mix(images.flatten(1)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.numeric
+def test_no_weights_of_the_server_let_an_example_move_the_sum_by_more_than_its_norm() -> None:
+    for build, norm in ((Centred, 1.0), (Steep, 1e-9)):
+        for seed in range(4):
+            torch.manual_seed(seed)
+            model, images, labels = build().train(), torch.rand(4, 1, 6, 6), torch.zeros(4, dtype=torch.long)
+            sums = []
+            for count in (3, 4):
+                defense = DPSGD(noise_multiplier=0.0, clipping=GHOST, max_grad_norm=norm)
+                found, _ = defense._sum_without_noise(
+                    copy.deepcopy(model), images[:count], labels[:count], loss_of, norm
+                )
+                sums.append(torch.cat([one.flatten() for one in found.values()]).double())
+            assert float((sums[1] - sums[0]).norm()) <= norm * 1.02, (build.__name__, seed)
+
+
+def loss_of(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(model(images), labels)
 
 
 def test_both_ways_of_clipping_make_the_same_steps() -> None:

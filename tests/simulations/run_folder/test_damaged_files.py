@@ -279,7 +279,9 @@ def test_a_run_does_not_go_on_without_the_rows_of_a_complete_round(tmp_path: Pat
     for at, left in enumerate((b"", b"\n\n")):
         folder = after_round_one(tmp_path / str(at), "first", "second")
         (folder / "rows.jsonl").write_bytes(left)
-        with pytest.raises(ConfigError, match=r"rows.jsonl lacks round 1 of no defence, which was complete"):
+        with pytest.raises(
+            ConfigError, match=r"rows.jsonl has no row of round 1, which was complete, of the part without"
+        ):
             begin(folder, resume=True)
 
 

@@ -92,7 +92,8 @@ def test_an_update_far_larger_than_the_others_is_refused_and_its_client_named() 
     ours: list[tuple[float, list[dict[int, float]], set[int]]] = [
         (0.0, [{0: 1.0, 1: 2.0, 2: 3e39, 3: 0.5}], {2}), (0.0, [{0: 1.0, 1: 1e30}], {1}), (0.0, [{0: 3e38}], {0}),
         (0.0, [{0: 3e38, 1: 1e3, 2: 1.2e3}], {0}), (0.0, [{0: 0.0, 1: 1.01 * usual, 2: 1.0}], {1}),
-        (0.0, [{0: 1.0, 1: 1.0}, {0: 1e5}], {0}),  # a single client of a later round, beside what the others sent before
+        # A single client of a later round, beside what the others sent before. Of two clients nobody can tell which one lies.
+        (0.0, [{0: 1.0, 1: 1.0, 2: 1.0}, {0: 1e5}], {0}), (0.0, [{0: 0.0, 1: 1e5}], set()),
         (0.0, [{0: 0.9 * usual, 1: 0.0, 2: 0.0}], set()), (0.0, [{0: 1e5, 1: 9e4, 2: 2e6, 3: 0.0}], set()),
         (0.0, [{0: 1e5}], set()), (5.0, [{0: 4.9, 1: 5.1, 2: 5.1}], {1, 2}), (1e20, [{0: 1.0, 1: 9e19}], set()),
     ]  # fmt: skip

@@ -23,6 +23,8 @@ class Header:
 
 def headers_of(path: Path) -> list[Header]:
     """Headers of a file's arrays in the model's order; none where the file does not record the order, or cannot be read."""
+    if not path.is_file():
+        return []
     try:
         with safe_open(path, framework="np") as file:
             order = json.loads((file.metadata() or {}).get("order", "[]"))
@@ -34,6 +36,8 @@ def headers_of(path: Path) -> list[Header]:
 
 def array_shape(path: Path, name: str) -> tuple[int, ...]:
     """Shape of one of a file's arrays; empty where the file does not hold it, or cannot be read."""
+    if not path.is_file():  # to open a pipe is to wait for its writer
+        return ()
     try:
         with safe_open(path, framework="np") as file:
             return tuple(file.get_slice(name).get_shape())
@@ -95,6 +99,8 @@ def originals_file(folder: Path, reply: RecordedReply) -> Path | None:
 
 def normalisation_of(path: Path) -> str:
     """The client's normalisation, such as "0.5,0.5/0.2,0.3"; empty where the file does not state it."""
+    if not path.is_file():
+        return ""
     try:
         with safe_open(path, framework="np") as file:
             stated = json.loads((file.metadata() or {}).get("normalisation", "{}"))

@@ -109,8 +109,7 @@ def _checked(values: Mapping[str, Any]) -> tuple[AttackSettings, list[str]]:
 def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
     """Of the weights sent, or of a single update."""
     with suppress(RecordingError):
-        path = usable[0].sent_file if usable else update
-        return headers_of(path) if path.is_file() else []  # to open a pipe is to wait for its writer
+        return headers_of(usable[0].sent_file if usable else update)
     return []
 
 
