@@ -32,9 +32,9 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 70_100, "product nodes": 483_300, "product files": 540, "lines under benchmarks/": 8_600,
-    "lines under tests/": 44_600, "quick tests": 3_000, "words of documentation": 40_000, "words of results": 28_700,
-    "setting keys": 98, "options": 35,
+    "product lines": 70_400, "product nodes": 486_700, "product files": 535, "lines under benchmarks/": 9_000,
+    "lines under tests/": 45_000, "quick tests": 3_000, "words of documentation": 40_000, "words of results": 29_200,
+    "setting keys": 99, "options": 35,
 }  # fmt: skip
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics",)
