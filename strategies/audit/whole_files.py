@@ -70,5 +70,6 @@ def _digest(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         found.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        # NumPy has no bfloat16; every one is a float32.
+        found.update((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes())
     return found.hexdigest()
