@@ -17,7 +17,7 @@ import torch
 from defenses.random_draws import generator_for
 
 with suppress(ImportError):  # it sets up the logger "flwr", which no test may seem to have changed
-    import flwr.common.logger  # noqa: F401
+    import flwr.clientapp  # noqa: F401
 
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGPROF", "SIGTERM", "SIGUSR1", "SIGUSR2")
 UNCOUNTED = (
