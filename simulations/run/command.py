@@ -123,13 +123,7 @@ def _with_hardware(request: RunRequest) -> RunRequest:
     """The request with the machines that it may use; the environment may name a Ray cluster, too."""
     if request.in_process:
         return request
-    address = os.environ.get("RAY_ADDRESS", "")
-    if not address and (path := spaced_path()):
-        raise ConfigError(
-            f"Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and an "
-            "environment whose paths have none"
-        )
-    return replace(request, hardware=hardware_at(address))
+    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", "")))
 
 
 def print_run(out: Path, seed: int) -> None:
@@ -169,6 +163,11 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
             if request.seeds
             else 1
         )
+        if not (dry_run or request.in_process or request.hardware.ray_address) and (path := spaced_path()):
+            raise ConfigError(
+                f"Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and "
+                "an environment whose paths have none"
+            )
         claim = None if dry_run else claim_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))

@@ -211,12 +211,13 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 def run(scenario: str, tmp_path: Path, streams: Streams, randomness: str) -> Wiretap:
-    config = {0: {**ANSWERS_ALL, "secret-dir": str(tmp_path / "secrets")}}
+    # Some defences move a model of one client further than the check of models allows.
+    config = {0: {**ANSWERS_ALL, "secret-dir": str(tmp_path / "secrets"), "model-check": False}}
     grid = Wiretap(streams, randomness=randomness, node_config=config)
     forget()
     run_experiment(grid, settings_of(scenario, tmp_path / "run", "; ".join(map(repr, tried()[scenario].values()))))
     rows = read_lines(tmp_path / "run" / "rows.jsonl")
-    assert not [row for row in rows if row["status"] in ("failed", "refused")]
+    assert not [row["message"] for row in rows if row["status"] in ("failed", "refused")]
     told = {"seed": "follows from the seed (simulation)", "secret": "each node's own secret"}[randomness]
     assert {row["card"]["randomness"] for row in rows if row["attack"]} == {told}
     return grid
@@ -259,7 +260,7 @@ def test_the_server_rebuilds_draws_of_a_simulated_client_alone(tmp_path: Path, s
 
     # Neither the secret nor a nonce ever crossed the wire.
     wire = b"".join(sent + to_wire(reply).SerializeToString() for sent, reply in grid.log)
-    (file,) = (tmp_path / "secret" / "secrets").iterdir()
+    (file,) = (tmp_path / "secret" / "secrets").glob("*.secret")
     digits = file.read_text().strip()
     notes = json.loads(str(grid.contexts[100].state["nonces"]["text"]))  # type: ignore[call-overload, index]
     assert len(notes) > len(texts(scenario))
