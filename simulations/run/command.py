@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clients.process.ray_cluster import spaced_path
 from defenses.registry import RegistryError
 from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
@@ -163,11 +162,6 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
             if request.seeds
             else 1
         )
-        if not (dry_run or request.in_process or request.hardware.ray_address) and (path := spaced_path()):
-            raise ConfigError(
-                f"Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and "
-                "an environment whose paths have none"
-            )
         claim = None if dry_run else claim_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
