@@ -18,6 +18,12 @@ __all__ = ["command_signals"]  # a fixture
 pytestmark = pytest.mark.usefixtures("command_signals")
 
 
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower and Ray are stood in for, so that a path with a space is none of these tests' business."""
+    monkeypatch.setattr("simulations.runtime.local_run.spaced_path", lambda: "")
+
+
 @pytest.mark.long
 def test_a_superlink_that_does_not_start_is_started_again_and_the_reason_is_flowers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
