@@ -43,14 +43,14 @@ def distances(files: list[str]) -> dict[str, int]:
 
 
 def touched(files: list[str], far: Mapping[str, int]) -> list[str]:
-    """Test files, the nearest first; a changed module's own is before all others."""
+    """Test files, the nearest first; those that changed and those of changed modules are before all others."""
     ranked, mirrored = [], {f"tests/{Path(file).parent}/test_{Path(file).name}" for file in files}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = str(path.relative_to(ROOT))
         tree = ast.parse(path.read_text(encoding="utf-8"))
         near = [far[one] for one in structure.imported(tree, structure.modules()) if one in far]
-        if name in files or near:
-            ranked.append((-1 if name in mirrored else min(near, default=0), name))
+        if name in files or name in mirrored or near:
+            ranked.append((-1 if name in mirrored or name in files else min(near), name))
     return [name for _, name in sorted(ranked)]
 
 

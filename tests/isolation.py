@@ -85,7 +85,9 @@ def put_back(before: dict[str, Any]) -> None:
     os.environ.update(kept)
     torch.set_default_dtype(before["torch's default type"])
     if torch.get_default_device() != before["torch's default device"]:
-        torch.set_default_device(None)
+        torch.set_default_device(
+            None if before["torch's default device"].type == "cpu" else before["torch's default device"]
+        )
     np.seterr(**before["NumPy's errors"])
     torch.set_grad_enabled(before["torch's gradients"])
     torch.use_deterministic_algorithms(before["torch's deterministic algorithms"])

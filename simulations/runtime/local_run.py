@@ -13,7 +13,7 @@ from typing import Any
 from rich.markup import escape
 
 from clients.process.ray_cluster import ray_reason, spaced_path
-from simulations.console.command_line import errors, fail
+from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import LocalRuntime, Resources, end_politely, wait_for
@@ -37,10 +37,11 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
     A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
     """
     if not (resources.ray_address or os.environ.get("RAY_ADDRESS")) and (path := spaced_path()):
-        fail(
-            f"Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and an "
-            "environment whose paths have none"
+        errors.say(
+            f"error: Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and "
+            "an environment whose paths have none"
         )
+        return 2
     out, started = Path(experiment.output_dir), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     end_politely()

@@ -141,6 +141,7 @@ def test_a_path_with_a_space_is_refused_before_flower_starts(tmp_path: Path, mon
     assert local_cluster({"TMPDIR": "/a b"})["RAY_TMPDIR"] == "/tmp"
     assert (session_folder(Path("/a b")), session_folder(Path("/ab"))) == ({}, {"RAY_TMPDIR": "/ab"})
     monkeypatch.setattr(sys, "executable", "/a b/bin/python")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert spaced_path() == "/a b/bin/python"
     for words, code in (([], 2), (["--dry-run", "--in-process"], 0)):
         told = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "run"), *words])
