@@ -110,19 +110,6 @@ def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, 
         yield point.x_low, inside(point.y, up), point.x_high, inside(point.y, up)
 
 
-@dataclass(frozen=True)
-class Across:
-    """The horizontal axis of curves: its title, tick labels, chart's name ("Accuracy over rounds"), and the dotted line's name."""
-
-    title: str = "Round"
-    show: Callable[[float], str] = plain
-    spoken: str = "over rounds, one line per defence"
-    null: str = "best null"
-
-
-ROUNDS = Across()
-
-
 def curves(
     series: Mapping[str, Sequence[Point]],
     faces: Faces,
@@ -132,9 +119,8 @@ def curves(
     null: Sequence[Point],
     domain: Domain,
     finals: Collection[int] = (),
-    across: Across = ROUNDS,
 ) -> Markup:
-    """Lines over rounds, or another axis, named by a legend.
+    """Lines over rounds, named by a legend.
 
     Args:
         series: Defence -> points, x is the round.
@@ -145,16 +131,15 @@ def curves(
         null: The best null baseline over rounds, dotted; may be empty.
         domain: Lower and upper end of y, so that several charts can share one axis.
         finals: Values of x that stand for the model after the last round.
-        across: The horizontal axis.
     """
     with style():
         canvas = Canvas(width, 250 + _legend_height(len(series)))
         rounds = sorted({p.x for of in (*series.values(), null) for p in of})
         low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
         canvas.axes.set(xlim=(low, high), ylim=domain)
-        canvas.titles(across.title, y_title)
+        canvas.titles("Round", y_title)
         shown = _shown(rounds, finals, max(2, int(0.8 * width / 34)))
-        canvas.ticks(shown, 5, lambda value: "final" if value in finals else across.show(value), show_y)
+        canvas.ticks(shown, 5, lambda value: "final" if value in finals else plain(value), show_y)
         if null:
             # Of a single round it is a line across: a path of one point cannot be seen.
             ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
@@ -163,8 +148,8 @@ def curves(
             _line(canvas, of, faces[one], domain)
         _legend(canvas, [(faces[one].name, faces[one]) for one in series])
         if null:
-            canvas.name(across.null, high, inside(null[-1].y, domain), ha="right", va="bottom")
-        return canvas.svg(f"{y_title} {across.spoken}")
+            canvas.name("best null", high, inside(null[-1].y, domain), ha="right", va="bottom")
+        return canvas.svg(f"{y_title} over rounds, one line per defence")
 
 
 def _shown(rounds: Sequence[float], finals: Collection[int], most: int) -> list[float]:

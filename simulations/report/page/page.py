@@ -23,7 +23,6 @@ from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
 from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
-from simulations.report.page.heat import lead
 from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.template import BODY, whole
@@ -189,9 +188,7 @@ def _environment() -> jinja2.Environment:
     found.filters.update(named | {"swatch": _swatch})
     limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
     found.globals.update(named, **limits, least_rounds=plots.LEAST_ROUNDS, definition=DEFINITION, nothing=text.NOTHING)
-    found.globals.update(
-        css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads, lead=lead
-    )
+    found.globals.update(css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads)
     return found
 
 

@@ -10,7 +10,7 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #fbfaf8; --card: #ffffff; --ink: #1c1e22; --soft: #5c6069; --rule: #dedbd4; --faint: #efede8;
-  --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e; --heat-on: #e8907a;
+  --alarm: #a3341f; --alarm-bg: #fbeeea; --calm: #0b6b4e;
   --none: #1c1e22;
   --d0: #bf5e40; --d1: #145f58; --d2: #d92c84; --d3: #948a00; --d4: #4c3119;
   --dp0: #123f8c; --dp1: #4a80cf;
@@ -21,7 +21,7 @@ CSS = """
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #131518; --card: #1a1d21; --ink: #e9e6df; --soft: #a2a5ab; --rule: #33373d; --faint: #22262b;
-    --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6; --heat-on: #8a3522;
+    --alarm: #ff9c85; --alarm-bg: #33201c; --calm: #5ccfa6;
     --none: #e9e6df;
     --d0: #e8701a; --d1: #2ac87c; --d2: #d06aa2; --d3: #f9e31f; --d4: #8c7b6b;
     --dp0: #4a86de; --dp1: #a9c9ff;
@@ -53,7 +53,7 @@ section > header p { color: var(--soft); font-size: .9rem; max-width: 112ch; mar
 section > header details { margin: 2px 0 0; } section > header summary { font-size: .86rem; padding: 0; }
 .study { margin-top: 64px; font-size: 1.6rem; }
 .banner { border-left: 4px solid var(--soft); background: var(--faint); padding: 10px 16px; border-radius: 0 6px 6px 0;
-  margin: 18px 0 0; font-size: .95rem; }
+  margin: 18px 0 0; font-size: .95rem; overflow-wrap: anywhere; }
 .banner.alarm { border-color: var(--alarm); background: var(--alarm-bg); }
 .banner ul { margin: 4px 0 0; padding-left: 18px; }
 .swatch { display: inline-block; width: 14px; margin-right: 6px; text-align: center; font-size: .85em; font-weight: 400; }
@@ -163,8 +163,6 @@ th button { all: unset; display: inline-block; min-width: 24px; cursor: pointer;
 th button:focus-visible, .scroll:focus-visible, .tile img:focus-visible {
   outline: 2px solid var(--soft); outline-offset: 2px; }
 th[aria-sort] button::after { content: " ↑"; } th[aria-sort="descending"] button::after { content: " ↓"; }
-.heat { background: color-mix(in oklab, var(--heat-on) var(--heat), var(--card)); }
-.heat small { color: inherit; }
 .dense table { font-size: .7rem; } .dense thead th { font-size: .68rem; } .dense th, .dense td { padding: 6px 2px; }
 .dense td.tight { min-width: 116px; } .dense .attack { min-width: 116px; } .dense td.tight code { white-space: normal; }
 .dense td.tight code, .dense .attack code { font-size: .9em; overflow-wrap: anywhere; }

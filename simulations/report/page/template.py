@@ -137,7 +137,7 @@ their results elsewhere' }}.</p>
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
   {% for name, title in studies[0].titles %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}
   {% if studies[0].representatives %}<a href="#representatives">Class representatives</a>{% endif %}
-  <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="#attacks">All attacks</a>
+  <a href="#curves">Over the rounds</a><a href="#control">Positive control</a><a href="attacks.html">All attacks</a>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
 {% else %}
   {% for view in studies %}

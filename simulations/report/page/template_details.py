@@ -1,4 +1,4 @@
-"""Sections with the evidence, as Jinja text: positive control, attacks, failures, threat cards, configuration."""
+"""Sections with the evidence, as Jinja text: positive control, failures, threat cards, configuration."""
 
 from __future__ import annotations
 
@@ -63,38 +63,6 @@ CONTROL_MACROS = """
   {% endif %}
 </td>
 {% endmacro %}
-"""
-
-ATTACKS = """
-<section id="attacks{{ s }}">
-<header><h2>All attacks</h2><p>{{ lead(view.heat, attack_names, faces, upper_bounds) }} A cell shows the round in which the attack
-did best; a dash means that it was not run.
-{% if upper_bounds %}{{ term('Upper bound', 'Upper bounds') }} were given what no server of this run has, and never lead.
-{% endif %}
-{% if view.membership or view.representatives %}Attacks on membership and GAN attacks have tables of their own.
-{% endif %}
-<a href="attacks.html#attacks{{ s }}">Every attack in every round</a> is on a page of its own, with null baselines, costs and
-further scores.</p></header>
-{% if view.heat %}
-{{ table('Attacks against defences', 'heats fitted') }}
-<thead><tr><th scope="col">Attack</th>{% for defense in study.pipelines %}<th scope="col" class="num">{{ who(defense) }}</th>
-{% endfor %}</tr></thead>
-<tbody>
-{% for row in view.heat %}
-<tr><th scope="row"><code>{{ attack_names[row.attack] | breakable }}</code>
-  {%- if row.observation %}<small>{{ row.observation }}</small>{% endif %}
-  {%- if row.attack in upper_bounds %}<small>upper bound</small>{% endif %}
-  {%- if row.of not in ('images', 'others') %}<small>share of {{ row.of }}</small>{% endif %}</th>
-{% for defense in study.pipelines %}{% set one = row.cells.get(defense) %}
-{% if one %}<td class="num heat" style="--heat: {{ (100 * one.share) | round | int }}%">{{ one.text }}{{ one.doubt }}
-  <small>{{ one.at }}{% if one.null is not none %}, null {{ one.null | whole_percent }}{% endif %}</small></td>
-{% else %}{{ number(nothing) }}{% endif %}
-{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-{% else %}<p class="soft">{{ 'Attacked only ' ~ study.apart | join(' and ') ~ ', which has a section of its own.' if study.apart
-  else 'No attack has finished yet.' }}</p>{% endif %}
-</section>
 """
 
 FAILURES = """
@@ -203,4 +171,4 @@ its own runs.</li>
 </section>
 """
 
-DETAILS = CONTROL_MACROS + CONTROL + ATTACKS + FAILURES + CARDS
+DETAILS = CONTROL_MACROS + CONTROL + FAILURES + CARDS

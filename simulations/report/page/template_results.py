@@ -13,7 +13,8 @@ HEADLINE = """
 {%- if 'class-mean' in view.scale_db %} The mean of the other images of the same class scores
 {{ view.scale_db['class-mean'] | decibel }} dB
 {%- if 'class-mean' in view.scale_picked %} and identifies {{ view.scale_picked['class-mean'] | percent }} of the images
-{%- endif %}.{% endif %} <a href="#glossary">Glossary</a>.</p></header>
+{%- endif %}.{% endif %} <a href="attacks.html#attacks{{ s }}">Every attack in every round</a> is on a page of its own, with null
+baselines, costs and further scores. <a href="#glossary">Glossary</a>.</p></header>
 <ul class="lines">
 {% for line in view.lines %}{% set best = line.strongest %}
 <li id="defence{{ s }}-{{ loop.index }}">

@@ -24,7 +24,6 @@ from simulations.report.drawing.looks import Faces, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.heat import heat_rows
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
@@ -128,7 +127,6 @@ def view(
         "low_rates": any(MEMBERSHIP_LOW_TPR.of() in cell.scores for cell in members),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
         "attacked": attacked,
-        "heat": heat_rows(attacked),
         "scored": any(c.has_result for c in (*study.cells, *study.active_cells, *study.aggregate_cells)),
         "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),

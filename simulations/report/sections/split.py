@@ -214,7 +214,7 @@ SMASHED = """
 {%- for scale in shown.scales %}; here {{ scale }}{% endfor %}) is for comparison with its tables only.
  The oracle is a classifier trained on clean data. Identified is the
 share of reconstructions whose nearest true image of those attacked together, to the oracle, is their own; feature similarity
-is the cosine to it there. Attacks that guess labels alone are with <a href="#attacks{{ s }}">all attacks</a>.</p>
+is the cosine to it there. Attacks that guess labels alone are with <a href="attacks.html#attacks{{ s }}">all attacks</a>.</p>
 {% endif %}
 """
 

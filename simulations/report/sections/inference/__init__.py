@@ -31,7 +31,6 @@ from simulations.report.sections.inference.equation import (
     least_before,
     paired,
 )
-from simulations.report.sections.inference.fit_curves import FitCurve, fit_curves
 from simulations.report.sections.inference.template import INFERENCE
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, merge
@@ -236,13 +235,11 @@ class EdgeCloudInference:
         cut: What is answered, inferred and reconstructed there.
         conclusion: None where no attribute was inferred.
         cells: One for each attack that reconstructs the queries under a defence.
-        curves: Of fits.
     """
 
     cut: Cut
     conclusion: Conclusion | None
     cells: tuple[Cell, ...]
-    curves: tuple[FitCurve, ...]
 
 
 def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
@@ -251,7 +248,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
         return None
     cut = CutReader(study).cut()
     cells = (cell for cell in study.cells if cell.observation == Queried.title and cell.psnr is not None)
-    return EdgeCloudInference(cut, conclusion(cut), tuple(cells), fit_curves(study))
+    return EdgeCloudInference(cut, conclusion(cut), tuple(cells))
 
 
 def conclusion(cut: Cut) -> Conclusion | None:

@@ -138,26 +138,6 @@ MS-SSIM above 0.35 counts as a success in the paper;
 small images have fewer scales than its five, and what a guess reaches that looks at nothing is the null.</p>
 """
 
-CURVES = """
-{% if shown.curves %}
-<h3>While a defence learns</h3>
-<p class="soft small">Accuracy of the server half and of the static adversary on images of the server's own from which neither the
-defence nor the adversary learned, nor the model unless it came from a file. The last point is the defence that is deployed. Bars
-are 95&nbsp;% intervals.</p>
-<div class="panels">
-{% for one in shown.curves %}
-<figure class="panel"><figcaption>{{ who(one.defense) }}<small class="soft"> unprotected:
-{% for name, value in one.unprotected.items() %}{{ name }} {{ value }}{{ ', ' if not loop.last }}{% endfor %}
-{%- if one.masked %}; masks cover {{ one.masked.share }} of an image, and on the masked images themselves the server half reads
-{{ one.masked.server }}{% if one.masked.adversary %}, the adversary {{ one.masked.adversary }}{% endif %}: the limit of any
-autoencoder
-that is fitted to them{% endif %}</small></figcaption>
-{{ one.drawing }}</figure>
-{% endfor %}
-</div>
-{% endif %}
-"""
-
 MASKS = """
 {% if view.own_pictures.inference %}
 <h3>What is masked</h3>
@@ -211,4 +191,4 @@ defences, and what they have learned; it sees each query once.</p>
 {% endif %}
 """
 
-INFERENCE = MACROS + CONCLUSION + EXPLAINED + ANSWERS + RECONSTRUCTIONS + CURVES + MASKS + ATTACKS + COSTS
+INFERENCE = MACROS + CONCLUSION + EXPLAINED + ANSWERS + RECONSTRUCTIONS + MASKS + ATTACKS + COSTS

@@ -1,5 +1,4 @@
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from simulations.report.sections.inference.equation import (
     decided,
     difference,
 )
-from simulations.report.sections.inference.fit_curves import fit_curves
 from simulations.report.studies.score import Score, wilson
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import row
@@ -227,46 +225,3 @@ def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
     found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
-
-
-Curve = dict[int | None, tuple[float, float]]
-
-
-def path_rows(defense: str, axis: str, values: Curve, seed: int = 0) -> list[dict[str, Any]]:
-    found = []
-    for position, pair in values.items():
-        place = {} if position is None else {"axis": axis, "position": position}
-        for metric, value in zip(("path-server-accuracy", "path-adversary-accuracy"), pair, strict=True):
-            low, high = wilson(value, 200)
-            ends = {"ci_low": low, "ci_high": high, "n": 200, "seed": seed}
-            found.append(row(metric=metric, value=value, **ends, **place, **known(defense, "conv2")))
-    return found
-
-
-COMPONENTS: Curve = {None: (0.9, 0.8), 1: (0.5, 0.5), 2: (0.7, 0.5), 8: (0.85, 0.75)}
-EPOCHS: Curve = {None: (0.9, 0.8), 0: (0.4, 0.5), 1: (0.8, 0.6), 2: (0.9, 0.65)}
-
-
-def test_curves_show_every_point_and_what_plain_features_and_masks_give() -> None:
-    rows = every_row() + path_rows(PCA, "components", COMPONENTS) + path_rows(ADP, "epochs", EPOCHS)
-    for what, value in (("share", 0.31), ("server-accuracy", 0.84), ("adversary-accuracy", 0.7)):
-        rows.append(row(metric=f"masked-{what}", value=value, n=200, **known(ADP, "conv2")))
-    first, second = studied(rows)
-    adp, pca = fit_curves(first)
-    assert [one.defense for one in (adp, pca)] == [ADP, PCA]
-    assert fit_curves(second) == ()
-    assert pca.unprotected == {"server": "90.0 %", "adversary": "80.0 %"}
-    for tip in ("server, 1 components: 50.0 %", "adversary, 8 components: 75.0 %"):
-        assert tip in pca.drawing
-    assert "adversary, 2 epochs: 65.0 %" in adp.drawing
-    assert (adp.masked, pca.masked) == ({"share": "31.0 %", "server": "84.0 %", "adversary": "70.0 %"}, {})
-    # By doublings: 1, 2 and 8 components stand at 0, 1 and 3 thirds of the axis.
-    marks = re.findall(r'<text [^>]*text-anchor: middle[^>]* x="([0-9.]+)"[^>]*>([0-9]+)</text>', pca.drawing)
-    one, two, last = (float(x) for x, shown in marks if shown in {"1", "2", "8"})
-    assert (two - one) / (last - one) == pytest.approx(1 / 3, abs=0.01)
-    # Of several seeds, curves are the mean.
-    later: Curve = {at: (pair[0] + 0.04, pair[1]) for at, pair in EPOCHS.items()}
-    rows = every_row() + path_rows(ADP, "epochs", EPOCHS) + path_rows(ADP, "epochs", later, seed=1)
-    (curve,) = fit_curves(studied(rows)[0])
-    assert curve.unprotected["server"] == "92.0 %"
-    assert "server, 1 epochs: 82.0 %" in curve.drawing

@@ -4,10 +4,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulations.report.analysis.summary import summarise
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
 from tests.simulations.report.drawing.test_charts import corners, shapes
-from tests.simulations.report.report_run import MEMBERS, PIPELINES, Page, attack_rows, build, member_rows, study_of
+from tests.simulations.report.report_run import (
+    MEMBERS,
+    PIPELINES,
+    Page,
+    attack_rows,
+    build,
+    every_attack,
+    member_rows,
+    study_of,
+)
 
 MIXER = PIPELINES[1]
 SURE = (0.65, 0.75)
@@ -58,7 +68,7 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
         assert line["TPR at 1 % FPR"][0] == f"{100 * truth['tpr']:.1f} %"
         assert (line["Records"], line["Time"]) == (["1000", "600 members"], ["7 s"])
     # Tests of membership have a table of their own.
-    assert MEMBERS not in [one["Attack"][0] for one in found.table("attacks")]
+    assert MEMBERS not in [one["Attack"][0] for one in every_attack(tmp_path).table("attacks")]
 
 
 def test_each_attack_and_the_last_round_of_each_defence_has_its_own_chart() -> None:
@@ -117,3 +127,12 @@ def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_
         assert line["TPR at 1 % FPR"] == [f"12.5 %{mark}", "10.0 to 15.0"]
         assert line.get("TPR at 0.1 % FPR") == expected
         assert line["AUC"][0] == "0.70"
+
+
+def test_members_found_are_of_the_attack_with_the_highest_rate(tmp_path: Path) -> None:
+    others = member_rows("", 0.6, (0.55, 0.65), attack="QuantileRegression()")
+    others[1] |= {"value": 0.375, "ci_high": 0.4}
+    (line,) = summarise(study_of(member_rows("", 0.7, SURE) + others), {})
+    assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "QuantileRegression()")
+    shown = build(tmp_path, member_rows("", 0.7, SURE) + others).table("summary")[0]
+    assert next(shown[name][0] for name in shown if name.startswith("TPR")) == "37.5 %"

@@ -15,9 +15,9 @@ from tests.simulations.report.report_run import Page
 Pages = dict[str, Path]
 KINDS = {
     "federated": ("top", "glance", "headline", "summary", "plane", "curves", "control"),
-    "members_and_attributes": ("glance", "headline", "membership", "representatives", "attributes", "attacks"),
-    "doubts": ("top", "glance", "headline", "summary", "control", "attacks", "failures"),
-    "dp_audit": ("glance", "summary", "epsilon_curve", "audited_epsilon"),
+    "members_and_attributes": ("glance", "headline", "membership", "representatives", "attributes"),
+    "doubts": ("top", "glance", "headline", "summary", "control", "failures"),
+    "dp_audit": ("glance", "summary", "audited_epsilon"),
     "updates": ("top", "glance", "headline", "summary", "configuration"),
     "adversaries": ("glance", "headline", "active", "aggregates", "pictures"),
     "external_app": ("top", "glance1", "headline1", "recorded2", "audited3", "headline3"),
