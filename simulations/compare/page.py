@@ -12,7 +12,7 @@ from markupsafe import Markup
 from attacks.metrics.metric import IMAGES
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
-from simulations.report.analysis.conclusion import conclusion
+from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import Dot, DotRow, for_screens, rows_of_dots
@@ -83,7 +83,7 @@ images. The bar is the interval of all seeds together.</p>
 {% for group in groups %}
 <section id="group{{ loop.index }}">
 <header><h2>{{ group.name }}</h2>
-<p>{{ conclusions[loop.index0] | join(' ') or 'Nothing was attacked yet.' }}</p></header>
+<p>{{ alike[loop.index0] }}</p></header>
 <ul>
 {% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
 </ul>
@@ -218,7 +218,10 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
         "seeds": _each_seed(rows),
-        "conclusions": [_concluded([one for one in rows if one.group is group]) for group in groups],
+        "alike": [
+            " ".join(filter(None, (not_distinguished(group.run.lines(study)) for study in group.run.studies)))
+            for group in groups
+        ],
         "next": what_next(groups),
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
         "notes": [
@@ -253,13 +256,6 @@ def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
         "Share of recovered images of each seed, one row per defence",
     )
     return for_screens(lambda width: rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken, width))
-
-
-def _concluded(rows: Sequence[Side]) -> list[str]:
-    """A text for each study of a group."""
-    plain = {one.study: one.plain for one in rows}
-    texts = {name: conclusion([one.line for one in rows if one.study == name], plain[name]) for name in plain}
-    return [f"{name}: {text}" if name else text for name, text in texts.items() if text]
 
 
 def _link(report: Path, page: Path) -> str:

@@ -164,11 +164,6 @@ class Line:
         return self.strongest.recovered if self.strongest else None
 
     @property
-    def validated(self) -> Count | None:
-        """``recovered``, where the attack is validated."""
-        return self.strongest.recovered if self.strongest and self.strongest.status == "ok" else None
-
-    @property
     def share(self) -> float:
         """The share of images that the strongest attack recovered."""
         return (self.strongest.share.mean or 0.0) if self.strongest and self.strongest.share else 0.0

@@ -120,6 +120,8 @@ MACROS = """
   <small>{{ within(cell.share.low, cell.share.high, percentage) }} %</small>
   {% if cell.recovered[0] and line.chance_of_as_many(cell) is not none %}
   <small>chance ≤ {{ line.chance_of_as_many(cell) | brief }}</small>{% endif %}
+  {% if cell.recovered[0] and cell.recovered_by_class and cell.recovered_by_class[0] %}
+  <small>class mean {{ cell.recovered_by_class | join(' of ') }}</small>{% endif %}
   {% if cell.detailed is not none and cell.detailed < cell.recovered[0] %}
   <small>{{ cell.detailed }} above own colour</small>{% endif %}
   {% endif %}</td>

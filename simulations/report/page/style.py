@@ -67,7 +67,6 @@ section > header details { margin: 2px 0 0; } section > header summary { font-si
 /* With a column for the kind of message, the table needs the room of smaller pictures. */
 .glance.apart .tiles { grid-template-columns: repeat(3, 96px); } .glance.apart { gap: 14px 20px; }
 dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } dd { margin: 0 0 8px; break-before: avoid; }
-.conclusion { max-width: 90ch; text-wrap: pretty; }
 .skip { position: absolute; left: -999em; } .skip:focus { left: 16px; top: 8px; background: var(--card); padding: 6px 12px;
   z-index: 9; }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }

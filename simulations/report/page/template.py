@@ -59,7 +59,7 @@ defence works.</p>
 {%- for line in view.lines if not line.defense and line.strongest and recovers(line.strongest) %}, although the strongest recovered
 {{ recovered_of(line.strongest) }}{% endfor %}: nothing here is evidence for any defence.</p>
 {% endfor %}
-{% for view in studies %}{% if view.conclusion %}
+{% for view in studies %}{% if view.lines | selectattr('cells') | list %}
 {% set messages = view.outcomes | map(attribute='message') | unique | list %}
 {% set apart = messages | length > 1 %}{% set s = '' if alone else loop.index %}
 <section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
@@ -108,8 +108,7 @@ has a score, fewer than {{ least_images }} images were attacked, the mean exceed
 attack works {{ view.plain.without }}.
 {% endif %}A range below a count is its 95&nbsp;% interval, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
-<a href="#glossary">Glossary</a>.</p>
-<details><summary>The result in words</summary><p class="conclusion">{{ view.conclusion }}</p></details>
+{{ view.not_distinguished }} <a href="#glossary">Glossary</a>.</p>
 </div>
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
 </section>

@@ -25,7 +25,7 @@ MEMBERSHIP = """
 {% endmacro %}
 {% if view.membership %}
 <section id="membership{{ s }}">
-<header><h2>Membership</h2><p>{{ view.members_finding }} Was a record part of a client's training data? An AUC of 0.5, the dotted
+<header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted
 diagonal, is chance. The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, shows how many
 members can be named almost without error. Charts have logarithmic axes and show the last attacked round; marks stand at
 1&nbsp;% and 0.1&nbsp;% false positives. † and hollow marks: the attack did not break the undefended run (not validated), or it was

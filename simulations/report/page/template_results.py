@@ -224,7 +224,7 @@ SUMMARY = (
 PLANE = """
 {% if view.planes %}
 <section id="plane{{ s }}">
-<header><h2>Privacy against accuracy</h2><p>{{ view.plane_finding }} A better defence lies further right (more
+<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
 {% if view.lines | selectattr('canaries') | list %}Canaries in training lower the accuracy of audited defences. {% endif %}
 {%- if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
@@ -251,8 +251,8 @@ agrees only roughly with what people recognise.</p></header>
 
 CURVES = """
 <section id="curves{{ s }}">
-<header><h2>Over the rounds</h2><p>{{ view.accuracy_finding }}
-{% if view.panels %}Each attack has a chart of what it recovers early and late; the dotted line is the best null baseline, and
+<header><h2>Over the rounds</h2><p>{% if view.panels %}Each attack has a chart of what it recovers early and late; the
+dotted line is the best null baseline, and
 charts in dB share one axis. {% endif %}
 {%- if view.accuracy or view.panels %}Bars are 95&nbsp;% intervals; hollow points are not
 validated, or of too few images.{% endif %}</p></header>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from attacks.metrics.metric import IMAGES, MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import apart as apart_by_message
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.conclusion import conclusion
+from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import outcomes
@@ -26,11 +25,9 @@ from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_rec
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.section import sections
-from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.studies.stages import strengths
 from simulations.report.studies.study import Study, mean_each
-from simulations.report.text import count, dagger, percent, points, round_name, two
 
 OPTIONAL = (
     *("protected", "recovered", "picked", "labels", "attributes", "membership"),
@@ -82,7 +79,7 @@ def view(
         "study": study,
         "lines": lines,
         "plain": plain,
-        "conclusion": conclusion(lines, plain),
+        "not_distinguished": not_distinguished(lines),
         "outcomes": found,
         "place": {line.defense: place for place, line in enumerate(lines, 1)},
         "claims": list(dict.fromkeys(text for line in lines for text in line.said_by_the_app)),
@@ -98,9 +95,7 @@ def view(
         "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "planes": plots.planes(lines, faces),
-        "plane_finding": plane_finding(lines, faces),
         "accuracy": plots.accuracy(study, faces),
-        "accuracy_finding": accuracy_finding(lines, faces),
         "panels": plots.panels(study, faces),
         "most_rounds": plots.most_rounds(study),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
@@ -122,7 +117,6 @@ def view(
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
         "membership": members,
-        "members_finding": members_finding(members, faces),
         "roc": roc_charts(study, faces),
         "low_rates": any(MEMBERSHIP_LOW_TPR.of() in cell.scores for cell in members),
         "representatives": [cell for cell in study.cells if cell.draws_classes],
@@ -171,40 +165,3 @@ def _columns(lines: Sequence[Line]) -> dict[str, bool]:
     """Which optional columns of the summary have anything to show."""
     found = {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL}
     return found | {"claimed": any(claim.number for line in lines for claim in line.claims)}
-
-
-def plane_finding(lines: Sequence[Line], faces: Faces) -> str:
-    """The defence with the fewest recovered images, by attacks that succeed without it, and its cost; "" without both numbers."""
-    known = [line for line in lines if line.defense and line.validated and line.deployed]
-    if not known:
-        return ""
-    best = min(known, key=lambda line: (line.share, -(line.cost.mean or 0.0) if line.cost else math.inf))
-    recovered, n = best.validated or (0, 0)
-    cost = f"changes accuracy by {points(best.cost.mean)} points" if best.cost else "has no measured cost"
-    return f"Fewest images recovered: {recovered} of {n}, under {faces[best.defense].name}, which {cost}."
-
-
-def accuracy_finding(lines: Sequence[Line], faces: Faces) -> str:
-    """The defences with the lowest and the highest accuracy as deployed."""
-    last = max((line.round for line in lines if line.round is not None), default=None)
-    known = [
-        (line.deployed.mean, line.defense)
-        for line in lines
-        if line.deployed and line.deployed.mean is not None and line.round == last
-    ]
-    if len(known) < 2:
-        return ""
-    (low, worst), (high, best) = min(known), max(known)
-    return f"Test accuracy ends between {percent(low)} ({faces[worst].name}) and {percent(high)} ({faces[best].name})."
-
-
-def members_finding(cells: Sequence[Cell], faces: Faces) -> str:
-    """The number of tests that infer members, and the highest AUC."""
-    known = [(auc, cell) for cell in cells if (auc := cell.mean(*MEMBERSHIP.decides)) is not None]
-    if not known:
-        return ""
-    auc, cell = max(known, key=lambda found: found[0])
-    shown = sum(cell.tells_members for _, cell in known)
-    where = f"{faces[cell.defense].name}, {round_name(cell.round, cell.final)}"
-    tests = f"{shown} of {count(len(known), 'test')} {'shows' if shown == 1 else 'show'} members"
-    return f"{tests}; highest AUC {two(auc)}{dagger(cell.status)} ({where})."

@@ -35,53 +35,27 @@ class Inferred:
         """Share of guesses that are right, with its exact interval."""
         return self.cell.scores[ATTRIBUTES.decides]
 
-    @property
-    def reads(self) -> bool:
-        """Whether its whole interval lies above the most frequent value."""
-        return self.null is not None and self.accuracy.low is not None and self.accuracy.low > self.null
 
-
-@dataclass(frozen=True)
-class SensitiveAttribute:
-    """The section.
-
-    Attributes:
-        found: One for each adversary under a defence in a round.
-        retrained: How many of those under a defence were retrained.
-        reading: How many of these read more than the most frequent value.
-    """
-
-    found: tuple[Inferred, ...]
-    retrained: int
-    reading: int
-
-
-def inferred_attributes(study: Study, _: Sequence[Line]) -> SensitiveAttribute | None:
-    """The section; None where no attack guessed an attribute. The section of a cut model shows its own attributes."""
-    found = tuple(
+def inferred_attributes(study: Study, _: Sequence[Line]) -> tuple[Inferred, ...]:
+    """One for each adversary under a defence in a round. The section of a cut model shows its own attributes."""
+    return tuple(
         Inferred(cell, cell.null(ATTRIBUTES.decides))
         for cell in study.cells
         if ATTRIBUTES.decides in cell.scores and not study.cut
     )
-    if not found:
-        return None
-    under = [one for one in found if one.cell.defense and one.kind == "retrained" and one.cell.status == "ok"]
-    return SensitiveAttribute(found, len(under), sum(one.reads for one in under))
 
 
 ABOUT = """Guesses of an attribute that the task does not ask for, made from what the clients sent
 anyway or from one-step probes, and scored by its owners. The bar is to answer always with the value that is right
 most often. A static adversary learned without the defences; a retrained one as clients with these defences send, and is
-what a defence has to be judged by.
-{%- if shown.retrained %} Under a defence the retrained one reads more than the most frequent value, with its whole interval, in
-{{ shown.reading }} of {{ count(shown.retrained, 'case') }}.{% endif %}"""
+what a defence has to be judged by."""
 
 TEMPLATE = """
 {{ table('Sensitive attribute', 'tall') }}
 {{ head(['Defence', 'Attack', 'Learned', 'Status', '#Accuracy, %', '#Most frequent, %', '#n', '#On its own held-out, %',
   '#Failures', '#Card']) }}
 <tbody>
-{% for one in shown.found %}{% set cell = one.cell %}
+{% for one in shown %}{% set cell = one.cell %}
 {% set often = cell.mean('holdout_majority') %}
 {{ attacked(cell, view.adaptive, below(cell, at=round_name(cell.round, cell.final) ~ ', ' ~ cell.observation)) }}
 <td>{{ one.kind }}</td>

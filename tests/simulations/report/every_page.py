@@ -15,9 +15,9 @@ from strategies.external_app.orders import ASSUMED, DIFFERENCE
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
-from tests.simulations.report import page
 from tests.simulations.report.analysis.test_canaries import audited_rows
 from tests.simulations.report.analysis.test_windows import counted
+from tests.simulations.report.page import test_attributes, test_inference, test_outsourced, test_split
 from tests.simulations.report.report_run import (
     CONFIG,
     DRAWN,
@@ -61,8 +61,8 @@ def members_and_attributes(folder: Path) -> Path:
     rows = [*FEW, *drawing_rows("", 0.4), *drawing_rows(PIPELINES[1], 0.12, half=0.04)]
     for defense, mean in {"": 0.7, PIPELINES[1]: 0.51}.items():
         rows += member_rows(defense, mean, (mean - 0.05, mean + 0.05), round=3)
-        rows.append(page.test_attributes.inferred(defense, page.test_attributes.RETRAINED, mean + 0.1))
-        rows.append(page.test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
+        rows.append(test_attributes.inferred(defense, test_attributes.RETRAINED, mean + 0.1))
+        rows.append(test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
     return report(folder, rows, pictures=DRAWN)
 
 
@@ -164,16 +164,16 @@ def external_app(folder: Path) -> Path:
 
 def split(folder: Path) -> Path:
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
-    of = [picture | {"attack": page.test_split.DECODER, "file": "0.png"}]
-    return report(folder, page.test_split.split_rows((0, 1)), config=page.test_split.SETTINGS, pictures=of)
+    of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
+    return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
 
 
 def outsourced(folder: Path) -> Path:
-    return report(folder, page.test_outsourced.outsourced_rows(), config=page.test_outsourced.SETTINGS)
+    return report(folder, test_outsourced.outsourced_rows(), config=test_outsourced.SETTINGS)
 
 
 def inference(folder: Path) -> Path:
-    of = page.test_inference
+    of = test_inference
     rows = [one for defense in of.PIPELINES[:3] for one in of.phase(defense, "conv2")]
     shown = {"attack": "", "client": "server", "target": 0, "image": 0, "observation": "delta masks"}
     kinds = ("image", "server-cam", "adversary-cam", "mask", "masked")

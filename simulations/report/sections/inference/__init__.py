@@ -20,9 +20,7 @@ from attacks.metrics.training import (
 from simulations.report.analysis.line import Line
 from simulations.report.section import Section
 from simulations.report.sections.inference.equation import (
-    NOT_SATISFIED,
     OPEN,
-    SATISFIED,
     Difference,
     decided,
     difference,
@@ -66,12 +64,6 @@ class Adversary:
     null: float | None
     equation: str
     learned: bool = True
-
-    @property
-    def beats_null(self) -> bool:
-        """Whether its whole interval lies above the most frequent value."""
-        after = self.change.after
-        return after is not None and after.low is not None and self.null is not None and after.low > self.null
 
 
 @dataclass(frozen=True)
@@ -205,40 +197,15 @@ MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked
 
 
 @dataclass(frozen=True)
-class Conclusion:
-    """Conclusions of the static adversary that the retrained one confirms, refutes or leaves open.
-
-    Attributes:
-        cases: How many there are: defences under which the attribute was inferred.
-        satisfied: Cases in which Equation 1 is satisfied with the static adversary.
-        survive: Those of them in which it still is with the retrained one.
-        fall: Those in which it is not.
-        open: The others, which are undecided.
-        retrained: Cases in which an adversary was retrained.
-        reads: Those of them in which it reads more than the most frequent value, with its whole interval.
-    """
-
-    cases: int
-    satisfied: int
-    survive: tuple[str, ...]
-    fall: tuple[str, ...]
-    open: tuple[str, ...]
-    retrained: int
-    reads: int
-
-
-@dataclass(frozen=True)
 class EdgeCloudInference:
     """The section for one cut.
 
     Attributes:
         cut: What is answered, inferred and reconstructed there.
-        conclusion: None where no attribute was inferred.
         cells: One for each attack that reconstructs the queries under a defence.
     """
 
     cut: Cut
-    conclusion: Conclusion | None
     cells: tuple[Cell, ...]
 
 
@@ -248,29 +215,7 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference 
         return None
     cut = CutReader(study).cut()
     cells = (cell for cell in study.cells if cell.observation == Queried.title and cell.psnr is not None)
-    return EdgeCloudInference(cut, conclusion(cut), tuple(cells))
-
-
-def conclusion(cut: Cut) -> Conclusion | None:
-    """The conclusion over all defences; None where no attribute was inferred under one."""
-    found = [line for line in cut.lines if line.defense and (line.static or line.retrained)]
-    if not found:
-        return None
-    satisfied = [line for line in found if line.static and line.static.equation == SATISFIED]
-    groups: dict[str, list[str]] = {SATISFIED: [], NOT_SATISFIED: []}
-    rest: list[str] = []
-    for line in satisfied:
-        groups.get(line.retrained.equation if line.retrained else "", rest).append(line.defense)
-    retrained = [line.retrained for line in found if line.retrained]
-    return Conclusion(
-        cases=len(found),
-        satisfied=len(satisfied),
-        survive=tuple(groups[SATISFIED]),
-        fall=tuple(groups[NOT_SATISFIED]),
-        open=tuple(rest),
-        retrained=len(retrained),
-        reads=sum(one.beats_null for one in retrained),
-    )
+    return EdgeCloudInference(cut, tuple(cells))
 
 
 SECTION = Section(

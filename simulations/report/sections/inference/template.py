@@ -20,40 +20,13 @@ MACROS = """
   {{- (adversary.equation if adversary) or nothing }}</td>
 {% endmacro %}
 
-{% macro cases(found) -%}
-  {% for defense in found %}{{ label(defense) }}{{ '; ' if not loop.last }}{% endfor %}
-{%- endmacro %}
 """
 
-CONCLUSION = """
-{% with all = shown.conclusion %}{% if all %}
-<p class="verdict-line"><b>
-{%- if all.satisfied %}
-Equation 1 is satisfied in {{ all.satisfied }} of {{ count(all.cases, 'case') }} against the static adversary, which has never
-seen a protected feature{% if all.retrained %};
-{% if all.survive | length == all.satisfied %} {{ 'it survives' if all.satisfied == 1 else 'all survive' }} the retrained one.
-{% elif all.survive %} {{ all.survive | length }} of these {{ 'survives' if all.survive | length == 1 else 'survive' }} the
-retrained one.
-{% else %} none of {{ 'these is shown to survive' if all.satisfied > 1 else 'it is shown to survive' }} the retrained one.
-{% endif %}{% else %}.{% endif %}
-{% else %}
-Equation 1 is satisfied in none of {{ count(all.cases, 'case') }}, not even against the static adversary, which has never seen a
-protected feature.
-{% endif %}</b>
-{% if all.retrained %}
-An adversary that is retrained on protected features reads the attribute better than its most frequent value in {{ all.reads }} of
-{{ count(all.retrained, 'case') }}.
-{% else %}
-No adversary was retrained on protected features, as a server that knows the defence would: no conclusion here is tested
-against that.
-{% endif %}
-{% if all.survive %} Survives: {{ cases(all.survive) }}.{% endif %}
-{% if all.fall %} Falls: {{ cases(all.fall) }}.{% endif %}
-{% if all.open and all.retrained %} Undecided: {{ cases(all.open) }}.{% endif %}
- <span class="soft">A case is a defence.</span></p>
+EXPLAINED = f"""
+{{% if shown.cut.infers and study.pipelines | select | list %}}<p class="soft small after">{RULE}
+{{% if not shown.cut.lines | selectattr('retrained') | list %}}No adversary was retrained on protected features, as a server that
+knows the defence would: no verdict here is tested against that.{{% endif %}}</p>{{% endif %}}
 """
-
-EXPLAINED = f"""<p class="soft small after">{RULE}</p>{{% endif %}}{{% endwith %}}"""
 
 ANSWERS = """
 {% set cut = shown.cut %}
@@ -191,4 +164,4 @@ defences, and what they have learned; it sees each query once.</p>
 {% endif %}
 """
 
-INFERENCE = MACROS + CONCLUSION + EXPLAINED + ANSWERS + RECONSTRUCTIONS + MASKS + ATTACKS + COSTS
+INFERENCE = MACROS + EXPLAINED + ANSWERS + RECONSTRUCTIONS + MASKS + ATTACKS + COSTS

@@ -8,7 +8,7 @@ from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.summary import summarise
-from simulations.report.sections.inference import Conclusion, EdgeCloudInference, edge_cloud_inference
+from simulations.report.sections.inference import EdgeCloudInference, edge_cloud_inference
 from simulations.report.sections.inference import equation as rule
 from simulations.report.sections.inference.equation import (
     NOT_SATISFIED,
@@ -166,11 +166,8 @@ def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
     assert rule.least_before(12, 0.9) is None
 
 
-def test_each_cut_has_its_own_numbers_and_verdicts_and_says_what_survives_retraining() -> None:
+def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
     first, second = sections(every_row())
-    known = {"cases": 3, "open": (), "retrained": 3, "reads": 3}
-    assert first.conclusion == Conclusion(satisfied=2, survive=(PCA,), fall=(ADP,), **known)
-    assert second.conclusion == Conclusion(satisfied=0, survive=(), fall=(), **known)
     assert (first.cut.name, second.cut.name) == CUTS
     judged = {line.defense: (line.static, line.retrained) for line in first.cut.lines}
     told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
