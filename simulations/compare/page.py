@@ -15,7 +15,7 @@ from simulations.report import write_page
 from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import Dot, DotRow, for_screens, rows_of_dots
+from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
 from simulations.report.page.page import render
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
@@ -77,7 +77,7 @@ Seeds are those of the strongest attack's score.</p></header>
 <p class="soft small">One mark per seed: the share of images that the strongest attack recovered. A filled mark is validated. A
 hollow mark is not: in that seed the attack did not break the run without a defence, or it attacked fewer than {{ least_images }}
 images. The bar is the interval of all seeds together.</p>
-<figure class="panel">{{ chart(seeds) }}</figure>
+<figure class="panel">{{ seeds }}</figure>
 {% endif %}
 </section>
 {% for group in groups %}
@@ -232,8 +232,8 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
     write_page(page, render(BODY, context))
 
 
-def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
-    """The share of recovered images of each seed, for large and small screens; nothing unless a row has several seeds."""
+def _each_seed(sides: Sequence[Side]) -> Markup | None:
+    """The share of recovered images of each seed; None unless a row has several seeds."""
     faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
     rows = []
     for one in sides:
@@ -250,12 +250,12 @@ def _each_seed(sides: Sequence[Side]) -> list[tuple[str, Markup]]:
         ]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
-        return []
+        return None
     titles, spoken = (
         ("Images recovered", "One mark per seed"),
         "Share of recovered images of each seed, one row per defence",
     )
-    return for_screens(lambda width: rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken, width))
+    return rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken)
 
 
 def _link(report: Path, page: Path) -> str:

@@ -36,8 +36,10 @@ def inside(value: float, domain: tuple[float, float]) -> float:
     return min(max(value, domain[0]), domain[1])
 
 
-WIDE = 500.0
-"""A drawing that is wider than this is for large screens."""
+WIDTH = 350.0
+"""Of a drawing: a phone shows it at about its own size, and a large screen at up to 1.4 times this size (``.panel``)."""
+MOST_TICKS = 8
+"""Rounds that have a tick."""
 MOST_NAMED = 16
 """Points of the plane, or lines of curves, that the legend names. The others are named in their tooltips and in the tables."""
 Domain = tuple[float, float]
@@ -67,17 +69,16 @@ class Point:
         return cls(x, score.mean, score.low, score.high, *across, hollow=score.status != "ok", tip=tip)
 
 
-def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces, width: float) -> Markup:
+def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces) -> Markup:
     """Accuracy against the share of images that the strongest attack recovered; bottom right is better.
 
     Args:
         points: Defence -> (accuracy in [0, 1], share of recovered images in [0, 1]).
         spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon. So are others that differ in one number.
         faces: Defence -> look.
-        width: Width of the drawing.
     """
     with style():
-        canvas = Canvas(width, (350 if width > WIDE else 420) + _legend_height(len(points)))
+        canvas = Canvas(WIDTH, 350 + _legend_height(len(points)))
         across = share_bounds([end for p in points.values() for end in (p.x, p.x_low, p.x_high)], 0.14, 0.05)
         up = -0.08, 1.04
         canvas.axes.set(xlim=across, ylim=up)
@@ -85,7 +86,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces,
             "Test accuracy as deployed (higher is better →)",
             "Images recovered by the strongest attack (lower is better ↓)",
         )
-        canvas.ticks(8 if width > WIDE else 4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
+        canvas.ticks(4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
         by_budget = tuple(sorted(spent, key=lambda one: spent[one]))
         for along in [by_budget] * (len(spent) > 1) + [
             of for of in strengths(list(points)) if not spent.keys() & set(of)
@@ -113,7 +114,6 @@ def _intervals(point: Point, up: Domain) -> Iterator[tuple[float, float, float, 
 def curves(
     series: Mapping[str, Sequence[Point]],
     faces: Faces,
-    width: float,
     y_title: str,
     show_y: Callable[[float], str],
     null: Sequence[Point],
@@ -125,7 +125,6 @@ def curves(
     Args:
         series: Defence -> points, x is the round.
         faces: Defence -> look.
-        width: Width of the drawing.
         y_title: What y is.
         show_y: Tick label of a y value.
         null: The best null baseline over rounds, dotted; may be empty.
@@ -133,13 +132,12 @@ def curves(
         finals: Values of x that stand for the model after the last round.
     """
     with style():
-        canvas = Canvas(width, 250 + _legend_height(len(series)))
+        canvas = Canvas(WIDTH, 250 + _legend_height(len(series)))
         rounds = sorted({p.x for of in (*series.values(), null) for p in of})
         low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
         canvas.axes.set(xlim=(low, high), ylim=domain)
         canvas.titles("Round", y_title)
-        shown = _shown(rounds, finals, max(2, int(0.8 * width / 34)))
-        canvas.ticks(shown, 5, lambda value: "final" if value in finals else plain(value), show_y)
+        canvas.ticks(_shown(rounds, finals), 5, lambda value: "final" if value in finals else plain(value), show_y)
         if null:
             # Of a single round it is a line across: a path of one point cannot be seen.
             ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
@@ -152,13 +150,13 @@ def curves(
         return canvas.svg(f"{y_title} over rounds, one line per defence")
 
 
-def _shown(rounds: Sequence[float], finals: Collection[int], most: int) -> list[float]:
+def _shown(rounds: Sequence[float], finals: Collection[int]) -> list[float]:
     """Values of x that have a tick: all while there is room, else whole rounds, and always the final model."""
     low, high = rounds[0], rounds[-1]
-    every = rounds if len(rounds) <= most else round_values(most).tick_values(low, high)
+    every = rounds if len(rounds) <= MOST_TICKS else round_values(MOST_TICKS).tick_values(low, high)
     shown = [value for value in every if low <= value <= high and (value in rounds or value == int(value))]
     last = [value for value in rounds if value in finals]
-    near = (high - low) / most
+    near = (high - low) / MOST_TICKS
     return [value for value in shown if value not in last and all(end - value >= near for end in last)] + last
 
 

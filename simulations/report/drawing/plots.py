@@ -14,7 +14,7 @@ from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
-from simulations.report.drawing.figures import WIDE, Domain, Point, bounds, curves, plane, share_bounds
+from simulations.report.drawing.figures import WIDTH, Domain, Point, bounds, curves, plane, share_bounds
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -51,7 +51,6 @@ def rows_of_dots(
     titles: Scored,
     show: Callable[[float], str],
     spoken: str,
-    width: float,
 ) -> Markup:
     """A chart with one row per defence.
 
@@ -61,14 +60,13 @@ def rows_of_dots(
         titles: What the axis is, and what a mark is.
         show: Tick label of a value.
         spoken: What the chart shows, for those who hear it.
-        width: Width of the drawing.
     """
     drawn = rows[:MOST_ROWS]
     with style(axes_grid=False):
-        canvas = Canvas(width, 70 + 44 * len(drawn))
+        canvas = Canvas(WIDTH, 70 + 44 * len(drawn))
         canvas.axes.set(xlim=domain, ylim=(len(drawn) - 0.45, -0.75))
         canvas.titles(*titles)
-        canvas.ticks(8 if width > WIDE else 5, 2, show, show)
+        canvas.ticks(5, 2, show, show)
         canvas.axes.set_yticks([])
         for at, row in enumerate(drawn):
             if at:
@@ -86,25 +84,15 @@ def _marks(row: DotRow, at: int) -> list[Mark]:
     return [Mark(dot.x, at + 0.1, row.look.shape, row.look.color, dot.tip, not dot.full, 6.5) for dot in row.dots]
 
 
-BROAD, NARROW = 1120.0, 350.0
-"""Drawing widths for large and small screens: text keeps its size, so small screens need their own drawing."""
-
 LEAST_ROUNDS = 3
 """Rounds from which on a number is drawn over them: two points are no curve."""
 
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
-Charts = list[tuple[str, Markup]]
-"""Kind of screen, or caption, and drawing."""
 
 
-def for_screens(draw: Callable[[float], Markup]) -> Charts:
-    """A chart for large and for small screens; ``draw`` gets its width."""
-    return [(screen, draw(width)) for screen, width in (("broad", BROAD), ("narrow", NARROW))]
-
-
-def planes(lines: Sequence[Line], faces: Faces) -> Charts:
-    """The privacy/accuracy plane for large and small screens; empty while no defence has both numbers."""
+def plane_of(lines: Sequence[Line], faces: Faces) -> Markup | None:
+    """The privacy/accuracy plane; None while no defence has both numbers."""
     points, spent = {}, {}
     for line in lines:
         accuracy, cell = line.deployed, line.strongest
@@ -113,7 +101,7 @@ def planes(lines: Sequence[Line], faces: Faces) -> Charts:
             points[line.defense] = Point.of(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
             if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
                 spent[line.defense] = line.epsilon
-    return for_screens(lambda width: plane(points, spent, faces, width)) if points else []
+    return plane(points, spent, faces) if points else None
 
 
 def recovered_by(cell: Cell, before: str) -> str:
@@ -122,8 +110,8 @@ def recovered_by(cell: Cell, before: str) -> str:
     return f"{before}, {recovered} of {n} recovered by {cell.attack}, {text.round_name(cell.round, cell.final)}"
 
 
-def accuracy(study: Study, faces: Faces) -> Charts:
-    """Test accuracy as deployed over rounds, for large and small screens."""
+def accuracy(study: Study, faces: Faces) -> Markup | None:
+    """Test accuracy as deployed over rounds; None without any."""
     series: Series = {}
     for defense in study.pipelines:
         found = study.series(defense, TEST_ACCURACY.name, "transformed")
@@ -137,10 +125,9 @@ def accuracy(study: Study, faces: Faces) -> Charts:
         if points:
             series[defense] = points
     if not series:
-        return []
+        return None
     domain = share_bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
-    how = "Test accuracy as deployed", text.whole_percent, (), domain, study.final_rounds
-    return for_screens(lambda width: curves(series, faces, width, *how))
+    return curves(series, faces, "Test accuracy as deployed", text.whole_percent, (), domain, study.final_rounds)
 
 
 def most_rounds(study: Study) -> int:
@@ -152,8 +139,8 @@ def _attacks(study: Study) -> dict[Scored, list[Cell]]:
     return grouped(study.cells, lambda cell: (cell.attack, cell.observation))
 
 
-def panels(study: Study, faces: Faces) -> Charts:
-    """One chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
+def panels(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
+    """Caption and chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
     groups = _attacks(study)
     observations = Counter(attack for attack, _ in groups)
     images, labels = dict[str, tuple[Series, list[Point]]](), dict[str, tuple[Series, list[Point]]]()
@@ -171,7 +158,7 @@ def panels(study: Study, faces: Faces) -> Charts:
     every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
     domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
     return [
-        (name, curves(of, faces, NARROW, title, show, null, ends, study.final_rounds))
+        (name, curves(of, faces, title, show, null, ends, study.final_rounds))
         for title, show, ends, found in (
             ("PSNR, dB", text.plain, domain, images),
             ("Label accuracy", text.whole_percent, (0.0, 1.0), labels),

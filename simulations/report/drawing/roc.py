@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, style
+from simulations.report.drawing.figures import WIDTH
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
@@ -21,7 +22,7 @@ Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
 
 AUC = MEMBERSHIP.decides
-WIDTH, HEIGHT = 350.0, 320.0
+HEIGHT = 320.0
 """Of a drawing in user units without its legend."""
 LEAST_RATE = 0.001
 """Where both axes begin: lower rates are drawn at the edge."""

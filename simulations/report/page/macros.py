@@ -214,10 +214,6 @@ MACROS = """
 </tbody></table></div>
 {% endmacro %}
 
-{% macro chart(drawings) %}
-{% for kind, drawing in drawings %}<div class="{{ kind }}">{{ drawing }}</div>{% endfor %}
-{% endmacro %}
-
 {% macro panels(drawings) %}
 <div class="panels">
 {% for caption, drawing in drawings %}

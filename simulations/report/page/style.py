@@ -132,12 +132,12 @@ tr.doubt td:not(.status) { color: var(--soft); }
 .chart { display: block; width: 100%; height: auto; font-family: var(--sans); overflow: visible;
   font-variant-numeric: tabular-nums; }
 .chart .name text, .chart .note text { paint-order: stroke; stroke: var(--card); stroke-width: 3px; stroke-linejoin: round; }
-.panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin: 0; }
+.panel { background: var(--card); border: 1px solid var(--rule); border-radius: 8px; padding: 18px 18px 12px; margin: 0;
+  max-width: 520px; }
 .panel figcaption { font-size: .88rem; font-weight: 600; margin-bottom: 8px; overflow-wrap: anywhere; }
 .panel + .panel { margin-top: 16px; }
 .panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 16px;
   margin-top: 16px; }
-.narrow { display: none; }
 
 .strips { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(var(--strip), 100%), 1fr)); gap: 14px; }
 .target { margin: 0; padding: 7px 10px; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
@@ -183,7 +183,6 @@ details[open] > summary { margin-bottom: 10px; }
   .glance.apart th:nth-child(2), .glance.apart td:nth-child(2) { display: none; }
   .glance .scroll th, .glance .scroll td { padding: 6px 4px; min-width: 0; } .glance table { font-size: .74rem; }
   .glance tbody th { max-width: 96px; } .glance .word { white-space: normal; padding: 0 5px; font-size: .74rem; }
-  .broad { display: none; } .narrow { display: block; }
   .tile figcaption { font-size: .7rem; }
 }
 @media print {

@@ -131,7 +131,7 @@ their results elsewhere' }}.</p>
 <nav aria-label="Contents">
 {% if alone %}
   <a href="#headline">Headline</a><a href="#summary">Summary</a>
-  {% if studies[0].planes %}<a href="#plane">Privacy against accuracy</a>{% endif %}
+  {% if studies[0].plane %}<a href="#plane">Privacy against accuracy</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
   {% for name, title in studies[0].titles %}<a href="#{{ name }}">{{ title }}</a>{% endfor %}

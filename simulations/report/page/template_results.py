@@ -222,7 +222,7 @@ SUMMARY = (
 )
 
 PLANE = """
-{% if view.planes %}
+{% if view.plane %}
 <section id="plane{{ s }}">
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
@@ -232,7 +232,7 @@ its example-level ε. {% endif %}
 {%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
 {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
-<figure class="panel">{{ chart(view.planes) }}</figure>
+<figure class="panel">{{ view.plane }}</figure>
 </section>
 {% endif %}
 """
@@ -256,7 +256,7 @@ dotted line is the best null baseline, and
 charts in dB share one axis. {% endif %}
 {%- if view.accuracy or view.panels %}Bars are 95&nbsp;% intervals; hollow points are not
 validated, or of too few images.{% endif %}</p></header>
-{% if view.accuracy %}<figure class="panel">{{ chart(view.accuracy) }}</figure>{% endif %}
+{% if view.accuracy %}<figure class="panel">{{ view.accuracy }}</figure>{% endif %}
 {% if view.panels %}
 <details{{ ' open' if view.panels | length <= 3 }}>
 <summary>{{ count(view.panels | length, 'chart') }}, one for each attack</summary>

@@ -94,7 +94,7 @@ def view(
         "has": _columns(lines),
         "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
-        "planes": plots.planes(lines, faces),
+        "plane": plots.plane_of(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),
         "most_rounds": plots.most_rounds(study),

@@ -98,7 +98,7 @@ def test_each_seed_has_a_mark_that_is_hollow_where_it_is_no_evidence(tmp_path: P
             one | (changed if one["attack"] == INVERSION and one["metric"] in metrics and not (plain and one["defense"]) else {})
             for one in rows
         ])  # fmt: skip
-        text = page_of(folders, tmp_path / "page.html").partition('class="narrow"')[0]
+        text = page_of(folders, tmp_path / "page.html")
         (tmp_path / "page.html").unlink()
         found = r'class="([^"]*mark[^"]*)"[^>]*>(?:(?!class=).)*?<title>([^<]*, seed (\d)[^<]*)</title>'
         marks = re.findall(found, text, re.DOTALL)

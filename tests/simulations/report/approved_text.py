@@ -73,16 +73,10 @@ class _Reader(HTMLParser):
 
 
 def lines_of(page: Path, only: Collection[str] = ()) -> list[str]:
-    """Text of some sections of a page, by id ("top": before the first); each chart once, though it is drawn twice."""
+    """Text of some sections of a page, by id ("top": before the first)."""
     reader = _Reader(only)
     reader.feed(page.read_text(encoding="utf-8").replace(str(page.parent), "FOLDER"))
-    lines, charts, shown = [], set[str](), True
-    for line in reader.lines:
-        if not line.startswith("  "):
-            shown = line not in charts or not line.startswith("[chart]")
-        charts |= {line} if line.startswith("[chart]") else set()
-        lines += [line] if shown else []
-    return lines
+    return reader.lines
 
 
 def assert_approved(kind: str, page: Path, only: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.figures import MOST_NAMED, Point, bounds, curves, inside, plane
+from simulations.report.drawing.figures import MOST_NAMED, WIDTH, Point, bounds, curves, inside, plane
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
@@ -98,7 +98,7 @@ def test_every_marker_is_drawn_around_its_place_in_the_colours_of_the_page() -> 
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right() -> None:
     eight, two = DP
     points = {"": Point(0.95, 0.9, 0.8, 1.0), eight: Point(0.88, 0.4), two: Point(0.8, 0.0, hollow=True)}
-    drawing = plane(points, {eight: 7.99, two: 2.0}, FACES, 700)
+    drawing = plane(points, {eight: 7.99, two: 2.0}, FACES)
     names = [one.text for one in shapes(drawing, "name", "text")]
     assert names == ["No defence", "DPSGD(8.0), ε = 7.99", "DPSGD(2.0), ε = 2.00"]
     best, worse, lowest = (place(one) for one in shapes(drawing, "mark"))
@@ -114,20 +114,19 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
 
 def test_names_hide_neither_each_other_nor_points() -> None:
     of = ["", "A()", "B()", *DP]
-    for width in (350, 1120):
-        draws = np.random.default_rng(0)
-        crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
-        points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
-        drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of), width)
-        assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, x)) for x in ("entry", "mark"))] == [5] * 3
-        hides_nothing(drawing, width)
+    draws = np.random.default_rng(0)
+    crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
+    points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
+    drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of))
+    assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, x)) for x in ("entry", "mark"))] == [5] * 3
+    hides_nothing(drawing)
 
 
-def hides_nothing(drawing: str, width: float) -> None:
+def hides_nothing(drawing: str) -> None:
     boxes = [box(one) for one in shapes(drawing, "name", "text")]
     marks = [np.array(place(one)) for one in shapes(drawing, "mark")]
     for low, high in boxes:
-        assert (low[0] >= 0) & (high[0] <= width)
+        assert (low[0] >= 0) & (high[0] <= WIDTH)
         assert not any(((low < at + 4) & (at - 4 < high)).all() for at in marks)
     for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
         assert not ((low < other_high) & (other_low < high)).all()
@@ -135,7 +134,7 @@ def hides_nothing(drawing: str, width: float) -> None:
 
 def test_a_note_counts_the_defences_that_the_legend_leaves_out_and_hides_no_name() -> None:
     of = ["", *(f"Mixer(window={at}) | Pruning(share=0.{at})" for at in range(1, MOST_NAMED + 3))]
-    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of), 350)
+    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of))
     (note,) = shapes(drawing, "note", "text")
     assert note.text == "3 more defences: names in the tooltips and tables"
     names = shapes(drawing, "name", "text")
@@ -146,20 +145,20 @@ def test_a_note_counts_the_defences_that_the_legend_leaves_out_and_hides_no_name
 
 def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
     series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
-    drawing = curves(series, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
+    drawing = curves(series, FACES, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
     assert [len(shapes(drawing, kind)) for kind in ("series", "nullline", "hollow")] == [1, 1, 1]
     assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
     assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
-    hides_nothing(drawing, 350)
+    hides_nothing(drawing)
 
 
 def test_a_single_round_and_a_long_run_can_be_read() -> None:
-    drawing = curves({"": [Point(1, 30.0)]}, FACES, 350, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
+    drawing = curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
     (line,) = shapes(drawing, "nullline")
     width, height = np.ptp(corners(line), 0)
     assert width > 100 > height == 0
     series = {"": [Point(at, 0.5) for at in range(200)]}
-    drawing = curves(series, FACES, 350, "accuracy", whole_percent, (), (0, 1))
+    drawing = curves(series, FACES, "accuracy", whole_percent, (), (0, 1))
     texts = [str(one.text) for one in ElementTree.fromstring(drawing).iter("text")]
     assert 2 <= len([text for text in texts if text.isdigit()]) <= 8
     assert not any("." in text for text in texts)
@@ -224,7 +223,7 @@ def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
 
 
 def chart(*rows: DotRow) -> ElementTree.Element:
-    drawn = rows_of_dots(rows, (-5.0, 15.0), ("Share", "One mark per seed"), plain, "shares", 600.0)
+    drawn = rows_of_dots(rows, (-5.0, 15.0), ("Share", "One mark per seed"), plain, "shares")
     return ElementTree.fromstring(str(drawn))
 
 
