@@ -232,7 +232,7 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
-        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request)],
+        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
     }
 
 

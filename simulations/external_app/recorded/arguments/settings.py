@@ -76,7 +76,7 @@ class AttackSettings(Settings):
     )
     num_classes: Annotated[int, Limit(2, also=0)] = setting(0, "needed: number of logits")
     input_shape: Annotated[str, Readable(shape_of, "channels, height and width, such as 1,28,28")] = setting(
-        "", "needed: shape of one image"
+        "", "needed: channels, height and width of an image, such as 1,28,28"
     )
     width: Width = setting(0, "width of a model that has one; 0: its default")
     norm: Norm = setting("group", "normalisation layers of the model")
