@@ -255,7 +255,7 @@ def prepare_recording(request: Request) -> PreparedRecording:
         knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     attacks = list(first.parsed.attacks)
-    if replayed.lacks_rate:
+    if not all(one.settings.learning_rate for one in replayed.attackable):
         attacks, left_out = without_rate(attacks)
         replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
     with naming("update-attacks"):

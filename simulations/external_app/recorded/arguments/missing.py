@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clients.wire.schema import key_of
+from clients.wire.schema import fields_of, key_of
 from simulations.external_app.recorded.arguments.headers import count_of_images, normalisation_of, originals_file
 from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import (
     AttackSettings,
     Request,
     contradictions,
-    keys,
     mean_and_std,
     whole_numbers,
 )
@@ -22,7 +21,7 @@ from simulations.run_folder.folder_lock import require_new
 from simulations.settings.errors import ConfigError, require_known
 from strategies.recording.files import DECAYS, MOMENTA, RecordedReply, RecordingError, read_recording
 
-KEYS = keys()
+KEYS = fields_of(AttackSettings)
 NEEDED = ("model", "num-classes", "input-shape")
 
 
@@ -70,7 +69,7 @@ def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Requ
         what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
         problems.append(f"UPDATE: {update} {what}")
     problems += contradictions(request.settings, of_recording=update.is_dir())
-    problems += [f"{key} is missing; {KEYS[key].description}" for key in NEEDED if key not in values]
+    problems += [f"{key} is missing; {KEYS[key].description}" for key in NEEDED if not values.get(key)]
     if problems:
         listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {one}" for one in problems)]
         raise ConfigError("\n".join(listed if len(problems) > 1 else problems))

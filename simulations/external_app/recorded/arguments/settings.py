@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic.fields import FieldInfo
-
 from clients.wire.limits import (
     LEAST_RATE,
     MOST_IMAGES,
@@ -24,7 +22,7 @@ from clients.wire.limits import (
     StepsOrNone,
     Width,
 )
-from clients.wire.schema import Settings, fields_of, setting
+from clients.wire.schema import Settings, setting
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError
 
@@ -125,11 +123,6 @@ class AttackSettings(Settings):
         "folder of clients.save_originals",
     )
     seed: Count = setting(0, "seed of the attacks, and of the model's initial weights")
-
-
-def keys() -> dict[str, FieldInfo]:
-    """Key -> field of ``AttackSettings``."""
-    return fields_of(AttackSettings)
 
 
 @dataclass(frozen=True)
