@@ -153,27 +153,24 @@ def wrappers_named(names: Iterable[str]) -> list[str]:
 def _of_mods(mods: str, budgets: Sequence[Budget], rounds: int) -> Iterator[Claim]:
     names = [part.partition("(")[0].strip() for part in mods.split(" | ")]
     for budget in budgets[:MOST_MODS]:
-        yield _of_budget(budget, rounds)
+        said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"
+        kept = (
+            UNCHECKED
+            if budget.holds
+            else (
+                f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates lie up "
+                f"to {brief(budget.farthest)} apart."
+            )
+        )
+        text = f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')}). {kept}"
+        epsilon = number_of(budget.epsilon)
+        yield Claim(MOD, text, rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
     if names.count(LOCAL_DP) > len(budgets):
         text = f"The clients' mod {LOCAL_DP} claims an epsilon or delta that is no finite number from 0 on."
         yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
     for name in dict.fromkeys(name for name in names if name in CLIPPING_MODS):
         text = f"The clients' mod {name} clips each update in {_count(rounds, 'round')}. It adds no noise and claims no epsilon."
         yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
-
-
-def _of_budget(budget: Budget, rounds: int) -> Claim:
-    said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"
-    text = [f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')})."]
-    if budget.holds:
-        text.append(UNCHECKED)
-    else:
-        text.append(
-            f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates lie up "
-            f"to {brief(budget.farthest)} apart."
-        )
-    epsilon = number_of(budget.epsilon)
-    return Claim(MOD, " ".join(text), rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
 
 
 def _of_wrapper(wrapper: Any, rounds: int) -> Claim:

@@ -32,7 +32,6 @@ from strategies.external_app.record import (
     AuditRecord,
     OpenResults,
     Results,
-    missing,
     say_how_many,
 )
 from strategies.external_app.replies import (
@@ -105,7 +104,11 @@ class AppAudit:
             return
         self._own.clear()
         self._own.update(common_config(messages))
-        ordered = [self._ordered(message) for message in messages]
+        given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
+        ordered = [
+            orders_in(list(message.content.config_records.values()), self.settings.settings, given)
+            for message in messages
+        ]
         if not self._checked:
             self._checked = True
             if missing := self._missing(server_round, messages, ordered, grid):
@@ -135,21 +138,12 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=mods, unsent=unsent)
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
-        self._warn_of_rates(running, task, "were sent", {node: self._read(one) for node, one in requests.items()})
+        self._warn_of_rates(running, task, "were sent", {node: reported_rate(one) for node, one in requests.items()})
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             self.record.left_out(task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
-
-    def _ordered(self, message: Message) -> Orders:
-        """The training settings that a message names, or the app's settings, or the arguments of the audit."""
-        given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
-        return orders_in(list(message.content.config_records.values()), self.settings.settings, given)
-
-    def _read(self, message: Message) -> float:
-        """The learning rate that a message names, whatever the audit's arguments and the app's settings say; 0: none."""
-        return orders_in(list(message.content.config_records.values()), {}).learning_rate
 
     def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
         """Warns in the log and on the page where clients do not train at the attacks' learning rate."""
@@ -164,7 +158,13 @@ class AppAudit:
         self, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders], grid: Grid
     ) -> list[str]:
         """All that keeps the audit from attacking anything, each with what to do about it."""
-        found = missing(self.settings, server_round, messages, ordered)
+        found = []
+        if not all(one.learning_rate > 0 for one in ordered):
+            named = sorted({key for one in messages for of in one.content.config_records.values() for key in of})
+            found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
+        probes = self.settings.canaries or self.settings.attacks()[PROBE]
+        if not probes and not any(one.knows_steps for one in ordered):
+            found.append(f"{NO_STEPS}. probe_attacks names no attack either")
         try:
             weights_sent(messages, self._model, self._names)
         except UnusableReplyError as error:

@@ -94,7 +94,8 @@ class PreparedRecording:
     def study(self) -> AppStudy:
         """The description of the audit in the results folder."""
         shown = {"scenario": SCENARIO, "update": str(self.request.update), **self.request.settings.to_mapping()}
-        return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
+        plan, attacks = self.plan(), {UPDATE: tuple(self.attacks)}
+        return AppStudy(plan, attacks, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded")
 
 
 class Owners(LocalGrid):

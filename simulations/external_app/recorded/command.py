@@ -121,7 +121,13 @@ def _of_cell(cell: Cell, failure: str) -> AttackFinding:
 
 
 def _conclude(
-    console: Terminal, found: Sequence[AttackFinding], page: Path, guesses: Path, *, scored: bool, as_json: bool,
+    console: Terminal,
+    found: Sequence[AttackFinding],
+    page: Path,
+    guesses: Path,
+    *,
+    scored: bool,
+    as_json: bool,
     claims: Sequence[Claim] = (),
 ) -> bool:
     """Print a table of the attacks, or where the guesses are if none was ``scored``, and as errors which attacks failed.
