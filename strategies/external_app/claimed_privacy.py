@@ -158,8 +158,8 @@ def _of_mods(mods: str, budgets: Sequence[Budget], rounds: int) -> Iterator[Clai
             UNCHECKED
             if budget.holds
             else (
-                f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates lie up "
-                f"to {brief(budget.farthest)} apart."
+                f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates "
+                f"lie up to {brief(budget.farthest)} apart."
             )
         )
         text = f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')}). {kept}"

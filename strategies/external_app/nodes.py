@@ -83,8 +83,7 @@ def ask_differences(
     return list(found.values())
 
 
-def _fault(partition: int, reply: Message) -> str:
-    del partition
+def _fault(_: int, reply: Message) -> str:
     good = number_of(values_of(reply, "metrics").get("difference")) is not None
     return "" if good else "it has no difference, a number from 0 on"
 
