@@ -164,6 +164,9 @@ class _Answers:
         partition = partition_of(context)
         return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
 
+    def _built(self) -> AppModel:
+        return AppModel.of(built(self.model))
+
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # refuses a wrong value before the run starts
         prepare_exposed(context.node_config)
@@ -185,7 +188,7 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        model, batch = AppModel.of(built(self.model)), client.probed(int(config["target"])).original
+        model, batch = self._built(), client.probed(int(config["target"])).original
         weights = model.named(sent.to_torch_state_dict())
         moved = client.one_step(self.model, model.whole(weights), batch, self.loss)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
@@ -194,7 +197,7 @@ class _Answers:
 
     def _require_same(self, unsent: Any, expected: str) -> None:
         """Refuse to answer a server whose model differs in frozen parameters that its messages leave out."""
-        if AppModel.of(built(self.model)).digest(map(str, unsent)) != expected:
+        if self._built().digest(map(str, unsent)) != expected:
             raise ModelMismatchError(
                 f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
                 "than at the server; build them from the same file or the same seed"
@@ -220,7 +223,7 @@ class _Answers:
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
-        model = AppModel.of(built(self.model))
+        model = self._built()
         sent, came = (model.named(one.to_torch_state_dict()) for one in require_last_reply(message, context))
         moved = client.one_step(self.model, model.whole(sent), client.data.originals(), self.loss)
         learned = [name for name in (*model.trained, *model.frozen) if name in sent]

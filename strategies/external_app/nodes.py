@@ -137,16 +137,14 @@ class AppNodes:
             self._begin(answered, replies)
         left_out = []
         for reply in answered:
-            odd = [name for name, value in self.reported.items() if card_text(reply, name) != value]
-            if odd:
-                different = ", ".join(f"{name} {shortened(card_text(reply, name))}" for name in odd)
-                left_out.append((_partition(reply), f"this node differs from the first and is left out: {different}"))
-                continue
-            if why := fault_in_count({"num-examples": (count := values_of(reply, "metrics").get("train-examples"))}):
-                left_out.append((_partition(reply), f"this node is left out: {why}"))
-                continue
-            self.examples[_partition(reply)] = int(count or 0)
-            self.ids[_partition(reply)] = reply.metadata.src_node_id
+            partition, count = _partition(reply), values_of(reply, "metrics").get("train-examples")
+            said = {name: card_text(reply, name) for name in REPORTED}
+            if odd := [f"{name} {shortened(text)}" for name, text in said.items() if text != self.reported[name]]:
+                left_out.append((partition, f"this node differs from the first and is left out: {', '.join(odd)}"))
+            elif why := fault_in_count({"num-examples": count}):
+                left_out.append((partition, f"this node is left out: {why}"))
+            else:
+                self.examples[partition], self.ids[partition] = int(count or 0), reply.metadata.src_node_id
         return left_out
 
     def _left_out_of(self, messages: Iterable[Message]) -> tuple[str, ...]:
