@@ -23,8 +23,7 @@ import hashlib
 import json
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,10 +47,10 @@ from clients.external_app.client import (
     name_of_loss,
     read_data,
 )
-from clients.external_app.mods import Budget, app_mods, budgets, inner_mods, mods_of, named, training_names
+from clients.external_app.mods import Budget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
-from clients.flower_private import functions_of
+from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
@@ -102,31 +101,26 @@ def distance(sent: NamedTensors, came: NamedTensors, assumed: NamedTensors) -> f
     return float((away / step) ** 0.5) if step else float("inf")
 
 
-@contextmanager
-def own_streams(start: bytes) -> Iterator[None]:
-    """Context in which torch (on the processor), numpy and Python draw from streams seeded by ``start``; theirs resume after it.
-
-    Were they only kept, a mod would add the same noise to every probe and to the app's own update: the server could subtract it.
-    """
-    before: Any = random.getstate(), np.random.get_state()
-    seeds = np.frombuffer(hashlib.blake2b(start, digest_size=24).digest(), np.uint64)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))
-            np.random.seed(seeds[1:2].view(np.uint32))
-            random.seed(int(seeds[2]))
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-
 def in_own_streams(answer: Call) -> Call:
-    """Wrap a function of an app so that it draws from its own streams, with every mod around it, the app's included."""
+    """Wrap a function of an app so that it, and every mod around it, draws from streams of its own; the app's resume after it.
+
+    These are torch's (on the processor), numpy's and Python's. Were the app's only kept, a mod would add the same noise to every
+    probe and to the app's own update: the server could subtract it.
+    """
 
     def answered(message: Message, context: Context) -> Message:
-        with own_streams(_start(message, context)):
-            return answer(message, context)
+        before: Any = random.getstate(), np.random.get_state()
+        start = hashlib.blake2b(_start(message, context), digest_size=24).digest()
+        seeds = np.frombuffer(start, np.uint64)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(int(seeds[0] >> np.uint64(1)))
+                np.random.seed(seeds[1:2].view(np.uint32))
+                random.seed(int(seeds[2]))
+                return answer(message, context)
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
     return answered
 
@@ -170,6 +164,9 @@ class _Answers:
         partition = partition_of(context)
         return AppClient(OwnExamples(task, partition, batch, card, draws_of(context, task.plan.seed), held_out))
 
+    def _built(self) -> AppModel:
+        return AppModel.of(built(self.model))
+
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # refuses a wrong value before the run starts
         prepare_exposed(context.node_config)
@@ -191,7 +188,7 @@ class _Answers:
         client, config = self.client(message, context), values_of(message, "config")
         sent: Any = message.content["arrays"]
         assert isinstance(sent, ArrayRecord)
-        model, batch = AppModel.of(built(self.model)), client.probed(int(config["target"])).original
+        model, batch = self._built(), client.probed(int(config["target"])).original
         weights = model.named(sent.to_torch_state_dict())
         moved = client.one_step(self.model, model.whole(weights), batch, self.loss)
         numbers = metrics({"num-examples": len(batch), "local-steps": 1})
@@ -200,7 +197,7 @@ class _Answers:
 
     def _require_same(self, unsent: Any, expected: str) -> None:
         """Refuse to answer a server whose model differs in frozen parameters that its messages leave out."""
-        if AppModel.of(built(self.model)).digest(map(str, unsent)) != expected:
+        if self._built().digest(map(str, unsent)) != expected:
             raise ModelMismatchError(
                 f"messages leave out {len(unsent)} frozen parameters, such as {unsent[0]!r}, and model builds others at this node "
                 "than at the server; build them from the same file or the same seed"
@@ -226,7 +223,7 @@ class _Answers:
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
-        model = AppModel.of(built(self.model))
+        model = self._built()
         sent, came = (model.named(one.to_torch_state_dict()) for one in require_last_reply(message, context))
         moved = client.one_step(self.model, model.whole(sent), client.data.originals(), self.loss)
         learned = [name for name in (*model.trained, *model.frozen) if name in sent]
@@ -271,17 +268,12 @@ def answer_audits(
     mean, std = numbers("mean", mean), numbers("std", std)
     trained_by = training_names(app)
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
-    acting = [*app_mods(app), *inner_of_probe]
+    acting = [*mods_around(app), *inner_of_probe]
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     registered = functions_of(app)
     app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
-    for name, answer in (
-        ("setup", answers.setup),
-        ("audit", answers.audit),
-        ("coins", answers.coins),
-        ("check", answers.check),
-    ):
-        app.query(name, mods=[*MODS])(answer)
+    for name in ("setup", "audit", "coins", "check"):
+        app.query(name, mods=[*MODS])(getattr(answers, name))
     for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.check"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:

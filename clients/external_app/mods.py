@@ -6,6 +6,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -52,14 +53,9 @@ def training_names(app: ClientApp) -> list[str]:
 
 def inner_mods(app: ClientApp, mods: Sequence[Mod]) -> list[Mod]:
     """``mods`` without those of the app at their beginning, which Flower puts around every function anyway."""
-    everywhere = app_mods(app)
+    everywhere = mods_around(app)
     begins = [id(one) for one in mods[: len(everywhere)]] == [id(one) for one in everywhere]
     return list(mods[len(everywhere) :] if begins else mods)
-
-
-def app_mods(app: ClientApp) -> list[Mod]:
-    """Mods that Flower puts around every function of the app."""
-    return list(mods_around(app))
 
 
 def named(mods: Sequence[Mod]) -> str:
@@ -108,7 +104,10 @@ def described(mod: Any) -> str:
     text = f"{name}({shown})" if shown else name
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}… {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()})"
-    return f"{getattr(mod, '__module__', type(mod).__module__)}.{text}" if _is_ours(text) else text
+    with suppress(SpecError, RegistryError, DefenseError):
+        if parse(text).defenses:
+            return f"{getattr(mod, '__module__', type(mod).__module__)}.{text}"
+    return text
 
 
 def _parts(mod: Any) -> tuple[str, list[tuple[str, str]]]:
@@ -153,13 +152,6 @@ def _plain(name: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value)
     return repr(int(value) if isinstance(value, Integral) else float(value))
-
-
-def _is_ours(text: str) -> bool:
-    try:
-        return bool(parse(text).defenses)
-    except (SpecError, RegistryError, DefenseError):
-        return False
 
 
 def _around(function: Any) -> list[Mod]:

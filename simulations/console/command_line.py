@@ -116,10 +116,10 @@ def value_of(text: str, kind: type) -> Any:
     return text
 
 
-def fail(message: str, longest: int = LONGEST_ERROR) -> NoReturn:
-    """End the command for an experiment that cannot run; a message of more than ``longest`` characters is cut in its middle."""
-    if len(message) > longest:
-        begin, end = message[: longest // 2], message[-longest // 2 :]
+def fail(message: str) -> NoReturn:
+    """End the command for an experiment that cannot run; a message of more than ``LONGEST_ERROR`` characters is cut in its middle."""
+    if len(message) > LONGEST_ERROR:
+        begin, end = message[: LONGEST_ERROR // 2], message[-LONGEST_ERROR // 2 :]
         message = f"{begin} ... ({len(message)} characters) ... {end}"
     errors.print(f"[red]error:[/red] {escape(message)}", markup=True, soft_wrap=True)
     raise typer.Exit(2)

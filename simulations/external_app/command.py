@@ -14,9 +14,6 @@ from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
 
-MOST_MISSING = 20_000
-"""Characters of an error that ends with a command, which must not be cut."""
-
 console = Terminal(highlight=False)
 
 
@@ -51,25 +48,23 @@ def attack(
     its interval "low" to "high", "psnr", "best_psnr", "null_psnr" (of the best guess without an attack), "verdict", "labels",
     "status" and "failure".
 
-    What is missing or wrong is named in one error, which ends with the complete command.
+    What is missing or wrong is named in one error, each in a line with what it means.
 
     Exit codes: 0 when an attack gave a guess, 1 when all failed, 2 for what cannot be attacked, 130 when it was stopped.
     """
-    from simulations.external_app.recorded.arguments.missing import KEYS, IncompleteError, require_complete
+    from simulations.external_app.recorded.arguments.missing import KEYS, require_complete
 
     shown = terminal_for(console, quiet=quiet or as_json)
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
     try:
         values = (read_toml(config) if config else {}) | dict(setting_of(text, KEYS) for text in setting or [])
-        request = require_complete(update, values, folder, out_given=out is not None)
+        request = require_complete(update, values, folder)
         defenses = self_contained(request.settings.defenses, "defenses")
         request = replace(request, settings=request.settings.model_copy(update={"defenses": defenses}))
         from simulations.external_app.recorded.command import attack_recording, attack_update
 
         work = attack_recording if update.is_dir() else attack_update
         failed = work(shown, request, folder, as_json=as_json)
-    except IncompleteError as error:
-        fail(str(error), longest=MOST_MISSING)
     except (ConfigError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

@@ -71,24 +71,14 @@ def take_folder(wanted: Path) -> TakenFolder:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         if path.exists() and not path.is_dir():
             raise ConfigError(f"folder {path} is a file; name a folder")
-        if not _is_free(path):
-            continue
-        taken = TakenFolder(path, take_lock(path, f"folder {path}: another run is still writing to it"))
-        if path != wanted:
-            log(WARNING, "Audit: %s holds the results of another run; the results of this run go to %s", wanted, path)
-        return taken
-    raise AssertionError("numbers do not end")
-
-
-def _is_free(path: Path) -> bool:
-    """Whether a folder holds no results, and no other run writes to it."""
-    if any((path / name).exists() for name in RESULTS):
-        return False
-    try:
-        require_free(path, "")
-    except ConfigError:
-        return False
-    return True
+        with suppress(ConfigError):
+            require_free(path, "")
+            if not any((path / name).exists() for name in RESULTS):
+                break
+    taken = TakenFolder(path, take_lock(path, f"folder {path}: another run is still writing to it"))
+    if path != wanted:
+        log(WARNING, "Audit: %s holds the results of another run; the results of this run go to %s", wanted, path)
+    return taken
 
 
 NOT_REPORTED = "not reported"
@@ -112,36 +102,24 @@ class AppStudy:
         plan: What is known of the app.
         attacks: Kind of observation -> the attacks on it.
         settings: As the page shows them.
+        scenario: Of the plan, as the next three are: the source of the attacked data.
+        dataset: The owner of the data, in words.
+        model: Name of the model.
+        seed: Of the attacks.
         experiment: Its name, as in every row.
     """
 
     plan: AppPlan
     attacks: Mapping[Kind, Sequence[AnyAttack]]
     settings: Mapping[str, Any]
+    scenario: str
+    dataset: str
+    model: str
+    seed: int
     experiment: str = "audit"
     auxiliary_data: str = ""
     resume: bool = False
     on_tables: bool = False
-
-    @property
-    def scenario(self) -> str:
-        """Source of the attacked data."""
-        return self.plan.scenario
-
-    @property
-    def dataset(self) -> str:
-        """The owner of the data, in words."""
-        return self.plan.dataset
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return self.plan.model
-
-    @property
-    def seed(self) -> int:
-        """Seed of the attacks."""
-        return self.plan.seed
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -232,19 +210,6 @@ class AppResults(RunDirectory[AppStudy]):
                 log(INFO, "Audit: %s", audit_text(shown))
 
 
-def _settings_of(plan: AppPlan, audit: AuditSettings) -> dict[str, Any]:
-    """The settings of an audit, for the page."""
-    return {
-        "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
-        "probe-attacks": audit.probe_attacks, "update-attacks": "" if audit.canaries else audit.update_attacks,
-        "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
-        "probe-targets": plan.probe_targets, "learning-rate": plan.learning_rate,
-        "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
-        "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
-        "share-images": audit.share_images, "canaries": audit.canaries,
-    }  # fmt: skip
-
-
 def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **settings: Any) -> Strategy:
     """A strategy whose clients are attacked beside the rounds: ``audited(FedAvg(), "/absolute/folder", Net)``.
 
@@ -276,6 +241,16 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
 
     def open_results(plan: AppPlan) -> AppResults:
         taken.release()
-        return AppResults.open(taken.path, AppStudy(plan, audit.attacks(), _settings_of(plan, audit)))
+        shown = {
+            "scenario": plan.scenario, "model": plan.model, "defenses": plan.pipeline, "seed": plan.seed,
+            "probe-attacks": audit.probe_attacks, "update-attacks": "" if audit.canaries else audit.update_attacks,
+            "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
+            "probe-targets": plan.probe_targets, "learning-rate": plan.learning_rate,
+            "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
+            "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
+            "share-images": audit.share_images, "canaries": audit.canaries,
+        }  # fmt: skip
+        study = AppStudy(plan, audit.attacks(), shown, plan.scenario, plan.dataset, plan.model, plan.seed)
+        return AppResults.open(taken.path, study)
 
     return AuditingStrategy(strategy, open_results, audit)

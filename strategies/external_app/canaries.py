@@ -74,6 +74,7 @@ class AppCanaries:
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
+        self._rows: Recorder
         self._scored: list[ScoredCanaries] = []
         self._reasons: list[str] = []
 
@@ -94,27 +95,38 @@ class AppCanaries:
             exchange: With these nodes.
             rows: For rows about nodes whose canaries cannot be scored.
         """
-        noted, found = _Noted(rows, self._reasons), dict[int, tuple[Update, ReportedClaim]]()
+        self._rows, found = rows, dict[int, tuple[Update, ReportedClaim]]()
         for partition, reply in replies:
             try:
                 found[partition] = (update_of(reply), reported_claim(reply))
             except (UnusableReplyError, UnclaimedError) as error:
-                noted.left_out(task, partition, f"train: {error}")
+                self._left_out(task, partition, f"train: {error}")
         if not found:
             return
-        guarded = GuardedExchange(exchange, noted)
-        contents = {partition: RecordDict({"config": guarded.config(task)}) for partition in found}
+        guarded = GuardedExchange(exchange, self)
+        contents = {partition: RecordDict({"config": exchange.config(task)}) for partition in found}
         for partition, reply in guarded.ask(task, "query.coins", contents, self._fault).items():
             placed, coins, training, met = self._read(partition, reply)
             if self._scored and list(placed.sizes) != list(self._scored[0].placed.sizes):
-                noted.left_out(task, partition, OTHER)
+                self._left_out(task, partition, OTHER)
                 continue
             if any((one.partition, one.training) == (partition, training) for one in self._scored):
-                noted.left_out(task, partition, AGAIN)
+                self._left_out(task, partition, AGAIN)
                 continue
             update, claim = found[partition]
             scores = centred(placed.scores(update, task.round))
             self._scored.append(ScoredCanaries(partition, claim, placed, scores, coins, training, met))
+
+    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
+        """Add a row about a failure, whose message is kept, too."""
+        self._rows.row(task, metric=metric, value=value, **fields)
+        self._reasons.append(f"client {fields.get('client')}: {fields.get('message', '')}")
+
+    def _left_out(self, task: Task, partition: int, why: str) -> None:
+        """Add a row about a client that is left out."""
+        self.row(
+            task, metric=CLIENT.name, value=None, status="failed", client=partition, message=one_line(why, MAX_REASON)
+        )
 
     def conclude(self, task: Task, rows: Recorder) -> str:
         """Write the bounds of all rounds beside the claim, as two rows, or one row that says why there are none; that reason."""
@@ -228,24 +240,6 @@ def centred(scores: Tensor) -> Tensor:
     scale = float(high - low) / 2
     found: Tensor = (scores - (low + high) / 2) / (scale or 1.0)
     return found
-
-
-class _Noted:
-    """Rows of failures, whose messages are also kept."""
-
-    def __init__(self, rows: Recorder, reasons: list[str]) -> None:
-        self._rows, self._reasons = rows, reasons
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number."""
-        self._rows.row(task, metric=metric, value=value, **fields)
-        self._reasons.append(f"client {fields.get('client')}: {fields.get('message', '')}")
-
-    def left_out(self, task: Task, partition: int, why: str) -> None:
-        """Adds a row about a client that is left out."""
-        self.row(
-            task, metric=CLIENT.name, value=None, status="failed", client=partition, message=one_line(why, MAX_REASON)
-        )
 
 
 ALIKE = 1.05

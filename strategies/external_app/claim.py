@@ -148,8 +148,9 @@ class ReportedAccuracy:
     def observe(self, source: str, server_round: int, metrics: Mapping[str, Any] | None) -> None:
         """Keep every number of an evaluation whose name is that of an accuracy; round 0 is before training, and left out."""
         for name, value in (metrics or {}).items() if server_round > 0 else ():
-            number = number_of(value)
-            if number is not None and number <= PERCENT and _is_accuracy(str(name)):
+            number, words = number_of(value), _words(str(name))
+            known = set(NAMES).intersection(words) and set(words) <= {*NAMES, *QUALIFIERS}
+            if number is not None and number <= PERCENT and known:
                 self._values.setdefault((source, name), {})[server_round] = number
 
     def observed(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,11 +184,6 @@ class ReportedAccuracy:
 def _words(name: str) -> list[str]:
     """The words of a metric's name in lower case: "evalAcc" gives "eval" and "acc"."""
     return re.findall(r"[a-z]+[0-9]*|[0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-
-
-def _is_accuracy(name: str) -> bool:
-    words = _words(name)
-    return any(one in NAMES for one in words) and all(one in NAMES or one in QUALIFIERS for one in words)
 
 
 def _preference(name: str) -> tuple[bool, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import (
 from clients.external_app.mods import Budget
 from clients.wire.texts import one_line
 from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim, brief, number_of
+from strategies.recording.wrapper import chain_of
 
 WRAPPERS = (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -34,8 +36,8 @@ NAMES = {
 """Name of a metric, with "_" for "-" -> what it says. Only an epsilon or a noise multiplier makes a claim: many apps clip."""
 CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod")
 LOCAL_DP = "LocalDpMod"
-MOST_MODS, MOST_WRAPPERS, LONGEST = 8, 16, 200
-"""Mods and wrapped strategies that are named, and characters of a text that is not fedveil's."""
+MOST_MODS, LONGEST = 8, 200
+"""Mods that are named, and characters of a text that is not fedveil's."""
 
 TRAINING = "of training, not of probes"
 UNCHECKED = "fedveil did not check this claim."
@@ -44,33 +46,6 @@ AFTER_ARRIVAL = (
     "The server adds the noise after it received the updates. "
     "So the noise does not protect the clients against this server."
 )
-
-
-@dataclass
-class ReportedRange:
-    """Range of the numbers that clients reported under one name, and how many were unusable."""
-
-    low: float = math.inf
-    high: float = -math.inf
-    faulty: int = 0
-
-    def add(self, value: Any, below: float) -> None:
-        """Takes up one reported value."""
-        number = number_of(value, below)
-        if number is None:
-            self.faulty += 1
-        else:
-            self.low, self.high = min(self.low, number), max(self.high, number)
-
-    @property
-    def known(self) -> bool:
-        """Whether a number was usable."""
-        return self.low <= self.high
-
-    @property
-    def shown(self) -> str:
-        """The number, or both ends."""
-        return brief(self.high) if self.low == self.high else f"{brief(self.low)} to {brief(self.high)}"
 
 
 def said_in(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -97,7 +72,9 @@ class PrivacyClaims:
     _rounds: set[int] = field(default_factory=set)
     _reported: set[int] = field(default_factory=set)
     _nodes: set[int] = field(default_factory=set)
-    _values: dict[str, ReportedRange] = field(default_factory=dict)
+    _known: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By the values of ``NAMES`` the smallest and the largest number that was reported."""
+    _faulty: Counter[str] = field(default_factory=Counter)
 
     def observe(self, server_round: int, replies: Iterable[Message]) -> None:
         """Read the metrics of a round's replies to training; replies with an error have none."""
@@ -115,7 +92,12 @@ class PrivacyClaims:
         self._reported.add(server_round)
         self._nodes.add(node)
         for name, value in found.items():
-            self._values.setdefault(name, ReportedRange()).add(value, 1.0 if name == DELTA else math.inf)
+            number = number_of(value, 1.0 if name == DELTA else math.inf)
+            if number is None:
+                self._faulty[name] += 1
+                continue
+            low, high = self._known.get(name, (number, number))
+            self._known[name] = (min(low, number), max(high, number))
 
     def found(self, mods: str = "", budgets: Sequence[Budget] = ()) -> list[Claim]:
         """The claims of metrics, then of mods, then of wrappers.
@@ -124,48 +106,42 @@ class PrivacyClaims:
             mods: The clients' mods as ``clients.external_app.mods.named`` gives them.
             budgets: What each ``LocalDpMod`` among them is set to.
         """
-        metrics = [self._of_metrics()] if self._values else []
         return [
-            *metrics,
+            *([self._of_metrics()] if self._reported else []),
             *_of_mods(mods, budgets, len(self._rounds)),
             *(_of_wrapper(one, len(self._rounds)) for one in self.wrappers),
         ]
 
     def _of_metrics(self) -> Claim:
-        values = self._values
-        epsilon, delta = values.get(EPSILON, ReportedRange()), values.get(DELTA, ReportedRange())
-        said = [f"epsilon {brief(epsilon.high)}"] if epsilon.known else []
-        if delta.known:
-            said = [" at ".join([*said, f"delta {brief(delta.high)}"])]
-        said += [f"{name} {values[name].shown}" for name in (NOISE, NORM) if name in values and values[name].known]
+        low, high = self._known.get(EPSILON, (None, None))
+        _, delta = self._known.get(DELTA, (None, None))
+        said = [] if high is None else [f"epsilon {brief(high)}"]
+        if delta is not None:
+            said = [" at ".join([*said, f"delta {brief(delta)}"])]
+        said += [f"{name} {_span(*self._known[name])}" for name in (NOISE, NORM) if name in self._known]
         who = f"{_count(len(self._nodes), 'node')} in {_count(len(self._reported), 'round')}"
         text = [
             f"The clients' metrics claim {', '.join(said) or 'differential privacy without a usable number'} ({who})."
         ]
-        if epsilon.known and epsilon.low < epsilon.high:
-            text.append(f"Epsilon is {epsilon.shown} over nodes and rounds; the largest is shown.")
+        if low is not None and high is not None and low < high:
+            text.append(f"Epsilon is {_span(low, high)} over nodes and rounds; the largest is shown.")
         text += [
-            f"{_count(one.faulty, 'value')} of {name} {'was' if one.faulty == 1 else 'were'} left out: "
+            f"{_count(count, 'value')} of {name} {'was' if count == 1 else 'were'} left out: "
             f"allowed is a finite number from 0 on{' and below 1' if name == DELTA else ''}."
-            for name, one in values.items()
-            if one.faulty
+            for name, count in self._faulty.items()
         ]
         text.append("The claim is about training, not about one-step probes.")
         text.append(TESTED if self.tested else "fedveil did not check this claim, nor which rounds its numbers cover.")
-        highest, lowest = (epsilon.high, epsilon.low) if epsilon.known else (None, None)
-        return Claim(
-            METRICS, " ".join(text), len(self._reported), highest, lowest, delta.high if delta.known else None, TRAINING
-        )
+        return Claim(METRICS, " ".join(text), len(self._reported), high, low, delta, TRAINING)
+
+
+def _span(low: float, high: float) -> str:
+    return brief(high) if low == high else f"{brief(low)} to {brief(high)}"
 
 
 def wrappers_in(strategy: Any) -> list[Any]:
-    """The strategies for differential privacy among a strategy and those inside it, which Flower's wrappers call ``strategy``."""
-    found: list[Any] = []
-    for _ in range(MOST_WRAPPERS):
-        if isinstance(strategy, WRAPPERS):
-            found.append(strategy)
-        strategy = getattr(strategy, "strategy", None)
-    return found
+    """The strategies for differential privacy among a strategy and those inside it."""
+    return [one for one in chain_of(strategy) if isinstance(one, WRAPPERS)]
 
 
 def wrappers_named(names: Iterable[str]) -> list[str]:
@@ -177,27 +153,24 @@ def wrappers_named(names: Iterable[str]) -> list[str]:
 def _of_mods(mods: str, budgets: Sequence[Budget], rounds: int) -> Iterator[Claim]:
     names = [part.partition("(")[0].strip() for part in mods.split(" | ")]
     for budget in budgets[:MOST_MODS]:
-        yield _of_budget(budget, rounds)
+        said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"
+        kept = (
+            UNCHECKED
+            if budget.holds
+            else (
+                f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates "
+                f"lie up to {brief(budget.farthest)} apart."
+            )
+        )
+        text = f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')}). {kept}"
+        epsilon = number_of(budget.epsilon)
+        yield Claim(MOD, text, rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
     if names.count(LOCAL_DP) > len(budgets):
         text = f"The clients' mod {LOCAL_DP} claims an epsilon or delta that is no finite number from 0 on."
         yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
     for name in dict.fromkeys(name for name in names if name in CLIPPING_MODS):
         text = f"The clients' mod {name} clips each update in {_count(rounds, 'round')}. It adds no noise and claims no epsilon."
         yield Claim(MOD, f"{text} {UNCHECKED}", rounds)
-
-
-def _of_budget(budget: Budget, rounds: int) -> Claim:
-    said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"
-    text = [f"The clients' mod {LOCAL_DP} claims {said} ({_count(rounds, 'round')})."]
-    if budget.holds:
-        text.append(UNCHECKED)
-    else:
-        text.append(
-            f"Its noise does not give that: it is for a sensitivity of {brief(budget.sensitivity)}, and two clipped updates lie up "
-            f"to {brief(budget.farthest)} apart."
-        )
-    epsilon = number_of(budget.epsilon)
-    return Claim(MOD, " ".join(text), rounds, epsilon, epsilon, number_of(budget.delta, 1.0), "for each message")
 
 
 def _of_wrapper(wrapper: Any, rounds: int) -> Claim:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange, fault_in_count
+from strategies.external_app.claim import number_of
 from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.replies import UnusableReplyError, card_text
 
@@ -57,12 +57,12 @@ def beside_own(own: Mapping[str, ConfigRecord], content: RecordDict) -> RecordDi
     return RecordDict({**content, **configs})
 
 
-def probe_question(sent: Message, task: Task, target: int, timeout: float) -> RecordDict:
-    """The app's own message of training, with the task in its configuration."""
-    config = ConfigRecord({"task": task.to_json(), "timeout": timeout, "target": target})
+def probe_question(sent: Message, config: ConfigRecord) -> RecordDict:
+    """The app's own message of training, with the task and the target of the probe in its configuration."""
     (arrays,) = sent.content.array_records.values()
-    own = dict(sent.content.config_records)
-    return beside_own(own, RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config}))
+    return beside_own(
+        dict(sent.content.config_records), RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
+    )
 
 
 def ask_differences(
@@ -72,7 +72,10 @@ def ask_differences(
 
     ``pairs`` map a partition to its message of training and its reply, each with one ArrayRecord, of a round of a single step.
     """
-    questions = {partition: _check_question(*pair, task, exchange.timeout) for partition, pair in pairs.items()}
+    questions = {}
+    for partition, pair in pairs.items():
+        (before,), (after,) = (message.content.array_records.values() for message in pair)
+        questions[partition] = RecordDict({"sent": before, "reply": after, "config": exchange.config(task)})
     answers = GuardedExchange(exchange, rows).ask(task, "query.check", questions, _fault)
     found = {partition: float(values_of(reply, "metrics")["difference"]) for partition, reply in answers.items()}
     for partition, value in found.items():
@@ -80,16 +83,8 @@ def ask_differences(
     return list(found.values())
 
 
-def _check_question(sent: Message, reply: Message, task: Task, timeout: float) -> RecordDict:
-    config = ConfigRecord({"task": task.to_json(), "timeout": timeout})
-    (before,), (after,) = (message.content.array_records.values() for message in (sent, reply))
-    return RecordDict({"sent": before, "reply": after, "config": config})
-
-
-def _fault(partition: int, reply: Message) -> str:
-    del partition
-    value = values_of(reply, "metrics").get("difference")
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+def _fault(_: int, reply: Message) -> str:
+    good = number_of(values_of(reply, "metrics").get("difference")) is not None
     return "" if good else "it has no difference, a number from 0 on"
 
 
@@ -142,16 +137,14 @@ class AppNodes:
             self._begin(answered, replies)
         left_out = []
         for reply in answered:
-            odd = [name for name, value in self.reported.items() if card_text(reply, name) != value]
-            if odd:
-                different = ", ".join(f"{name} {shortened(card_text(reply, name))}" for name in odd)
-                left_out.append((_partition(reply), f"this node differs from the first and is left out: {different}"))
-                continue
-            if why := fault_in_count({"num-examples": (count := values_of(reply, "metrics").get("train-examples"))}):
-                left_out.append((_partition(reply), f"this node is left out: {why}"))
-                continue
-            self.examples[_partition(reply)] = int(count or 0)
-            self.ids[_partition(reply)] = reply.metadata.src_node_id
+            partition, count = _partition(reply), values_of(reply, "metrics").get("train-examples")
+            said = {name: card_text(reply, name) for name in REPORTED}
+            if odd := [f"{name} {shortened(text)}" for name, text in said.items() if text != self.reported[name]]:
+                left_out.append((partition, f"this node differs from the first and is left out: {', '.join(odd)}"))
+            elif why := fault_in_count({"num-examples": count}):
+                left_out.append((partition, f"this node is left out: {why}"))
+            else:
+                self.examples[partition], self.ids[partition] = int(count or 0), reply.metadata.src_node_id
         return left_out
 
     def _left_out_of(self, messages: Iterable[Message]) -> tuple[str, ...]:

@@ -32,7 +32,6 @@ from strategies.external_app.record import (
     AuditRecord,
     OpenResults,
     Results,
-    missing,
     say_how_many,
 )
 from strategies.external_app.replies import (
@@ -60,11 +59,12 @@ class _Running:
 
 @dataclass(frozen=True)
 class _Round:
-    """What the server sent in an attacked round: the orders, and for each node its message and its weights."""
+    """What the server sent in an attacked round: the orders, for each node its message and its weights, and those of the first."""
 
     orders: Orders
     requests: Mapping[int, Message]
     sent: Mapping[int, Tensors]
+    weights: Tensors
 
 
 class AppAudit:
@@ -104,7 +104,11 @@ class AppAudit:
             return
         self._own.clear()
         self._own.update(common_config(messages))
-        ordered = [self._ordered(message) for message in messages]
+        given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
+        ordered = [
+            orders_in(list(message.content.config_records.values()), self.settings.settings, given)
+            for message in messages
+        ]
         if not self._checked:
             self._checked = True
             if missing := self._missing(server_round, messages, ordered, grid):
@@ -120,7 +124,8 @@ class AppAudit:
             for message, one in zip(messages, ordered, strict=True)
             if one == orders
         }
-        self._round = _Round(orders, requests, {node: sent[node] for node in requests})
+        first = sent[next(iter(requests))]
+        self._round = _Round(orders, requests, sent, {name: first[name] for name in self._names})
         # The first attacked round's check has set up the nodes of that round already.
         left_out = self._set_up(server_round, requests, grid) if self._left_out is None else self._left_out
         self._left_out = None
@@ -133,21 +138,12 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=mods, unsent=unsent)
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
-        self._warn_of_rates(running, task, "were sent", {node: self._read(one) for node, one in requests.items()})
+        self._warn_of_rates(running, task, "were sent", {node: reported_rate(one) for node, one in requests.items()})
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             self.record.left_out(task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
-
-    def _ordered(self, message: Message) -> Orders:
-        """The training settings that a message names, or the app's settings, or the arguments of the audit."""
-        given = Orders(self.settings.learning_rate, OF_ARGUMENTS, self.settings.local_epochs, self.settings.batch_size)
-        return orders_in(list(message.content.config_records.values()), self.settings.settings, given)
-
-    def _read(self, message: Message) -> float:
-        """The learning rate that a message names, whatever the audit's arguments and the app's settings say; 0: none."""
-        return orders_in(list(message.content.config_records.values()), {}).learning_rate
 
     def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
         """Warns in the log and on the page where clients do not train at the attacks' learning rate."""
@@ -162,7 +158,13 @@ class AppAudit:
         self, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders], grid: Grid
     ) -> list[str]:
         """All that keeps the audit from attacking anything, each with what to do about it."""
-        found = missing(self.settings, server_round, messages, ordered)
+        found = []
+        if not all(one.learning_rate > 0 for one in ordered):
+            named = sorted({key for one in messages for of in one.content.config_records.values() for key in of})
+            found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
+        probes = self.settings.canaries or self.settings.attacks()[PROBE]
+        if not probes and not any(one.knows_steps for one in ordered):
+            found.append(f"{NO_STEPS}. probe_attacks names no attack either")
         try:
             weights_sent(messages, self._model, self._names)
         except UnusableReplyError as error:
@@ -186,8 +188,8 @@ class AppAudit:
         task, usable = self._task(server_round, sent.orders), []
         ordered = [one for one in self._nodes.numbered(replies) if one[1].metadata.src_node_id in sent.requests]
         if self.settings.canaries:
-            weights, of = self._weights(sent), running.auditor.exchange
-            self._canaries.observe(task, ordered, lambda one: self._update(one, sent, weights), of, running.results)
+            exchange = running.auditor.exchange
+            self._canaries.observe(task, ordered, lambda one: self._update(one, sent), exchange, running.results)
             return
         for partition, reply in ordered:
             if wrong := mismatch(reply, self._nodes.examples[partition]):
@@ -201,15 +203,15 @@ class AppAudit:
         if not sent.orders.knows_steps:
             self.record.left_out(task, f"train: updates are not attacked: {NO_STEPS}")
             return
-        weights, seen = self._weights(sent), list[SeenUpdate]()
+        seen = list[SeenUpdate]()
         for partition, reply in usable:
             try:
-                update, count = self._update(reply, sent, weights), examples_behind(reply)
+                update, count = self._update(reply, sent), examples_behind(reply)
             except UnusableReplyError as error:
                 self.record.left_out(task, f"train: {error}", partition)
                 continue
             seen.append(SeenUpdate(partition, 0, count, update, sent.orders.steps(count)))
-        running.updates.attack(task, UPDATE, weights, None, seen)
+        running.updates.attack(task, UPDATE, sent.weights, None, seen)
 
     def _check(self, running: _Running, task: Task, sent: _Round, replies: Sequence[tuple[int, Message]]) -> None:
         """Where a client takes one step and no mod is known, it compares its reply with that step on its examples."""
@@ -278,23 +280,23 @@ class AppAudit:
 
     def _probe(self, running: _Running, task: Task, sent: _Round) -> None:
         """One-step updates of every node that trains in this round, one message for each: mods expect the weights of one model."""
-        weights, count = self._weights(sent), self._plan.probe_targets
+        count, exchange = self._plan.probe_targets, running.auditor.exchange
         found: dict[int, list[SeenUpdate]] = {}
         for target in range(count):
             # A node that did not answer one probe gets no further ones, as its others could not be attacked without a gap.
             messages = self._nodes.numbered(sent.requests.values(), sent=True)
             questions = {
-                partition: probe_question(message, task, target, self.settings.timeout)
+                partition: probe_question(message, exchange.config(task, target=target))
                 for partition, message in messages
                 if len(found.get(partition, ())) == target
             }
-            replies = running.auditor.exchange("train.probe", questions)
+            replies = exchange("train.probe", questions)
             for partition in questions:
                 reply = replies.get(partition)
                 try:
                     if reply is None:
                         raise UnusableReplyError("no reply")
-                    update = self._update(reply, sent, weights)
+                    update = self._update(reply, sent)
                     images = examples_behind(reply, self.settings.probe_images)
                 except UnusableReplyError as error:
                     why = f"train.probe {target}: {error}; its probes of this round are left out"
@@ -302,7 +304,7 @@ class AppAudit:
                     continue
                 found.setdefault(partition, []).append(SeenUpdate(partition, target, images, update))
         complete = (ones for _, ones in sorted(found.items()) if len(ones) == count)
-        running.updates.attack(task, PROBE, weights, None, [one for ones in complete for one in ones])
+        running.updates.attack(task, PROBE, sent.weights, None, [one for ones in complete for one in ones])
 
     def _facts(self, orders: Orders) -> AppFacts:
         """The facts of a round for threat cards."""
@@ -316,13 +318,8 @@ class AppAudit:
         plan = replace(self._plan, local_epochs=orders.local_epochs, batch_size=orders.batch_size)
         return plan.at(server_round, orders.learning_rate)
 
-    def _weights(self, sent: _Round) -> Tensors:
-        """The global model of the round: what the first node was sent."""
-        first = next(iter(sent.sent.values()))
-        return {name: first[name] for name in self._names}
-
-    def _update(self, reply: Message, sent: _Round, weights: Tensors) -> Tensors:
+    def _update(self, reply: Message, sent: _Round) -> Tensors:
         mine = sent.sent[reply.metadata.src_node_id]
-        if any(not mine[name].equal(weight) for name, weight in weights.items()):
+        if any(not mine[name].equal(weight) for name, weight in sent.weights.items()):
             raise UnusableReplyError("this node was sent other weights than the first one of the round")
         return update_of(reply, mine, self._names, self._model)

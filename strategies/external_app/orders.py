@@ -49,7 +49,7 @@ def orders_in(
     found = OF_SETTINGS if first_number(records, RATES) is None else OF_ROUND
     return Orders(
         given.learning_rate or float(first_number(known, RATES) or 0.0),
-        OF_ARGUMENTS if given.learning_rate else found,
+        given.rate_source if given.learning_rate else found,
         given.local_epochs or int(first_number(known, EPOCHS) or 0),
         given.batch_size or int(first_number(known, BATCHES) or 0),
     )

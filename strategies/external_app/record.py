@@ -24,8 +24,8 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.threat_card import Strength, ThreatCard
 from strategies.external_app.claim import REPORTED, Claim, ReportedAccuracy
 from strategies.external_app.claimed_privacy import PrivacyClaims
-from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, STEPS_FROM, UNCHECKED, Orders, recipe
-from strategies.external_app.settings import ENOUGH, AuditSettings
+from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, STEPS_FROM, UNCHECKED, recipe
+from strategies.external_app.settings import ENOUGH
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
@@ -99,7 +99,12 @@ class AppFacts:
         if not self.budgets:
             return ""
         if broken := [one for one in self.budgets if not one.holds]:
-            return "; ".join(map(_unkept, broken))
+            return "; ".join(
+                f"LocalDpMod is set to ({one.epsilon:g}, {one.delta:g}) a message, which its noise does not give: it is for a "
+                f"sensitivity of {one.sensitivity:g}, and two updates of norm {one.clipping_norm:g} lie up to {one.farthest:g} "
+                "apart; there is no budget"
+                for one in broken
+            )
         epsilon, delta = sum(one.epsilon for one in self.budgets), sum(one.delta for one in self.budgets)
         count = self.probes + 1
         return (
@@ -107,14 +112,6 @@ class AppFacts:
             f"{count * delta:g}), for each client and attacked round, {self.probes} x that for the probes alone"
             f"{CLASSICAL if max(one.epsilon for one in self.budgets) > 1 else ''}{UNIT}"
         )
-
-
-def _unkept(budget: Budget) -> str:
-    return (
-        f"LocalDpMod is set to ({budget.epsilon:g}, {budget.delta:g}) a message, which its noise does not give: it is for a "
-        f"sensitivity of {budget.sensitivity:g}, and two updates of norm {budget.clipping_norm:g} lie up to {budget.farthest:g} "
-        "apart; there is no budget"
-    )
 
 
 class AppAuditor(Auditor):
@@ -167,19 +164,6 @@ class AuditError(RuntimeError):
         super().__init__(f"{what}:{listed}\nWith go_on=True the run goes on all the same.")
         self.reasons = tuple(reasons)
         self.result: Result | None = None
-
-
-def missing(
-    settings: AuditSettings, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders]
-) -> list[str]:
-    """Settings that neither messages, app nor arguments contain; without them nothing can be attacked."""
-    found = []
-    if not all(one.learning_rate > 0 for one in ordered):
-        named = sorted({key for message in messages for of in message.content.config_records.values() for key in of})
-        found.append(f"{NO_RATE}. The messages of round {server_round} hold {', '.join(named) or 'no setting'}")
-    if not (settings.canaries or settings.attacks()[PROBE]) and not any(one.knows_steps for one in ordered):
-        found.append(f"{NO_STEPS}. probe_attacks names no attack either")
-    return found
 
 
 def say_how_many(nodes: int, each: int, images: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from flwr.app import ArrayRecord, Message
 
 from clients.external_app.mods import Budget
@@ -97,10 +96,11 @@ def update_of(reply: Message, sent: Tensors, names: Tensors, model: AppModel) ->
         raise UnusableReplyError(f"the reply's weights have {wrong[0]}")
     # What a client leaves out it kept as it was sent, which may be other values than the model's own.
     came = {**{name: sent[name] for name in model.unsent(held)}, **held}
-    for name in names:
-        if not torch.isfinite(came[name].float() - sent[name].float()).all():
+    update = {name: came[name].float() - sent[name].float() for name in names}
+    for name, value in update.items():
+        if not value.isfinite().all():
             raise UnusableReplyError(f"{name!r} holds NaN or infinite values")
-    return {name: came[name].float() - sent[name].float() for name in names}
+    return update
 
 
 def examples_behind(reply: Message, most: float = math.inf) -> int:
@@ -116,17 +116,13 @@ def reported_rate(reply: Message) -> float | None:
     """The learning rate that a client reports in its metrics or settings; None where it reports none."""
     if reply.has_error():
         return None
-    rate = first_number([*reply.content.metric_records.values(), *reply.content.config_records.values()], RATES)
-    return None if rate is None else float(rate)
+    return first_number([*reply.content.metric_records.values(), *reply.content.config_records.values()], RATES)
 
 
 def mismatch(reply: Message, examples: int) -> str:
     """Reason why a client's ``data``, of so many examples, is not its training set; "" where its reply counts as many."""
-    try:
-        count = examples if reply.has_error() else examples_behind(reply)
-    except UnusableReplyError:
-        return ""
-    if count == examples:
+    count = 0 if reply.has_error() else counted_examples(reply.content.metric_records.values())
+    if count in (0, examples):
         return ""
     return (
         f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from clients.wire.records import view_of
 from strategies.exchange.guard import oversized
 from strategies.recording.files import RecordingWriter
-from strategies.recording.wrapper import WrappingStrategy
+from strategies.recording.wrapper import WrappingStrategy, chain_of
 
 DEFAULT_MAX_BYTES = 10 * 2**30
 
@@ -59,7 +59,7 @@ class RecordingStrategy(WrappingStrategy):
         if not isinstance(settings or {}, Mapping):
             raise ValueError(f"settings is {settings!r}; allowed: a mapping, such as context.run_config")
         super().__init__(strategy, rounds)
-        about = {"settings": settings or {}, "strategy": list(_chain(strategy))}
+        about = {"settings": settings or {}, "strategy": [type(one).__name__ for one in chain_of(strategy)]}
         self._writer = RecordingWriter(Path(folder), max_bytes, about)
         self._contents: dict[str, int] = {}
         """Node -> the number of the content that it was sent in this round."""
@@ -136,13 +136,6 @@ class RecordingStrategy(WrappingStrategy):
             return self._writer.keep_arrays(name, {key: view_of(key, array) for key, array in arrays.items()})
         except Exception as error:  # an unreadable record or a full disk, which the reply's JSON reports
             return f"{type(error).__name__}: {error}"
-
-
-def _chain(strategy: Any) -> Iterator[str]:
-    """Names of a strategy and of those inside it: Flower's wrappers call theirs ``strategy``."""
-    while isinstance(strategy, Strategy):
-        yield type(strategy).__name__
-        strategy = getattr(strategy, "strategy", None)
 
 
 def _folder(server_round: int) -> str:

@@ -158,6 +158,15 @@ class WrappingStrategy(Strategy):
         """Look at what the wrapped strategy makes of replies to evaluation."""
 
 
+def chain_of(strategy: Any) -> list[Strategy]:
+    """A strategy and those inside it, outermost first: Flower's wrappers call theirs ``strategy``, too."""
+    found: list[Strategy] = []
+    while isinstance(strategy, Strategy) and not any(strategy is one for one in found):
+        found.append(strategy)
+        strategy = getattr(strategy, "strategy", None)
+    return found
+
+
 def require_strategy(strategy: object) -> None:
     """Raise ``TypeError`` for anything but an object of a strategy of Flower, such as its class."""
     if not isinstance(strategy, Strategy):

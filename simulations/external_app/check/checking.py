@@ -16,7 +16,8 @@ from simulations.settings.errors import ConfigError
 
 DEFAULT_NODES = 2
 """Of a simulation of Flower."""
-DEFAULT_SECONDS = 120.0
+SECONDS = 120.0
+"""That importing the app and starting its server may take."""
 MOST_NODES = 10_000
 """Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
 NO_CLASSES = re.compile("BCE|binary_cross_entropy|MultiLabel")
@@ -28,7 +29,7 @@ TORCH = {"torch", "torchvision", "pytorch_lightning", "lightning", "timm"}
 OTHERS = ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx")
 
 
-def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_SECONDS) -> AppReport:
+def check_app(path: Path, nodes: int = DEFAULT_NODES) -> AppReport:
     """Look at a Flower app without training it, and without its data.
 
     A child process, without network where the system can take it away, imports both apps, and runs the ServerApp's main up to the
@@ -38,18 +39,15 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES, seconds: float = DEFAULT_S
     Args:
         path: Folder of the app, with its pyproject.toml.
         nodes: Of the federation, from 1 to ``MOST_NODES``.
-        seconds: That importing the app and starting its server may take.
 
     Raises:
         ConfigError: When the folder holds no app, or an argument is out of its range.
     """
     if not 1 <= nodes <= MOST_NODES:
         raise ConfigError(f"nodes is {nodes}; allowed: a whole number from 1 to {MOST_NODES}")
-    if not seconds > 0:
-        raise ConfigError(f"seconds is {seconds}; allowed: a number above 0")
     project = read_project(path.resolve())
     source, reasons = read_source(project), tuple(hopeless(project))
-    found = {} if reasons else try_app(project, nodes, seconds)
+    found = {} if reasons else try_app(project, nodes, SECONDS)
     server = ServerFacts(**found.get("server", {}), audited=_imports(project.server, "audited"))
     report = AppReport(
         folder=str(project.folder), server_app=project.server_app, client_app=project.client_app, refused=reasons,
@@ -132,10 +130,6 @@ def _of_server(report: AppReport, source: AppSource) -> Iterator[str]:
         yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
     elif not start.strategy:
         yield f"The strategy has no name where it starts ({start.where}): assign it to `strategy` first, then wrap it."
-    rate = next((one.value for one in report.settings if one.name == "learning_rate" and one.value is not None), None)
-    for one in source.optimizers if isinstance(rate, float | int) else ():
-        if (written := re.search(r"\blr=(\d[\d.e-]*)", one)) and float(written[1]) != rate:
-            yield f"An audit takes learning_rate {rate:g}, and the source has {one}: make them agree."
     if missing := [one.name for one in report.settings if one.value is None]:
         seen = f" The source has {'; '.join(source.optimizers)}." if source.optimizers else ""
         yield f"Fill in {', '.join(missing)} of audited(...): the check reads no numbers of training from the source.{seen}"

@@ -65,30 +65,21 @@ def guess_safely(attack: AnyAttack, observation: ClientUpdate, seed: int, *which
 
 def file_names(attacks: Sequence[AnyAttack]) -> list[str]:
     """A file name per attack: its class, or those of its chain; repeats are numbered."""
-    names: list[str] = []
-    seen: dict[str, int] = {}
-    for attack in attacks:
-        base = "+".join(type(stage).__name__ for stage in stages_of(attack))
-        seen[base] = seen.get(base, 0) + 1
-        names.append(base if seen[base] == 1 else f"{base}_{seen[base]}")
-    return names
+    bases = ["+".join(type(stage).__name__ for stage in stages_of(attack)) for attack in attacks]
+    return [f"{base}_{before + 1}" if (before := bases[:at].count(base)) else base for at, base in enumerate(bases)]
 
 
 def guess_tensors(guess: Reconstruction | Labels) -> Tensors:
     """The guessed "labels", and of a reconstruction the "images", on the CPU."""
-    if isinstance(guess, Labels):
-        return {"labels": guess.classes.detach().cpu().contiguous()}
-    return {"labels": guess.labels.detach().cpu().contiguous(), "images": guess.images.detach().cpu().contiguous()}
+    found = {"labels": guess.classes} if isinstance(guess, Labels) else {"labels": guess.labels, "images": guess.images}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
 
 
 def scores_of(guess: Reconstruction | Labels, truth: NamedTensors) -> dict[str, Any]:
     """Scores of a finished guess; a failed reconstruction is scored as the grey image that it is."""
-    scores: dict[str, Any] = {}
-    if isinstance(guess, Reconstruction) and "images" in truth:
-        scores |= score(guess, truth["images"])
-    if "labels" in truth:
-        scores |= score(Labels(guess_tensors(guess)["labels"]), truth["labels"])
-    return scores
+    found = guess_tensors(guess)
+    scores: dict[str, Any] = score(guess, truth["images"]) if "images" in found and "images" in truth else {}
+    return scores | (score(Labels(found["labels"]), truth["labels"]) if "labels" in truth else {})
 
 
 def compared(truth: NamedTensors) -> dict[str, dict[str, Any]]:
@@ -210,29 +201,21 @@ def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = s
     try:
         for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
             begin(repr(attack))
-            entry, tensors = _attacked(prepared, attack, name, out)
+            start = time.perf_counter()
+            guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
+            tensors, seconds = guess_tensors(guess), round(time.perf_counter() - start, 3)
+            entries.append({
+                "attack": repr(attack), "name": name, "failure": guess.failure, "seconds": seconds,
+                "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
+                "scores": scores_of(guess, prepared.truth),
+                "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
+            })  # fmt: skip
             guesses |= {f"{name}/{kind}": tensor for kind, tensor in tensors.items()}
-            entries.append(entry)
     except KeyboardInterrupt:
         _write(prepared, out, entries, guesses, interrupted=repr(attack))
         raise
     _write(prepared, out, entries, guesses)
     return entries
-
-
-def _attacked(prepared: PreparedRequest, attack: AnyAttack, name: str, out: Path) -> tuple[dict[str, Any], Tensors]:
-    """One attack: its entry in ``result.json``, and the tensors of its guess; pictures are written."""
-    start = time.perf_counter()
-    guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
-    seconds = time.perf_counter() - start
-    tensors = guess_tensors(guess)
-    entry = {
-        "attack": repr(attack), "name": name, "failure": guess.failure, "seconds": round(seconds, 3),
-        "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
-        "scores": scores_of(guess, prepared.truth),
-        "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
-    }  # fmt: skip
-    return entry, tensors
 
 
 def _write(

@@ -86,16 +86,6 @@ class PreparedRecording:
             auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, parsed.input_shape, parsed.mean, parsed.std),
         )  # fmt: skip
 
-    def claim(self, results: AppResults) -> None:
-        """Adds to the results what the app says about its differential privacy."""
-        last = self.replayed.attackable[-1]
-        results.claim(self.plan().at(last.reply.round, last.settings.learning_rate), self.replayed.claims)
-
-    def study(self) -> AppStudy:
-        """The description of the audit in the results folder."""
-        shown = {"scenario": SCENARIO, "update": str(self.request.update), **self.request.settings.to_mapping()}
-        return AppStudy(self.plan(), {UPDATE: tuple(self.attacks)}, shown, "recorded")
-
 
 class Owners(LocalGrid):
     """Nodes in this process that score guesses as clients do; where there are no originals, their answers hold no score."""
@@ -200,22 +190,22 @@ class RecordedAuditor(Auditor):
         return [pairs.get(at, len(truth.images) + at) for at in every]
 
 
-def attack_rounds(prepared: PreparedRecording, results: AppResults, begin: Callable[[str], object]) -> None:
+def attack_rounds(
+    prepared: PreparedRecording, plan: AppPlan, results: AppResults, begin: Callable[[str], object]
+) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
     owners = Owners(len(prepared.replayed.nodes), prepared.request.settings.num_classes)
-    auditor, plan = RecordedAuditor(prepared, results, owners, begin), prepared.plan()
+    auditor = RecordedAuditor(prepared, results, owners, begin)
     rounds = {
         server_round: list(ones)
         for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.reply.round)
     }
     audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00")
     for server_round, replies in rounds.items():
-        first = replies[0].settings
         batch = max(one.settings.batch_size for one in replies)
-        task = replace(plan, batch_size=batch).at(server_round, first.learning_rate)
-        results.row(
-            task, metric=RECORDED, value=float(len(replies)), n=len(replies), **_about(prepared, server_round, replies)
-        )
+        task = replace(plan, batch_size=batch).at(server_round, replies[0].settings.learning_rate)
+        about = _about(prepared, server_round, replies)
+        results.row(task, metric=RECORDED, value=float(len(replies)), n=len(replies), **about)
         seen = auditor.turn_to(replies)
         audit.attack(task, UPDATE, shared_tensors(auditor.observed[replies[0].client].model), None, seen)
         results.keep_progress(finished=False)
@@ -232,7 +222,7 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
-        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request)],
+        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
     }
 
 
@@ -255,7 +245,7 @@ def prepare_recording(request: Request) -> PreparedRecording:
         knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
     attacks = list(first.parsed.attacks)
-    if replayed.lacks_rate:
+    if not all(one.settings.learning_rate for one in replayed.attackable):
         attacks, left_out = without_rate(attacks)
         replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
     with naming("update-attacks"):
@@ -273,13 +263,17 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     Returns:
         The validated rows.
     """
-    results = AppResults.open(out, prepared.study())
-    prepared.claim(results)  # at once, so that what a killed process leaves has it
+    plan, last, claims = prepared.plan(), prepared.replayed.attackable[-1], prepared.replayed.claims
+    shown = {"scenario": SCENARIO, "update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
+    attacks = {UPDATE: tuple(prepared.attacks)}
+    study = AppStudy(plan, attacks, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded")
+    results, task = AppResults.open(out, study), plan.at(last.reply.round, last.settings.learning_rate)
+    results.claim(task, claims)  # at once, so that what a killed process leaves has it
     try:
-        attack_rounds(prepared, results, begin)
+        attack_rounds(prepared, plan, results, begin)
     except KeyboardInterrupt:
-        prepared.claim(results)
+        results.claim(task, claims)
         results.conclude(finished=False)
         raise
-    prepared.claim(results)
+    results.claim(task, claims)
     return results.conclude()

@@ -26,7 +26,6 @@ from simulations.external_app.recorded.audit import prepare_recording, run_recor
 from simulations.external_app.recorded.known import doubts_of
 from simulations.report.analysis.readability import Readability, readability
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.sections.external_app import RECORDED
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import NOTHING, decibel, percent, percentage, within
@@ -121,8 +120,20 @@ def _of_cell(cell: Cell, failure: str) -> AttackFinding:
     )
 
 
-def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path, *, scored: bool) -> None:
-    """Print a table of the attacks, or where the guesses are if none was ``scored``; and, as errors, which attacks failed."""
+def _conclude(
+    console: Terminal,
+    found: Sequence[AttackFinding],
+    page: Path,
+    guesses: Path,
+    *,
+    scored: bool,
+    as_json: bool,
+    claims: Sequence[Claim] = (),
+) -> bool:
+    """Print a table of the attacks, or where the guesses are if none was ``scored``, and as errors which attacks failed.
+
+    With ``as_json`` also a line of JSON, as `fedveil attack --help` describes it. Returns whether all attacks failed.
+    """  # fmt: skip
     made = [one for one in found if not one.failure]
     if scored:
         console.print(_table(found))
@@ -135,6 +146,11 @@ def print_found(console: Terminal, found: Sequence[AttackFinding], guesses: Path
         if one.failure:
             where = "" if one.round is None else f"round {one.round}, "
             errors.say(f"{where}{one.attack} failed: {one.failure}")
+    console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
+    if as_json:
+        about = {"claims": [one.to_json() for one in claims], "attacks": list(map(asdict, found))}
+        print_json({"directory": str(page.parent), "page": str(page), "scored": scored, **about})
+    return not made
 
 
 def _table(found: Sequence[AttackFinding]) -> Table:
@@ -169,12 +185,7 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
     found = of_entries(entries, prepared.truth)
-    scored = bool(prepared.truth)
-    print_found(console, found, out, scored=scored)
-    console.say(f"results: {out / 'result.json'}")
-    if as_json:
-        _print_json(found, out, out / "result.json", scored=scored)
-    return all(entry["failure"] for entry in entries)
+    return _conclude(console, found, out / "result.json", out, scored=bool(prepared.truth), as_json=as_json)
 
 
 def attack_recording(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
@@ -195,18 +206,14 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
         console.say(f"claim of the app: {claim.text}")
     with _shown(console) as begin:
         rows = run_recording(prepared, out, begin)
-    found = of_recording(read_run(out), rows)
-    scored = bool(prepared.truth)
-    print_found(console, found, out / "guesses", scored=scored)
+    found, scored = of_recording(read_run(out), rows), bool(prepared.truth)
     if not scored:
         console.say(
             "for scores: clients.save_originals keeps the originals in the client; the report shows the lines to add"
         )
-    console.say(f"report: {out / 'report.html'}")
-    if as_json:
-        _print_json(found, out, out / "report.html", scored=scored, claims=replayed.claims)
-    failed = {(row.round, row.attack) for row in rows if row.is_attack and row.metric == "attack"}
-    return failed == {(row.round, row.attack) for row in rows if row.is_attack and row.metric != RECORDED}
+    return _conclude(
+        console, found, out / "report.html", out / "guesses", scored=scored, as_json=as_json, claims=replayed.claims
+    )
 
 
 @contextmanager
@@ -224,11 +231,3 @@ def _shown(console: Terminal) -> Iterator[Callable[[str], object]]:
 
     with Display(console) as display, watched(watch):
         yield begin
-
-
-def _print_json(
-    found: Sequence[AttackFinding], out: Path, page: Path, *, scored: bool, claims: Sequence[Claim] = ()
-) -> None:
-    """What attacks found, as `fedveil attack --help` describes it."""
-    about = {"claims": [one.to_json() for one in claims], "attacks": list(map(asdict, found))}
-    print_json({"directory": str(out), "page": str(page), "scored": scored, **about})

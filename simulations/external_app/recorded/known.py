@@ -27,7 +27,6 @@ from defenses.random_draws import generator_for
 from defenses.spec import parse
 from simulations.external_app.recorded.arguments.settings import (
     AttackSettings,
-    contradictions,
     mean_and_std,
     shape_of,
     whole_numbers,
@@ -61,14 +60,13 @@ class Parsed:
 
 
 def parse_request(settings: AttackSettings) -> Parsed:
-    """Reads the texts of settings of a single reply, and checks that they fit each other; opens no file.
+    """Reads the texts of complete settings of a single reply; opens no file.
 
     Raises:
-        ConfigError: Naming every wrong setting, what came and what is allowed.
+        ConfigError: Naming a wrong attack or defence, what came and what is allowed.
     """
-    wrong, shape = contradictions(settings), shape_of(settings.input_shape)
-    if wrong or shape is None or not settings.num_classes:  # the command checks earlier that nothing is missing
-        raise ConfigError("; ".join(wrong) or "input-shape or num-classes is missing; set both")
+    shape = shape_of(settings.input_shape)
+    assert shape is not None  # as ``require_complete`` has checked
     mean, std = (
         values * shape[0] if len(values) == 1 else values
         for values in mean_and_std(settings.normalisation) or [(0.0,), (1.0,)]

@@ -22,7 +22,6 @@ from defenses.base import Batch, NamedTensors
 from simulations.external_app.recorded.arguments.headers import originals_file
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth
-from simulations.settings.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -88,13 +87,12 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
         auxiliary: Maybe empty.
 
     Raises:
-        ConfigError: When a file is missing or does not fit its reply.
+        ConfigError: When a file does not fit its reply.
     """
     found: dict[tuple[int, int], NamedTensors] = {}
     for one in replies:
         path = originals_file(folder, one.reply)
-        if path is None:
-            raise ConfigError(f"originals: {folder} has no file of round {one.reply.round} and node {one.reply.node}")
+        assert path is not None  # as ``require_complete`` has checked
         found[one.reply.round, one.client] = read_truth(
             path, one.parsed.input_shape, one.settings.num_examples, one.settings.num_classes
         )

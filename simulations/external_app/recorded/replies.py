@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -112,11 +111,6 @@ class Replay:
     claims: Sequence[Claim] = ()
     warnings: Sequence[str] = ()
 
-    @property
-    def lacks_rate(self) -> bool:
-        """Whether the learning rate of a reply is unknown."""
-        return any(not one.settings.learning_rate for one in self.attackable)
-
 
 def replay(request: Request) -> Replay:
     """Reads a recording and checks all that can be checked before any attack.
@@ -144,7 +138,10 @@ def replay(request: Request) -> Replay:
         *request.assumed,
     ]
     assumed += dict.fromkeys(text for one in found for text in one.inferred)
-    return Replay(found, unusable, nodes, assumed, _claims(request.update, replies), hidden_rates(request, found))
+    claims = PrivacyClaims(wrappers_named(strategy_of(request.update)))
+    for reply in replies:
+        claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
+    return Replay(found, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, found))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
@@ -215,14 +212,6 @@ def assumptions(request: Request, reply: RecordedReply, *, renamed: bool, unsent
     return found
 
 
-def _claims(folder: Path, replies: Sequence[RecordedReply]) -> list[Claim]:
-    """Of a recording: metrics of replies and names of strategies; which mods the clients have is not in it."""
-    claims = PrivacyClaims(wrappers_named(strategy_of(folder)))
-    for reply in replies:
-        claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
-    return claims.found()
-
-
 def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
     """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
@@ -239,11 +228,8 @@ def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
     return sentences
 
 
-def hidden_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
-    """Warnings about rounds whose recorded learning rates learning-rate replaces by another one."""
-    given = request.settings.learning_rate
-    if not given:
-        return []
+def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
+    """Warnings about rounds whose recorded learning rates learning-rate replaces by another one; none where it is not ``given``."""
     rates = defaultdict[int, dict[int, float | None]](dict)
     for one in found:
         rates[one.reply.round][one.client] = one.reply.number(*RATES)
@@ -275,7 +261,15 @@ def _sorted_out(
     found, faulty, errors = list[Attackable](), list[tuple[int, int, str]](), list[Exception]()
     for reply in usable:
         try:
-            one = _attackable(reply, nodes.index(reply.node), request)
+            numbers = numbers_of_reply(reply, request.settings)
+            if numbers.missing:
+                raise ConfigError("; ".join(numbers.missing.values()))
+            own = request.settings.but(
+                num_examples=numbers.examples, learning_rate=numbers.learning_rate, local_steps=numbers.local_steps,
+                batch_size=numbers.batch_size,
+            )  # fmt: skip
+            client = nodes.index(reply.node)
+            one = Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)
             rate = with_inferred_rate(one.observe()).learning_rate
             if rate and not one.settings.learning_rate:
                 one = replace(one, settings=one.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
@@ -286,15 +280,3 @@ def _sorted_out(
     if not found:
         raise errors[0]
     return found, faulty
-
-
-def _attackable(reply: RecordedReply, client: int, request: Request) -> Attackable:
-    """The reply with its numbers; an error where neither the settings nor the recording have one of them."""
-    numbers = numbers_of_reply(reply, request.settings)
-    if numbers.missing:
-        raise ConfigError("; ".join(numbers.missing.values()))
-    own = request.settings.but(
-        num_examples=numbers.examples, learning_rate=numbers.learning_rate, local_steps=numbers.local_steps,
-        batch_size=numbers.batch_size,
-    )  # fmt: skip
-    return Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
@@ -88,7 +88,13 @@ def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int,
         raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
     truth = {"images": images.float()}
     if "labels" in found:
-        truth["labels"] = _checked_labels(found["labels"], num_examples, num_classes)
+        labels = found["labels"]
+        allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
+        if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
+            raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
+        if labels.min() < 0 or labels.max() >= num_classes:
+            raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
+        truth["labels"] = labels.long().reshape(num_examples)
     return truth
 
 
@@ -97,15 +103,6 @@ def few(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(map(repr, listed[:3])) + more or "nothing"
-
-
-def _checked_labels(labels: Tensor, num_examples: int, num_classes: int) -> Tensor:
-    allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
-    if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
-        raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
-    return labels.long().reshape(num_examples)
 
 
 def _read(key: str, path: Path) -> Tensors:
@@ -146,14 +143,10 @@ def model_tensors(where: str, found: NamedTensors, model: nn.Module) -> Tensors:
         if tensor.shape != own[name].shape:
             raise ConfigError(f"{where}: {name!r} has shape {tuple(tensor.shape)}, the model {tuple(own[name].shape)}")
     # The others, such as BatchNorm's batch counter, carry nothing that a model needs.
-    shared = shared_tensors(model)
-    return {name: _as_float32(f"{where}: {name!r}", tensor) for name, tensor in found.items() if name in shared}
-
-
-def _as_float32(what: str, tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
-        raise ConfigError(f"{what} has type {tensor.dtype}; allowed: floating-point numbers")
-    value = tensor.float()
-    if not value.isfinite().all():
-        raise ConfigError(f"{what} holds NaN or infinite values (as float32); allowed: finite numbers")
-    return value
+    values = {name: found[name] for name in shared_tensors(model) if name in found}
+    for name, tensor in values.items():
+        if not tensor.is_floating_point():
+            raise ConfigError(f"{where}: {name!r} has type {tensor.dtype}; allowed: floating-point numbers")
+        if not tensor.float().isfinite().all():
+            raise ConfigError(f"{where}: {name!r} holds NaN or infinite values (as float32); allowed: finite numbers")
+    return {name: tensor.float() for name, tensor in values.items()}

@@ -172,10 +172,16 @@ def _arithmetic(project: Project) -> Iterator[tuple[Module, tuple[Numbers, Numbe
 
 
 def _fields(project: Project) -> tuple[list[str], bool]:
-    """Text keys by which the training loops read a batch, and whether they take it apart into two."""
+    """Text keys by which the training loops read a batch, and whether they take it apart into two.
+
+    Loops are of functions that compute gradients: those with ``.backward()``, and Lightning's ``training_step``.
+    """
     keys: dict[str, None] = {}
     pairs = False
-    for function in _loops(project):
+    nodes = (node for module in project.of_client() for node in ast.walk(module.tree) if isinstance(node, Function))
+    for function in nodes:
+        if function.name != "training_step" and ".backward(" not in ast.unparse(function):
+            continue
         batches = {one.arg for one in function.args.args} if function.name == "training_step" else set()
         loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
         batches |= {one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
@@ -190,11 +196,3 @@ def _fields(project: Project) -> tuple[list[str], bool]:
                 case ast.Assign([ast.Tuple([_, _])], ast.Name(name)) if name in batches:
                     pairs = True
     return list(keys), pairs and not keys
-
-
-def _loops(project: Project) -> Iterator[Function]:
-    """Functions that compute gradients: those with ``.backward()``, and Lightning's ``training_step``."""
-    for module in project.of_client():
-        for node in ast.walk(module.tree):
-            if isinstance(node, Function) and (node.name == "training_step" or ".backward(" in ast.unparse(node)):
-                yield node

@@ -22,7 +22,7 @@ from clients.models.library import ModelError
 from clients.models.own import answer_of, plain, require_attackable, require_one_input
 from defenses.base import ImageShape
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
-from strategies.recording.wrapper import WrappingStrategy
+from strategies.recording.wrapper import WrappingStrategy, chain_of
 
 LEAST_PIXELS = 64
 """Of an image; a model without convolutions that takes fewer numbers is one of tables."""
@@ -288,7 +288,7 @@ def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[s
         bound.apply_defaults()
         given = bound.arguments | bound.arguments.get("kwargs", {})
         grid, arrays, rounds = (given.get(name) for name in ("grid", "initial_arrays", "num_rounds"))
-        chain = list(_chain(strategy))
+        chain = chain_of(strategy)
         waits_for = max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0)
         names = [type(one).__name__ for one in chain]
         found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
@@ -302,12 +302,3 @@ def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[s
         raise EnoughSeenError
 
     return start
-
-
-def _chain(strategy: Any) -> Iterator[Any]:
-    """A strategy and what it wraps."""
-    seen: set[int] = set()
-    while isinstance(strategy, Strategy) and id(strategy) not in seen:
-        seen.add(id(strategy))
-        yield strategy
-        strategy = vars(strategy).get("strategy")

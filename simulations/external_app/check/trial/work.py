@@ -93,8 +93,8 @@ def _before_answers() -> list[dict[str, Any]]:
 
 def _client(app: Any, refused: list[str]) -> dict[str, Any]:
     """The mods with their settings, the outermost first; reasons against an audit are added."""
-    from clients.external_app.mods import app_mods, described, inner_mods, mods_of
-    from clients.flower_private import functions_of, has_client_fn
+    from clients.external_app.mods import described, inner_mods, mods_of
+    from clients.flower_private import functions_of, has_client_fn, mods_around
 
     functions, inner = functions_of(app), []
     if has_client_fn(app):
@@ -106,7 +106,7 @@ def _client(app: Any, refused: list[str]) -> dict[str, Any]:
     elif "query.setup" not in functions:  # else they are wrapped, and hide their mods
         with suppress(ValueError):  # which answer_audits raises, too
             inner = inner_mods(app, mods_of(app))
-    return {"app_mods": list(map(described, app_mods(app))), "train_mods": list(map(described, inner))}
+    return {"app_mods": list(map(described, mods_around(app))), "train_mods": list(map(described, inner))}
 
 
 def _loaded(name: str, kind: type, what: str, folder: Path, refused: list[str]) -> Any:

@@ -1,116 +1,79 @@
-"""One error with all missing settings of an attack on a recording or an update; it ends with the complete command."""
+"""One error with all missing and wrong settings of an attack on a recording or an update."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clients.wire.schema import key_of
-from simulations.external_app.recorded.arguments.command_line import DROPPED, command_of
-from simulations.external_app.recorded.arguments.headers import (
-    Header,
-    array_shape,
-    classes_in,
-    headers_of,
-    image_shape_in,
-    normalisation_of,
-    originals_file,
-)
-from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, NO_STEPS, numbers_of_reply
+from clients.wire.schema import fields_of, key_of
+from simulations.external_app.recorded.arguments.headers import count_of_images, normalisation_of, originals_file
+from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import (
     AttackSettings,
     Request,
     contradictions,
-    keys,
     mean_and_std,
     whole_numbers,
 )
 from simulations.run_folder.folder_lock import require_new
 from simulations.settings.errors import ConfigError, require_known
-from strategies.recording.files import BATCHES, DECAYS, EPOCHS, MOMENTA, RecordedReply, RecordingError, read_recording
+from strategies.recording.files import DECAYS, MOMENTA, RecordedReply, RecordingError, read_recording
 
-KEYS = keys()
-
-
-class IncompleteError(ConfigError):
-    """Settings that are missing or wrong; the message has several lines, and the last one is the complete command."""
+KEYS = fields_of(AttackSettings)
+NEEDED = ("model", "num-classes", "input-shape")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One setting that is missing or wrong.
-
-    Attributes:
-        text: What came, and what is allowed or to give.
-        fills: Key -> text in the complete command; words in capitals are a person's to replace.
-    """
-
-    text: str
-    fills: tuple[tuple[str, str], ...] = ()
-
-
-def require_complete(update: Path, values: Mapping[str, Any], out: Path, *, out_given: bool = False) -> Request:
+def require_complete(update: Path, values: Mapping[str, Any], out: Path) -> Request:
     """Check every setting against the JSON files and the headers of a recording, or the header of an update.
 
     Args:
         update: A safetensors file, or the folder of a recording.
         values: Key -> value, as written.
         out: Folder for the results.
-        out_given: An option gave the folder, so that the complete command has it.
 
     Returns:
         The request; where no setting gives momentum, weight decay or normalisation, with those of the recording or the originals.
 
     Raises:
-        IncompleteError: Naming all that is missing or wrong.
+        ConfigError: Naming all that is missing or wrong, each in a line with what it means.
     """
-    settings, wrong = _checked(values)
-    request = Request(update, settings)
-    problems, usable = [*map(_wrong, wrong), *_wrong_folder(out)], list[RecordedReply]()
-    if not (update.is_file() or update.is_dir()):
-        what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
-        problems.append(Problem(f"UPDATE: {update} {what}"))
-    elif update.is_dir():
-        problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
-        try:
-            _, usable = replies_of(request)
-        except (ConfigError, RecordingError) as error:
-            problems.append(_wrong(str(error)))
-        request = _filled(request, usable)
-        problems += [*_missing_numbers(request, usable), *_missing_originals(request, usable)]
-    else:
-        request = _counted(request)
-        problems += _unfit(request, ("local_epochs", "attack_rounds"), "recordings", "no folder")
-        if settings.weight_decay and not settings.learning_rate:
-            problems.append(Problem(f"{update} {NEEDED_FOR_DECAY}", (("learning-rate", "LEARNING_RATE"),)))
-    problems += [_wrong(text) for text in contradictions(request.settings, of_recording=update.is_dir())]
-    problems += _missing_model(values, request.settings, _headers(update, usable))
-    if problems:
-        raise IncompleteError(_message(request, problems, usable, out if out_given else None))
-    return request
-
-
-def _checked(values: Mapping[str, Any]) -> tuple[AttackSettings, list[str]]:
-    """The settings without those that are wrong, and a sentence on each of the latter."""
-    right, wrong = dict[str, Any](), list[str]()
+    right, problems = dict[str, Any](), list[str]()
     for key, value in values.items():
         try:
             require_known("setting", key, KEYS, listed="attack")
             AttackSettings(**{key: value})
             right[key] = value
         except ConfigError as error:
-            wrong.append(str(error))
-    return AttackSettings(**right), wrong
-
-
-def _headers(update: Path, usable: Sequence[RecordedReply]) -> list[Header]:
-    """Of the weights sent, or of a single update."""
-    with suppress(RecordingError):
-        return headers_of(usable[0].sent_file if usable else update)
-    return []
+            problems.append(str(error))
+    request, usable = Request(update, AttackSettings(**right)), list[RecordedReply]()
+    try:
+        require_new(out, "--out")
+    except ConfigError as error:
+        problems.append(str(error))
+    if update.is_dir():
+        problems += _unfit(request, ("weights", "local", "labels"), "a single update", "a recording")
+        try:
+            _, usable = replies_of(request)
+        except (ConfigError, RecordingError) as error:
+            problems.append(str(error))
+        request = _filled(request, usable)
+        problems += [*_missing_numbers(request, usable), *_missing_originals(request.settings, usable)]
+    elif update.is_file():
+        request = _counted(request)
+        problems += _unfit(request, ("local_epochs", "attack_rounds"), "recordings", "no folder")
+        if request.settings.weight_decay and not request.settings.learning_rate:
+            problems.append(f"{update} {NEEDED_FOR_DECAY}")
+    else:
+        what = "is no file and no folder" if update.exists() else "does not exist; name a file or a folder"
+        problems.append(f"UPDATE: {update} {what}")
+    problems += contradictions(request.settings, of_recording=update.is_dir())
+    problems += [f"{key} is missing; {KEYS[key].description}" for key in NEEDED if not values.get(key)]
+    if problems:
+        listed = [f"{len(problems)} arguments are missing or wrong:", *(f"- {one}" for one in problems)]
+        raise ConfigError("\n".join(listed if len(problems) > 1 else problems))
+    return request
 
 
 def replies_of(request: Request) -> tuple[list[RecordedReply], list[RecordedReply]]:
@@ -141,58 +104,11 @@ def _chosen(replies: list[RecordedReply], rounds: str) -> list[RecordedReply]:
     return [reply for reply in replies if reply.round in wanted]
 
 
-def _message(request: Request, problems: Sequence[Problem], usable: Sequence[RecordedReply], out: Path | None) -> str:
-    changes = dict(fill for problem in problems for fill in problem.fills)
-    texts = list(dict.fromkeys(problem.text for problem in problems))
-    lines = (
-        texts if len(texts) == 1 else [f"{len(texts)} arguments are missing or wrong:", *(f"- {one}" for one in texts)]
-    )
-    if read := _read_from(request, usable):
-        lines.append(f"Read from the recording: {read}.")
-    command = command_of(request, changes, out)
-    open_words = any(any(map(str.isupper, text)) for text in changes.values())
-    lines.append(f"The complete command{', with words in capitals for you to replace' if open_words else ''}:")
-    return "\n".join([*lines, command])
-
-
-def _read_from(request: Request, usable: Sequence[RecordedReply]) -> str:
-    if not usable:
-        return ""
-    numbers = [numbers_of_reply(reply, request.settings) for reply in usable]
-    shown: dict[str, list[float]] = {
-        "examples of a reply": [one.examples for one in numbers if not request.settings.num_examples],
-        "learning rate": [one.learning_rate for one in numbers if not request.settings.learning_rate],
-        "local steps": [one.local_steps for one in numbers if not request.settings.local_steps],
-    }
-    known = {name: sorted({one for one in values if one}) for name, values in shown.items()}
-    return "; ".join(
-        f"{name} {', '.join(f'{one:g}' for one in values[:3])}" for name, values in known.items() if values
-    )
-
-
-def _wrong(text: str) -> Problem:
-    """A problem whose sentence begins with its key: the command has the key's name in capitals in place of the value."""
-    key = text.partition(" ")[0].rstrip(":")
-    return Problem(text, ((key, _capitals(key)),) if key in KEYS else ())
-
-
-def _capitals(key: str) -> str:
-    return key.replace("-", "_").upper()
-
-
-def _wrong_folder(out: Path) -> Iterator[Problem]:
-    try:
-        require_new(out, "--out")
-    except ConfigError as error:
-        yield Problem(str(error))
-
-
-def _unfit(request: Request, fields: Sequence[str], owner: str, what: str) -> Iterator[Problem]:
+def _unfit(request: Request, fields: Sequence[str], owner: str, what: str) -> Iterator[str]:
     """Settings that are for the other kind of UPDATE."""
-    for field in fields:
-        key = key_of(field)
-        if getattr(request.settings, field) != KEYS[key].default:
-            yield Problem(f"{key} is for {owner}, and {request.update} is {what}: leave it out", ((key, DROPPED),))
+    for key in map(key_of, fields):
+        if request.settings.to_mapping()[key] != KEYS[key].default:
+            yield f"{key} is for {owner}, and {request.update} is {what}: leave it out"
 
 
 def _filled(request: Request, usable: Sequence[RecordedReply]) -> Request:
@@ -215,11 +131,8 @@ def _filled(request: Request, usable: Sequence[RecordedReply]) -> Request:
 def _counted(request: Request) -> Request:
     """With as many examples as the originals, the labels or else the batch of a single update, where no setting gives them."""
     settings = request.settings
-    shape = array_shape(Path(settings.originals), "images") if settings.originals else ()
-    count = shape[0] if shape else len(whole_numbers(settings.labels)) or settings.batch_size
-    if settings.num_examples or not count:
-        return request
-    return replace(request, settings=settings.model_copy(update={"num_examples": count}))
+    count = count_of_images(Path(settings.originals)) or len(whole_numbers(settings.labels)) or settings.batch_size
+    return replace(request, settings=settings.model_copy(update={"num_examples": settings.num_examples or count}))
 
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:
@@ -228,54 +141,24 @@ def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedRep
     return normalisation_of(file) if file else ""
 
 
-def _missing_numbers(request: Request, usable: Sequence[RecordedReply]) -> Iterator[Problem]:
+def _missing_numbers(request: Request, usable: Sequence[RecordedReply]) -> Iterator[str]:
     """What no reply has; a reply that alone lacks a number is left out later."""
-    numbers = [numbers_of_reply(reply, request.settings) for reply in usable]
-    for key, text in numbers[0].missing.items() if numbers else ():
-        if not all(key in one.missing for one in numbers):
-            continue
-        fills = [(key, _capitals(key))]
-        if key == NO_STEPS:
-            epochs = request.settings.local_epochs > 0 or (usable[0].number(*EPOCHS) or 0) > 0
-            batches = request.settings.batch_size or (usable[0].number(*BATCHES) or 0) > 0
-            fills = [("local-epochs", "LOCAL_EPOCHS")] * (not epochs) + [("batch-size", "BATCH_SIZE")] * (not batches)
-        yield Problem(text, tuple(fills))
+    first, *others = [numbers_of_reply(reply, request.settings).missing for reply in usable] or [{}]
+    return (text for key, text in first.items() if all(key in one for one in others))
 
 
-def _missing_originals(request: Request, usable: Sequence[RecordedReply]) -> Iterator[Problem]:
-    settings = request.settings
+def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]) -> Iterator[str]:
     if not settings.originals:
         return
     folder = Path(settings.originals)
-    without = [reply for reply in usable if originals_file(folder, reply) is None]
-    if without:
+    if without := [reply for reply in usable if originals_file(folder, reply) is None]:
         one = without[0]
         more = f" ({len(without)} replies have none)" if len(without) > 1 else ""
-        yield _wrong(
+        yield (
             f"originals: {folder} has neither round-{one.round:04d}-node-{one.node}.safetensors nor "
             f"node-{one.node}.safetensors{more}; clients.save_originals writes them in the client"
         )
     stated = _stated_normalisation(settings, usable)
     given, own = (list(map(set, mean_and_std(text))) for text in (settings.normalisation, stated))
     if given and own and given != own:
-        yield Problem(
-            f"normalisation is {settings.normalisation!r}; the originals were saved with {stated}",
-            (("normalisation", stated),),
-        )
-
-
-def _missing_model(values: Mapping[str, Any], settings: AttackSettings, headers: list[Header]) -> Iterator[Problem]:
-    if not (settings.model or "model" in values):
-        yield Problem(
-            "model is missing; give a name of `fedveil list models`, or your own as file.py:Class or package.module:function "
-            "(`fedveil check-app` names it)",
-            (("model", "MODEL"),),
-        )
-    if not (settings.num_classes or "num-classes" in values):
-        classes, array = classes_in(headers)
-        hint = f"{array!r}, the last array, has {classes} values" if classes else "give the number of logits"
-        yield Problem(f"num-classes is missing; {hint}", (("num-classes", str(classes) if classes else "CLASSES"),))
-    if not (settings.input_shape or "input-shape" in values):
-        shape, array = image_shape_in(headers)
-        hint = f"{array!r}, the first layer, takes {shape}" if shape else "give channels, height and width"
-        yield Problem(f"input-shape is missing; {hint}", (("input-shape", shape or "C,H,W"),))
+        yield f"normalisation is {settings.normalisation!r}; the originals were saved with {stated}"

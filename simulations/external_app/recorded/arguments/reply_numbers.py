@@ -42,34 +42,34 @@ class ReplyNumbers:
 
 def numbers_of_reply(reply: RecordedReply, settings: AttackSettings) -> ReplyNumbers:
     """The numbers of a reply. A setting replaces the recorded number, which replaces an inferred one."""
-    read = orders_in(reply.reported, reply.settings)
+    given = Orders(settings.learning_rate, OF_SETTING, settings.local_epochs, settings.batch_size)
+    read = orders_in(reply.reported, reply.settings, given)
     missing = dict[str, str]()
     examples = settings.num_examples or counted_examples([*reply.reported, reply.settings])
     if not examples:
         missing[NO_EXAMPLES] = _absent(reply, EXAMPLES, NO_EXAMPLES)
-    rate = float(_above_zero(settings.learning_rate, reply, RATES))
-    source = OF_SETTING if settings.learning_rate else read.rate_source if rate else NO_RATE
+    rate = read.learning_rate if 0 < read.learning_rate < math.inf else 0.0
+    source = read.rate_source if rate else NO_RATE
     if not rate and reply.number(*RATES) is not None:
         missing[NO_RATE_ABOVE_0] = _absent(reply, RATES, NO_RATE_ABOVE_0)
     elif not rate and settings.weight_decay:
         missing[NO_RATE_ABOVE_0] = f"{reply.path} {NEEDED_FOR_DECAY}"
-    epochs, batch = settings.local_epochs or read.local_epochs, settings.batch_size or read.batch_size
-    by_epochs = Orders(rate, source, epochs, batch).steps(examples)
-    steps, inferred = _steps(settings.local_steps, by_epochs, reply, by_setting=bool(settings.local_epochs))
+    steps, inferred = _steps(settings, read.steps(examples), reply)
     if not steps:
         missing[NO_STEPS] = (
             f"{reply.path} does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"
         )
-    return ReplyNumbers(examples, rate, source, steps, min(max(batch, 0) or examples, examples), inferred, missing)
+    batch = min(max(read.batch_size, 0) or examples, examples)
+    return ReplyNumbers(examples, rate, source, steps, batch, inferred, missing)
 
 
-def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_setting: bool) -> tuple[int, tuple[str, ...]]:
+def _steps(settings: AttackSettings, by_epochs: int, reply: RecordedReply) -> tuple[int, tuple[str, ...]]:
     """The number of local steps, 0 where nothing shows it, and a sentence where it was inferred or is contradicted."""
-    if given:
-        return given, ()
+    if settings.local_steps:
+        return settings.local_steps, ()
     counter = counted_steps(reply)
     reported = first_number(reply.reported, STEPS)
-    stated = by_epochs if by_setting or not isinstance(reported, int) or reported < 1 else reported
+    stated = by_epochs if settings.local_epochs or not isinstance(reported, int) or reported < 1 else reported
     if stated:
         if counter in (0, stated):
             return stated, ()
@@ -83,12 +83,6 @@ def _steps(given: int, by_epochs: int, reply: RecordedReply, *, by_setting: bool
         "How many local steps there were: inferred from BatchNorm's batch counters, which count forward passes in train mode; one "
         "such pass for each step was assumed.",
     )
-
-
-def _above_zero(given: float, reply: RecordedReply, names: Sequence[str]) -> float:
-    """The setting, else the recorded number; 0 for none, and for one that is no positive finite number."""
-    found = given or reply.number(*names)
-    return found if found is not None and 0 < found < math.inf else 0
 
 
 def _absent(reply: RecordedReply, names: Sequence[str], key: str) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic.fields import FieldInfo
-
 from clients.wire.limits import (
     LEAST_RATE,
     MOST_IMAGES,
@@ -24,7 +22,7 @@ from clients.wire.limits import (
     StepsOrNone,
     Width,
 )
-from clients.wire.schema import Settings, fields_of, setting
+from clients.wire.schema import Settings, setting
 from simulations.settings.defaults import DEFAULT_ATTACKS
 from simulations.settings.errors import ConfigError
 
@@ -76,7 +74,7 @@ class AttackSettings(Settings):
     )
     num_classes: Annotated[int, Limit(2, also=0)] = setting(0, "needed: number of logits")
     input_shape: Annotated[str, Readable(shape_of, "channels, height and width, such as 1,28,28")] = setting(
-        "", "needed: shape of one image"
+        "", "needed: channels, height and width of an image, such as 1,28,28"
     )
     width: Width = setting(0, "width of a model that has one; 0: its default")
     norm: Norm = setting("group", "normalisation layers of the model")
@@ -125,11 +123,6 @@ class AttackSettings(Settings):
         "folder of clients.save_originals",
     )
     seed: Count = setting(0, "seed of the attacks, and of the model's initial weights")
-
-
-def keys() -> dict[str, FieldInfo]:
-    """Key -> field of ``AttackSettings``."""
-    return fields_of(AttackSettings)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
+from simulations.external_app.recorded.arguments.missing import require_complete
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.attack_file import attack_update, prepare
 from simulations.external_app.recorded.known import without_truth
@@ -27,6 +28,7 @@ from simulations.settings.errors import ConfigError
 
 RATE, DIGIT = 0.1, 17
 MEAN, STD = 0.1307, 0.3081
+NEEDED = {"model": "lenet", "num-classes": 10, "input-shape": "1,28,28"}
 DLG = "DLG(iterations=150, restarts=1, labels='auto')"
 
 
@@ -93,12 +95,11 @@ def test_examples_of_an_update_are_its_originals_and_psnr_has_its_baseline(files
     data = load_dataset("mnist-5k").train
     save_file({"images": to_float(data.images[:4]), "labels": data.labels[:4, None].clone()}, tmp_path / "four")
     for given, count in (
-        ({"originals": tmp_path / "four"}, 4), ({"labels": "3,5,1"}, 3), ({"batch_size": 2}, 2), ({}, None),
-        ({"originals": tmp_path / "four", "num_examples": 1}, 1),
+        ({"originals": str(tmp_path / "four")}, 4), ({"labels": "3,5,1"}, 3), ({"batch-size": 2}, 2), ({}, 0),
+        ({"originals": str(tmp_path / "four"), "num-examples": 1}, 1),
     ):  # fmt: skip
-        command = invoke(files / "update", model=None, **given).output.splitlines()[-1]
-        assert command.startswith("fedveil attack"), command
-        assert f"num-examples={count}" in command if count else "num-examples" not in command
+        request = require_complete(files / "update", NEEDED | given, tmp_path / "new")
+        assert request.settings.num_examples == count
     attacks, out = "InvertingGradients(iterations=2, restarts=1); LabelInference()", tmp_path / "out"
     result = invoke(files / "update", "--out", out, "--json", originals=tmp_path / "four", update_attacks=attacks)
     assert result.exit_code == 0, result.output
