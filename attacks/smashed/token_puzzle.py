@@ -19,7 +19,8 @@ from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.block_inversion import decoded
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
-from defenses.base import DefenseError, ImageShape, Numbers
+from attacks.smashed.tokens.training import kept_share
+from defenses.base import DefenseError, ImageShape
 from defenses.checks import examples_field, steps_field
 from defenses.pipeline import Pipeline
 
@@ -58,10 +59,8 @@ class Channel:
         noise, size = (float(part.double().square().mean().sqrt()) for part in (sent - expected, expected))
         if not noise <= MOST_NOISE * size:
             raise AttackError("does not apply: the defences change tokens by more than a shuffle and little noise")
-        batch, num_tokens = DRAWS, order.shape[1]
-        drawn = stages.pipeline.token_order(batch, num_tokens, key_of(generator))
-        native = float((drawn // num_tokens == torch.arange(batch)[:, None]).double().mean())
-        return cls(noise if noise > 1e-5 * size else 0.0, max(native - 1 / batch, 0.0) / (1 - 1 / batch))
+        drawn = stages.pipeline.token_order(DRAWS, order.shape[1], key_of(generator))
+        return cls(noise if noise > 1e-5 * size else 0.0, kept_share(drawn))
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,21 +99,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the targets."""
-        return self.assembled(observation, *self.arranged(observation, generator))
-
-    def assembled(self, observation: SmashedData, patches: Tensor, boards: Tensor, numbers: Numbers) -> Reconstruction:
-        """The images of what ``arranged`` returns."""
-        ordered = torch.stack([patches[number] for number in boards.flatten(1)])
-        images = from_patches(ordered, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
-        return Reconstruction.unlabelled(images, numbers)
-
-    def arranged(self, observation: SmashedData, generator: torch.Generator) -> tuple[Tensor, Tensor, Numbers]:
-        """Patches (M, P), boards (targets, rows, columns) of their numbers, and diagnostics.
-
-        Patch number r * N + s is what slot s of row r of the first transmission shows.
-        """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from the client half first: call fit first")
+        assert self.learned is not None
         features, edge = observation.features[0], observation.edge
         grid, count = edge.grid, observation.num_targets
         try:
@@ -135,7 +120,9 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         if pooled:
             boards = _of_rows(boards, rows)[:count]
         numbers["joint_ratio"] = sum(ratio for _, ratio in solutions) / len(solutions)
-        return patches.flatten(0, 1), boards, numbers
+        ordered = torch.stack([patches.flatten(0, 1)[number] for number in boards.flatten(1)])
+        images = from_patches(ordered, edge.patch_size, observation.input_shape).clamp(0, 1)
+        return Reconstruction.unlabelled(images, numbers)
 
     def _solved(self, patches: Tensor, size: int, grid: tuple[int, int], images: int) -> tuple[Tensor, float]:
         """Boards of one puzzle, and the median ratio of its joints."""
