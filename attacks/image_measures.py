@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from defenses.base import Numbers, TensorMap
+from defenses.base import Numbers
 
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5
@@ -99,14 +99,21 @@ def _similarity(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (luminance * structure).flatten(2).mean(2), structure.flatten(2).mean(2)
 
 
-def total_variation(images: Tensor, size: TensorMap = torch.abs) -> Tensor:
+def total_variation(images: Tensor) -> Tensor:
     """Anisotropic total variation of each image: mean |x[h, w+1] - x[h, w]| + mean |x[h+1, w] - x[h, w]|, (B,).
 
-    A side of one pixel has no neighbours and adds 0. ``size`` measures a difference, such as ``torch.square``.
+    A side of one pixel has no neighbours and adds 0.
     """
-    across = size(images[..., :, 1:] - images[..., :, :-1]).flatten(1)
-    down = size(images[..., 1:, :] - images[..., :-1, :]).flatten(1)
+    across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1)
+    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1)
     return across.sum(1) / max(across.shape[1], 1) + down.sum(1) / max(down.shape[1], 1)
+
+
+def squared_total_variation(images: Tensor) -> Tensor:
+    """Mean squared difference of neighbours down plus that across, of each image (B, C, H, W): (B,). A side of one pixel adds 0."""
+    down = (images[..., 1:, :] - images[..., :-1, :]).square().flatten(1)
+    across = (images[..., :, 1:] - images[..., :, :-1]).square().flatten(1)
+    return down.sum(1) / max(down.shape[1], 1) + across.sum(1) / max(across.shape[1], 1)
 
 
 def _window_mean(images: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.base import OWN_OBJECTIVE
 from attacks.descent import StepRule
 from attacks.guesses import Reconstruction
-from attacks.image_measures import total_variation
+from attacks.image_measures import squared_total_variation
 from attacks.normalisation import denormalise
 from attacks.queries.base import Inversion, Query, QueryAttack, answers, faint_noise
 from attacks.smashed.feature_inversion import without_noise
@@ -73,7 +73,7 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
             return noiseless.decode_features(noiseless.encode_features(features, ("assumed",)))
 
         def prior(inputs: Tensor) -> Tensor:
-            rough = self.total_variation * total_variation(inputs, torch.square)
+            rough = self.total_variation * squared_total_variation(inputs)
             return rough + self.energy * inputs.square().flatten(1).mean(1)
 
         rule = StepRule(self.learning_rate, epsilon=1e-3)
