@@ -15,8 +15,6 @@ from attacks.exact.head_inversion import HeadInversion as HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
 from attacks.exact.spear import Spear as Spear
 from attacks.exact.spear_plus_plus import SpearPlusPlus as SpearPlusPlus
-from attacks.gan.multitask_gan import MultitaskGAN as MultitaskGAN
-from attacks.gan.representative_attack import ClassGAN as ClassGAN
 from attacks.gradient.bottleneck import BottleneckInversion as BottleneckInversion
 from attacks.gradient.inversion import GradientInversion as GradientInversion
 from attacks.gradient.labels import LabelInference as LabelInference
@@ -38,6 +36,7 @@ from attacks.guesses import Cells as Cells
 from attacks.guesses import Labels as Labels
 from attacks.guesses import Reconstruction as Reconstruction
 from attacks.guesses import Representatives as Representatives
+from attacks.learned.class_gan import ClassGAN as ClassGAN
 from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
 from attacks.membership.federation.fedmia import FedMIA as FedMIA
 from attacks.membership.federation.fedmia import GradientAlignment as GradientAlignment

@@ -6,6 +6,7 @@ import copy
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -49,15 +50,8 @@ class Placement:
         Raises:
             AttackError: When the attack needs ``fit`` first, or memory does not hold a single observation.
         """
-
-        def run(some: Sequence[_Job]) -> list[Any]:
-            seen, streams = self.moved([one.given[0] for one in some]), [one.stream() for one in some]
-            return _ended(some, streams, attack.attack_many(seen, streams))
-
-        jobs = [_Job((one,), stream) for one, stream in zip(observations, generators, strict=True)]
         # Attacks on histories compare clients with each other, which all must be there.
-        with full_precision():
-            return _in_parts(run, jobs, together=attack.observes_history)
+        return self._guesses(attack.attack_many, (observations,), generators, together=attack.observes_history)
 
     def refine_many(
         self,
@@ -67,17 +61,34 @@ class Placement:
         generators: Sequence[torch.Generator],
     ) -> list[Any]:
         """Refined guesses, on the host, as ``attack_many`` returns those of attacks."""
+        return self._guesses(refinement.refine_many, (observations, guesses), generators)
 
-        def run(some: Sequence[_Job]) -> list[Any]:
-            seen, begun = (self.moved([one.given[at] for one in some]) for at in range(2))
-            streams = [one.stream() for one in some]
-            return _ended(some, streams, refinement.refine_many(seen, begun, streams))
+    def _guesses(
+        self,
+        run: Callable[..., Sequence[Any]],
+        given: tuple[Sequence[Any], ...],
+        generators: Sequence[torch.Generator],
+        *,
+        together: bool = False,
+    ) -> list[Any]:
+        """What ``run`` makes of the given values on the device, with copies of the generators.
 
-        jobs = [
-            _Job((seen, guess), stream) for seen, guess, stream in zip(observations, guesses, generators, strict=True)
-        ]
+        A try that runs out of memory must leave the generators as they were: they go on where the copies of the good try ended.
+        """
+
+        def guess(some: Sequence[tuple[Any, ...]]) -> list[Any]:
+            *values, streams = map(list, zip(*some, strict=True))
+            copies = [torch.Generator().set_state(one.get_state()) for one in streams]
+            found = run(*map(self.moved, values), copies)
+            for one, copied in zip(streams, copies, strict=True):
+                one.set_state(copied.get_state())
+            return list(Placement(HOST).moved(list(found)))
+
+        jobs = list(zip(*given, generators, strict=True))
+        if not jobs:
+            return []
         with full_precision():
-            return _in_parts(run, jobs)
+            return list(chain.from_iterable([guess(jobs)] if together else in_chunks(guess, jobs, len(jobs))))
 
     def knowledge(self, knowledge: Knowledge) -> Knowledge:
         """The server's knowledge with its examples, models and client half on the device.
@@ -132,34 +143,6 @@ class Placement:
             members = [self._moved(one, seen) for one in value]
             return value if all(map(operator.is_, members, value)) else type(value)(members)
         return value
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One observation to be attacked, with its guess so far if there is one, and its generator.
-
-    A try that runs out of memory must leave the generator as it was: each try has a copy.
-    """
-
-    given: tuple[Any, ...]
-    generator: torch.Generator
-
-    def stream(self) -> torch.Generator:
-        """A copy of the generator in its state."""
-        return torch.Generator().set_state(self.generator.get_state())
-
-
-def _ended(some: Sequence[_Job], streams: Sequence[torch.Generator], guesses: Sequence[Any]) -> list[Any]:
-    """The guesses on the host; the jobs' own generators go on where the copies ended."""
-    for one, stream in zip(some, streams, strict=True):
-        one.generator.set_state(stream.get_state())
-    return list(Placement(HOST).moved(list(guesses)))
-
-
-def _in_parts(run: Callable[[Sequence[_Job]], list[Any]], jobs: Sequence[_Job], *, together: bool = False) -> list[Any]:
-    if together or not jobs:
-        return run(jobs)
-    return [guess for part in in_chunks(run, jobs, len(jobs)) for guess in part]
 
 
 def _untrained(batch: Batch, seed: int) -> nn.Module:

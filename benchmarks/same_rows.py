@@ -121,7 +121,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "auxiliary-fraction": 0.34, "train-limit": 360,
         "update-attacks": quick(
             "LossThreshold", "QuantileRegression", "ShadowModels", "LiRA", "RMIA", "FedMIA", "GradientAlignment",
-            "LossTrajectory", "ClassGAN", "MultitaskGAN",
+            "LossTrajectory", "ClassGAN",
         ),
     },
     "members, online": MLP | {

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from attacks.base import OWN_OBJECTIVE
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.feature_images import FeatureImages
-from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.exact.linear_layer import GAP, LayerGradient, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
@@ -100,27 +99,23 @@ class CocktailParty(SolvingAttack):
     Samples are the differences of neighbouring pixels, in which images are sparse and nearly independent. The published samples,
     values of pixels, fail on digits from our start and with our budget. Differences are linear, so that the same U applies.
 
-    The layer is the first on the pixels. Without one, it is the first linear layer, whose features are separated and then inverted
-    as by ``HeadInversion``. Sparse features (three of four are zero) can be separated. Features with few zeros cannot, and only
-    ``gradient_distance`` shows it. The authors' non-negative, centred objective for features is not implemented.
+    The authors' non-negative, centred objective for features behind convolutions is not implemented.
 
-    Reports "does not apply" if no linear layer sees one vector of each example, if the batch fills the layer's rank, for several
-    local steps, and under noise or pruning that hides the examples' singular values.
+    Reports "does not apply" if no linear layer sees the pixels, if the batch fills the layer's rank, for several local steps, and
+    under noise or pruning that hides the examples' singular values.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal); ``objective``; ``gradient_distance`` (1 - cosine of the gradients
-    of guess and update: near 0 the guess is right); ``outside_share`` (pixels beyond [0, 1] by 0.01 or more); those of
-    ``FeatureImages``.
+    of guess and update: near 0 the guess is right); ``outside_share`` (pixels beyond [0, 1] by 0.01 or more).
 
     Attributes:
         restarts: Fixed points from random starts, each with its descent; the lowest objective is returned.
         iterations: Steps of the descent.
         learning_rate: Learning rate of the descent's unit rows.
         negentropy: Weight of the negentropy.
-        total_variation: Weight of the mean absolute difference (or feature), where these have variance 1.
+        total_variation: Weight of the mean absolute difference, where these have variance 1.
         decorrelation: Weight of the decorrelation.
         temperature: Sharpness of the penalty on pairs of similar rows.
         relaxation: Last weight of the decorrelation divided by its first weight: sources need not be uncorrelated.
-        feature_iterations: Steps from features to images.
     """
 
     reads_linear_layer = True
@@ -131,7 +126,7 @@ class CocktailParty(SolvingAttack):
     )
     effort = {"iterations": "iterations", "restarts": "restarts"}
     selection = OWN_OBJECTIVE
-    quick = {"iterations": 40, "restarts": 1, "feature_iterations": 40}
+    quick = {"iterations": 40, "restarts": 1}
 
     restarts: int = starts_field(2)
     iterations: int = steps_field(600)
@@ -141,36 +136,34 @@ class CocktailParty(SolvingAttack):
     decorrelation: float = scale_field(1.5, zero=True)
     temperature: float = scale_field(5.0, most=50)
     relaxation: float = scale_field(0.02, most=1)
-    feature_iterations: int = steps_field(600)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
-        layer = next((one for one in read.layers if one.sees_pixels), read.first_layer())
+        layer = read.on_pixels()
         gradient = read.of_layer(layer)
         parts = _examples(gradient, observation.num_examples)
         numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
-        shape = observation.input_shape if layer.sees_pixels else None
-        unmixing = self.unmixing(parts, shape, generator, numbers)
+        unmixing = self.unmixing(parts, observation.input_shape, generator, numbers)
         mixed = unmixing @ parts.right
-        lengths = None if gradient.bias is None else unmixing @ (parts.left.T @ gradient.bias)
-        lengths = _lengths(mixed, lengths, layer, observation)
+        if gradient.bias is None:
+            lengths = _by_contrast(mixed, observation)
+        else:
+            # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.
+            by_bias = unmixing @ (parts.left.T @ gradient.bias)
+            usual = by_bias.abs().median()
+            lengths = torch.where(by_bias.abs() > UNSEEN * usual, by_bias, usual)
         inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
-        if layer.sees_pixels:
-            return recovered(observation, read.model, read.gradient, layer.module, inputs, signals, numbers)
-        below = FeatureImages(self.feature_iterations)
-        return below.guess(inputs, read, layer, observation, numbers, signals=signals, generator=generator)
+        return recovered(observation, read.model, read.gradient, layer.module, inputs, signals, numbers)
 
-    def unmixing(
-        self, parts: LowRank, shape: ImageShape | None, generator: torch.Generator, numbers: Numbers
-    ) -> Tensor:
+    def unmixing(self, parts: LowRank, shape: ImageShape, generator: torch.Generator, numbers: Numbers) -> Tensor:
         """U (R, R): its rows turn the mixtures ``parts.right`` into the sources, up to order and factors.
 
-        ``shape`` is (C, H, W) where the sources are images; ``numbers`` get the ``objective``.
+        ``shape`` is (C, H, W) of the sources; ``numbers`` get the ``objective``.
         """
         mixtures, lengths = parts.right, parts.right.norm(dim=1)
         noise = parts.gap * float(lengths.min() / lengths.max())
-        differences = mixtures if shape is None else _differences(mixtures.view(-1, *shape))
+        differences = _differences(mixtures.view(-1, *shape))
         white = Whitened.of(differences, noise)
         if white is None:
             raise AttackError(
@@ -235,19 +228,6 @@ def _differences(images: Tensor) -> Tensor:
     down = (images[..., 1:, :] - images[..., :-1, :]).flatten(1)
     both = torch.cat([across, down], 1)
     return both if both.shape[1] else images.flatten(1)
-
-
-def _lengths(mixed: Tensor, by_bias: Tensor | None, layer: LinearLayer, observation: ClientUpdate) -> Tensor:
-    """Divisor (R,) of each component (R, N), from the bias if possible, otherwise from the range of pixels."""
-    if by_bias is None and not layer.sees_pixels:
-        raise AttackError(
-            f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths of features"
-        )
-    if by_bias is None:
-        return _by_contrast(mixed, observation)
-    # A component that the bias hardly sees is a difference of examples: wrong, and by that division beyond all bounds.
-    usual = by_bias.abs().median()
-    return torch.where(by_bias.abs() > UNSEEN * usual, by_bias, usual)
 
 
 def _by_contrast(mixed: Tensor, observation: ClientUpdate) -> Tensor:

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from attacks.base import OWN_OBJECTIVE
-from attacks.exact.base import SolvingAttack
-from attacks.exact.feature_images import FeatureImages
+from attacks.descent import StepRule, minimise
+from attacks.exact.base import SolvingAttack, gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LayerGradient, Read, low_rank
 from attacks.exact.spear import Spear
 from attacks.guesses import Reconstruction
+from attacks.image_measures import total_variation
+from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
 from defenses.checks import scale_field, steps_field
+from defenses.module_calls import calls_of
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,36 @@ class HeadInversion(SolvingAttack):
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
-        layer, solver = read.first_layer(), Spear(max_samples=self.max_samples, max_descents=self.max_descents)
-        below = FeatureImages(self.iterations, self.learning_rate, self.total_variation)
+        layer = read.first_layer()
+        labels: Tensor | None = None
         if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
             known = class_features(read.of_layer(layer), observation.num_examples)
             numbers["leak"] = known.leak
-            return below.guess(known.features, read, layer, observation, numbers, labels=known.labels)
-        found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-        return below.guess(found.inputs, read, layer, observation, numbers, signals=found.signals)
+            features, labels = known.features, known.labels
+        else:
+            solver = Spear(max_samples=self.max_samples, max_descents=self.max_descents)
+            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
+            features = found.inputs
+        features = features.to(next(iter(read.gradient.values())))
+        spread = features.var().clamp_min(1e-12)
+
+        def errors(images: Tensor) -> Tensor:
+            with calls_of([layer.module]) as calls:
+                read.model(normalise(images, observation))
+            squares: Tensor = (calls[0][1] - features).square()
+            return squares.mean(1)
+
+        def objective(images: Tensor) -> Tensor:
+            return errors(images) / spread + self.total_variation * total_variation(images)
+
+        start = torch.full((len(features), *observation.input_shape), 0.5).to(features)
+        with torch.enable_grad():
+            images, _ = minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))
+        loss = float(errors(images.detach()).mean().detach())
+        numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
+        seen = normalise(images, observation)
+        if labels is None:
+            labels = labels_of_signals(read.model, layer.module, seen, found.signals)
+        numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
+        return Reconstruction(images.float().cpu(), labels, numbers)

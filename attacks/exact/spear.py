@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.linear_layer import LayerGradient, LinearLayer, LowRank, Read, low_rank
+from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
@@ -108,20 +108,16 @@ class Spear(SolvingAttack):
         ``numbers`` get diagnostics, also where this fails. With ``shape``, (C, H, W) of images whose pixels the layer sees, their
         components are starts.
         """
-        if gradient.bias is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
-        parts = low_rank(gradient, num_examples)
-        numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
-        if parts.rank == 1:
-            return solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
-        directions = searchable(parts, layer, num_examples, SparseDirections)
-        missing = MissingExamples(directions, parts, gradient.bias, layer)
+        start = begun(gradient, layer, num_examples, numbers, SparseDirections)
+        if isinstance(start, Factors):
+            return start
+        directions, missing = start
         found = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
         if found is None:
             raise AttackError(
-                f"found {len(directions.basis())} of {parts.rank} examples in {directions.samples} samples and "
+                f"found {len(directions.basis())} of {directions.rank} examples in {directions.samples} samples and "
                 f"{directions.descents} descents; raise max_samples and max_descents, or attack a smaller batch"
             )
         numbers["sparsity_match"] = float(found.agreement.mean())
@@ -159,8 +155,21 @@ class Spear(SolvingAttack):
         return exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
 
 
-def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type[Kind]) -> Kind:
-    """A search of this kind for the columns of a layer's gradient; raises ``AttackError`` where it cannot find any."""
+def begun(
+    gradient: LayerGradient,
+    layer: LinearLayer,
+    num_examples: int,
+    numbers: Numbers,
+    kind: type[Kind],
+    least_gap: float = GAP,
+) -> Factors | tuple[Kind, MissingExamples]:
+    """The factors of a gradient of rank 1, or a search of this kind for the columns of another; ``numbers`` get rank and gap."""
+    if gradient.bias is None:
+        raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
+    parts = low_rank(gradient, num_examples, least_gap)
+    numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
+    if parts.rank == 1:
+        return solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
     if not layer.rectified:
         raise AttackError(
             f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
@@ -171,7 +180,7 @@ def searchable(parts: LowRank, layer: LinearLayer, num_examples: int, kind: type
             f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
             f"more than {directions.fewest} of them inactive"
         )
-    return directions
+    return directions, MissingExamples(directions, parts, gradient.bias, layer)
 
 
 def solved(parts: LowRank, basis: Tensor, bias: Tensor, layer: LinearLayer) -> Factors:

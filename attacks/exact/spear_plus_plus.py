@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.linear_layer import Read, low_rank
+from attacks.exact.linear_layer import Read
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, unit
-from attacks.exact.spear import Factors, exchanged, polished, searchable, solved
+from attacks.exact.spear import Factors, begun, exchanged, polished
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
@@ -207,19 +207,15 @@ class SpearPlusPlus(SolvingAttack):
         """See ``SolvingAttack``."""
         read = Read.of(observation, several_steps=True)
         layer = read.on_pixels()
-        gradient = read.of_layer(layer)
-        if gradient.bias is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
-        parts = low_rank(gradient, observation.num_examples, LEAST_GAP)
-        numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
-        if parts.rank == 1:
-            found = solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
+        start = begun(read.of_layer(layer), layer, observation.num_examples, numbers, SparseDictionary, LEAST_GAP)
+        if isinstance(start, Factors):
+            found = start
         else:
-            directions = searchable(parts, layer, observation.num_examples, SparseDictionary)
-            missing = MissingExamples(directions, parts, gradient.bias, layer)
-            self._learned(directions, missing, generator, numbers)
-            found = _factors(directions, missing)
-            found = polished(found, parts, gradient.bias, layer, several_steps=observation.local_steps > 1)
+            directions, missing = start
+            chosen = self._learned(directions, missing, generator, numbers)
+            found = exchanged(directions, chosen, missing.parts, missing.bias, layer)
+            several = observation.local_steps > 1
+            found = polished(found, missing.parts, missing.bias, layer, several_steps=several)
             numbers["sparsity_match"] = float(found.agreement.mean())
         return recovered(observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers)
 
@@ -229,8 +225,8 @@ class SpearPlusPlus(SolvingAttack):
         missing: MissingExamples,
         generator: torch.Generator,
         numbers: Numbers,
-    ) -> None:
-        """Search until all directions are there, or ``max_starts`` starts in a row have found none."""
+    ) -> list[int]:
+        """Search until all directions are there, or ``max_starts`` starts in a row have found none; their indices."""
         left = self.max_starts
         while left and len(directions.sure()) < directions.rank:
             left = self.max_starts if directions.learn(generator) or directions.scatter(generator) else left - 1
@@ -241,13 +237,10 @@ class SpearPlusPlus(SolvingAttack):
             "directions": len(directions.found),
         }
         numbers |= {name: float(count) for name, count in counts.items()}
-
-
-def _factors(directions: SparseDictionary, missing: MissingExamples) -> Factors:
-    chosen = directions.basis()
-    if len(chosen) < directions.rank:
-        raise AttackError(
-            f"found {len(chosen)} of {directions.rank} examples in {directions.starts} starts; raise max_starts, or attack a "
-            "smaller batch or a wider layer"
-        )
-    return exchanged(directions, chosen, missing.parts, missing.bias, missing.layer)
+        chosen = directions.basis()
+        if len(chosen) < directions.rank:
+            raise AttackError(
+                f"found {len(chosen)} of {directions.rank} examples in {directions.starts} starts; raise max_starts, or attack a "
+                "smaller batch or a wider layer"
+            )
+        return chosen

@@ -10,7 +10,7 @@ from torch.func import functional_call, grad
 
 from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
-from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
 from defenses.module_calls import calls_of
@@ -81,7 +81,7 @@ class _EncoderMatching(GradientMatching):
         encoded: Tensor = seen[-1][2]
         return (encoded if direction is None else encoded * direction).sum()
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: PriorInput, smoothing: Tensor) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Statistics, smoothing: Tensor) -> Tensor:
         images, _ = self.read(unknowns, known)
         dummy = grad(self._arriving)(self.parameters, images, target[self._bias])
         distance = self.cost.distance(*({name: one[name] for name in self._matched} for one in (dummy, target)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,29 +61,6 @@ def masked_cosine_distance(gradient: Update, target: Update) -> Tensor:
     return cosine_distance({name: value * (target[name] != 0) for name, value in gradient.items()}, target)
 
 
-def largest(share: float) -> Cost:
-    """Make a cost: the cosine distance over the largest non-zero entries of each parameter's target, at least one of each.
-
-    Entries that equal the smallest of them count, too. Differs from the paper, which also matches a part of the gradient: the
-    choice of entries is ours. Source: Fan et al. 2025 (FedLeak), partial gradient matching.
-
-    Args:
-        share: Of a parameter's entries, in (0, 1]; with 1 it is ``masked_cosine_distance``.
-    """
-
-    def kept(target: Tensor) -> Tensor:
-        size = target.detach().abs()
-        rank = size.numel() - max(1, math.ceil(share * size.numel())) + 1
-        return (size >= size.flatten().kthvalue(rank).values) & (size > 0)
-
-    def distance(gradient: Update, target: Update) -> Tensor:
-        masks = {name: kept(value) for name, value in target.items()}
-        ours, theirs = ({name: one[name] * mask for name, mask in masks.items()} for one in (gradient, target))
-        return cosine_distance(ours, theirs)
-
-    return Cost(distance, scale_free=True)
-
-
 def squared_distance(gradient: Update, target: Update) -> Tensor:
     """Sum of squared differences over all parameters (Zhu et al. 2019, Eq. 3)."""
     return sum_over(lambda a, b: (a - b).square(), gradient, target)
@@ -139,7 +115,6 @@ def _dots(a: Tensor, b: Tensor) -> Tensor:
 COSTS = {
     "masked-cosine": Cost(masked_cosine_distance, scale_free=True, closed_form=_masked_cosine),
     "cosine": Cost(cosine_distance, scale_free=True, closed_form=_cosine),
-    "largest-cosine": largest(0.5),
     "l2": Cost(squared_distance, closed_form=_squared),
     "l1": Cost(absolute_distance, closed_form=_absolute),
 }

@@ -13,7 +13,7 @@ from attacks.gradient.inversion_loop import Minimum, Stage, agreement, first_ord
 from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
 from attacks.gradient.lbfgs import minimize
 from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
-from attacks.gradient.trial_gradients.batch_statistics import UnrolledMatching, observed_statistics, statistics_prior
+from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, unrolled_client
 from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
@@ -51,8 +51,8 @@ class GradientInversion(TargetPreparation):
 
     Attributes:
         costs: Name -> D; a subclass adds its own by ``{**COSTS, "name": Cost(distance)}``.
-        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries, "largest-cosine" over the
-            larger half of each parameter, "l2" (sum of squares), "l1" (sum of absolute differences), or another in ``costs``.
+        cost: D: "cosine" over the concatenated gradient, "masked-cosine" over its non-zero entries, "l2" (sum of squares),
+            "l1" (sum of absolute differences), or another in ``costs``.
         optimizer: "adam", "sgd" (Nesterov momentum 0.9) or "lbfgs".
         signed: The optimizer sees only the sign of the gradient.
         learning_rate: Step size in normalised pixels; for L-BFGS with a line search, the first step tried.
@@ -72,12 +72,10 @@ class GradientInversion(TargetPreparation):
         max_images: Largest number of recovered images; if the update covers more, their labels are spread over the sorted labels.
         chunk: Most trials (targets x restarts) in memory at once, halved when memory runs out. Changes only the speed.
         max_unrolled_steps: Most local steps to unroll, as memory grows with them; 0 always matches the mean gradient.
-        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's, if the
-            update reveals these (``sent_statistics``); otherwise "batch_norm_layers" is 0. Several steps need a dummy image for
-            every example, and at most 16 steps or ``max_unrolled_steps``, whichever is larger. Their weighted mean is compared
-            with that of the unrolled training or, where the mean gradient is matched, of models between the two known ones.
+        batch_norm_prior: Weight of ``statistics_distance`` between the dummy images' batch statistics and the client's, if an
+            update of one step reveals these (``sent_statistics``); otherwise "batch_norm_layers" is 0.
         normalise_by: How BatchNorm normalises the dummy images before the first decay of the step size: "batch" by their own
-            statistics, "sent" by the client's. "sent" needs ``batch_norm_prior``, one local step, ``step_decay`` and a finite
+            statistics, "sent" by the client's. "sent" needs ``batch_norm_prior``, ``step_decay`` and a finite
             difference, and skips layers with a sent variance of 0 or less. "normalised_by_sent" shows whether it had an effect.
         second_order: "auto": a finite difference (``DifferencedMatching``), which is faster, if it agrees with the second
             derivative at the first start. "exact": always the second derivative.
@@ -193,17 +191,12 @@ class GradientInversion(TargetPreparation):
         return len(first.constants) if isinstance(first, DifferencedMatching) else 0
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
-        problem, first = self._problem(trials, victim), trials[0][0]
-        if first.statistics and first.unrolled:
-            return UnrolledMatching(problem, first.observation, self.batch_norm_prior)
-        return GradientMatching(problem)
+        return GradientMatching(self._problem(trials, victim))
 
     def _problem(self, trials: Trials, victim: Victim) -> MatchingProblem:
-        owners, first, labels, prior = [target for target, _ in trials], trials[0][0], None, None
+        owners, first, labels = [target for target, _ in trials], trials[0][0], None
         if self.labels != "joint":
             labels = torch.stack([target.labels[at] for target, at in trials if target.labels is not None])
-        if first.statistics and not first.unrolled:
-            prior = statistics_prior(victim.model, first.observation, self.batch_norm_prior)
         return MatchingProblem(
             victim.model,
             first.batch_shape,
@@ -213,8 +206,14 @@ class GradientInversion(TargetPreparation):
             self.costs[self.cost],
             self.total_variation,
             unrolled_client(victim.model, first.observation) if first.unrolled else None,
-            prior,
-            observed_statistics([owner.observation for owner in owners], [owner.statistics for owner in owners]),
+            StatisticsPrior(victim.model, self.batch_norm_prior) if first.statistics else None,
+            {
+                name: (
+                    torch.stack([owner.statistics[name][0] for owner in owners]),
+                    torch.stack([owner.statistics[name][1] for owner in owners]),
+                )
+                for name in first.statistics
+            },
         )
 
     def _minimize(self, trials: Trials, victim: Victim, differenced: bool) -> Minimum:

@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.gradient.costs import COSTS, Cost
 from attacks.gradient.labels import estimate_learning_rate, infer_observed_labels
-from attacks.gradient.trial_gradients.batch_statistics import Statistics, plausible, sent_statistics
-from attacks.gradient.trial_gradients.matching import attackable, count_classes
+from attacks.gradient.trial_gradients.batch_statistics import plausible, sent_statistics
+from attacks.gradient.trial_gradients.matching import Statistics, attackable, count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers, Update
-
-MOST_AVERAGED_STEPS = 16
-"""Most local steps whose running averages are matched without unrolling the steps."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,7 @@ class Target:
         batches = (seen.num_examples, seen.batch_size, seen.local_steps)
         return (
             *model,
-            batches if self.unrolled or self.statistics else (),
-            training if self.unrolled else (),
+            (batches, training) if self.unrolled else (),
             *self.statistics,
             plausible(self.statistics),
         )
@@ -141,15 +137,12 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         """Dummy images of one trial."""
         return min(observation.num_examples, self.max_images)
 
-    def matches_statistics(self, local_steps: int, num_examples: int) -> bool:
-        """Whether the attack matches batch statistics of an update of so many steps and examples, where they were sent.
+    def matches_statistics(self, local_steps: int) -> bool:
+        """Whether the attack matches the batch statistics of an update of so many steps, where they were sent.
 
-        Those of several steps are means over batches, so that there must be a dummy image for every example. Memory grows with the
-        steps, which must be at most ``MOST_AVERAGED_STEPS`` or ``max_unrolled_steps``, whichever is larger.
+        Those of several steps are a weighted mean, and matching it made guesses worse.
         """
-        most = max(MOST_AVERAGED_STEPS, self.max_unrolled_steps)
-        fits = local_steps == 1 or (local_steps <= most and num_examples <= self.max_images)
-        return bool(self.batch_norm_prior) and fits
+        return bool(self.batch_norm_prior) and local_steps == 1
 
     def _failure(self, observation: ClientUpdate, reason: str, diagnostics: Numbers | None = None) -> Reconstruction:
         return Reconstruction.grey(self.count_images(observation), observation.input_shape, reason, diagnostics)
@@ -178,8 +171,8 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             return replace(observation, learning_rate=1.0), 0.0
 
     def _statistics(self, observation: ClientUpdate) -> Statistics:
-        """Of the client's batch, or their mean over its steps, where they are wanted and were sent."""
-        if not self.matches_statistics(observation.local_steps, observation.num_examples):
+        """Of the client's batch, where they are wanted and were sent."""
+        if not self.matches_statistics(observation.local_steps):
             return {}
         try:
             return sent_statistics(observation)

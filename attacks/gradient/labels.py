@@ -138,6 +138,13 @@ def last_linear(model: nn.Module, num_classes: int | None = None) -> tuple[str, 
     return found[-1]
 
 
+def _head(observation: ClientUpdate) -> tuple[nn.Module, int, str, nn.Linear]:
+    """A private copy of the global model in eval mode, its number of classes, and its last linear layer with as many outputs."""
+    model = attackable(observation.model, train_mode=False)
+    num_classes = count_classes(model, observation.input_shape, next(model.parameters()).detach())
+    return model, num_classes, *last_linear(model, num_classes)
+
+
 def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
     """Learning rate of plain SGD, from the bias b of the last fully connected layer, and the classes (B,) in any order.
 
@@ -158,11 +165,8 @@ def estimate_learning_rate(observation: ClientUpdate, labels: Tensor) -> float:
 
     Source: the gradient of Zhao et al. 2020 (iDLG), Eq. 3, solved for the learning rate by least squares; our own.
     """
-    model = attackable(observation.model, train_mode=False)
-    like = next(model.parameters()).detach()
-    num_classes = count_classes(model, observation.input_shape, like)
-    name, layer = last_linear(model, num_classes)
-    key = f"{name}.bias".lstrip(".")
+    model, num_classes, name, layer = _head(observation)
+    like, key = layer.weight.detach(), f"{name}.bias".lstrip(".")
     if layer.bias is None or key not in observation.update:
         raise AttackError(f"the learning rate is estimated from the bias of {name!r}, which is missing")
     delta = observation.update[key].detach().cpu().double()
@@ -202,9 +206,7 @@ def exact_learning_rate(observation: ClientUpdate) -> float:
     """
     if (observation.num_examples, observation.local_steps) != (1, 1) or observation.weight_decay:
         raise AttackError("the learning rate follows exactly only from one step on one example without weight decay")
-    model = attackable(observation.model, train_mode=False)
-    num_classes = count_classes(model, observation.input_shape, next(model.parameters()).detach())
-    name, layer = last_linear(model, num_classes)
+    _, num_classes, name, layer = _head(observation)
     keys = [f"{name}.{part}".lstrip(".") for part in ("weight", "bias")]
     if layer.bias is None or num_classes < 3 or not all(key in observation.update for key in keys):
         raise AttackError(f"the learning rate needs the weight and the bias of {name!r}, and at least three classes")

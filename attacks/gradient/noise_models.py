@@ -31,6 +31,8 @@ PIXEL_SCALE = 0.3
 
 ADAM_RATE = 0.1
 """Step size of signed Adam in normalised pixels."""
+GAUSSIAN = GaussianNoise | ClientDP | FlowerLocalDP
+"""Defences that add normal noise."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,9 +87,7 @@ class NoiseModelInversion(GradientInversion):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> NoiseModelInversion:
         """The attack for the pipeline's noise."""
         stages = knowledge.pipeline.update_defenses
-        laplace_only = not any(
-            isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP) and stage.std for stage in stages
-        )
+        laplace_only = not any(isinstance(stage, GAUSSIAN) and stage.std for stage in stages)
         noisy = any(isinstance(stage, LaplaceNoise) and stage.scale for stage in stages)
         strength = {
             per: _strength([stage for stage in stages if stage.per == per], laplace_only) for per in ("update", "step")
@@ -171,7 +171,7 @@ def gradient_noise(observation: ClientUpdate, noise_std: float, step_noise_std: 
 
 def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
     """Of the sum of these noises: its standard deviation; of Laplace noise alone, the scale."""
-    variance = sum(stage.std**2 for stage in stages if isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP))
+    variance = sum(stage.std**2 for stage in stages if isinstance(stage, GAUSSIAN))
     scales = [stage.scale for stage in stages if isinstance(stage, LaplaceNoise)]
     # The variance of Laplace(0, s) is 2 s^2.
     laplace = sum(scale**2 for scale in scales)
@@ -207,7 +207,7 @@ class MaskedInversion(GradientInversion):
         for stage in knowledge.pipeline.update_defenses:
             if isinstance(stage, Pruning):
                 fraction, erased = stage.fraction, False
-            elif isinstance(stage, GaussianNoise | ClientDP | FlowerLocalDP | LaplaceNoise):
+            elif isinstance(stage, GAUSSIAN | LaplaceNoise):
                 erased = erased or bool(stage.scale if isinstance(stage, LaplaceNoise) else stage.std)
         return replace(self, pruned_fraction=float(fraction) if erased else 0.0)
 

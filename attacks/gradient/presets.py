@@ -65,32 +65,29 @@ class AdamCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL1(GradientInversion):
+class AdamL1(AdamCosine):
     """Gradient inversion by signed Adam on the sum of absolute differences."""
 
     source = "Gao 2021 (ATS), section 6, Adam+L1"
 
-    iterations: int = 4800
     cost: str = "l1"
 
 
 @dataclass(frozen=True, repr=False)
-class AdamL2(GradientInversion):
+class AdamL2(AdamCosine):
     """Gradient inversion by signed Adam on the sum of squared differences."""
 
     source = "Gao 2021 (ATS), section 6, Adam+L2"
 
-    iterations: int = 4800
     cost: str = "l2"
 
 
 @dataclass(frozen=True, repr=False)
-class SGDCosine(GradientInversion):
+class SGDCosine(AdamCosine):
     """Gradient inversion by signed SGD with Nesterov momentum on the cosine distance, as in the released configuration."""
 
     source = "Gao 2021 (ATS), section 6, SGD+Cosine"
 
-    iterations: int = 4800
     optimizer: str = "sgd"
     learning_rate: float = 0.01
 
@@ -114,22 +111,15 @@ class LBFGSCosine(GradientInversion):
 
 
 @dataclass(frozen=True, repr=False)
-class LBFGSL2(GradientInversion):
+class LBFGSL2(LBFGSCosine):
     """``LBFGSCosine`` on the sum of squared differences: no signs, no clamping, ten times the weight of total variation.
 
     "DLG" in the paper's tables; ``DLG`` here follows Zhu 2019. The released configuration has iterations=50, restarts=2.
     """
 
     source = "Gao 2021 (ATS), section 6, LBFGS+L2"
-    quick = LBFGSCosine.quick
 
     cost: str = "l2"
-    optimizer: str = "lbfgs"
-    learning_rate: float = 1e-4
-    iterations: int = 300
-    restarts: int = 16
-    step_decay: bool = False
-    second_order: str = "exact"
     signed: bool = False
     total_variation: float = 1e-3
     boxed: bool = False

@@ -11,7 +11,7 @@ from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_loop import Minimum
 from attacks.gradient.inversion_target import Target, Victim
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, RecordKinks, ReplayKinks
-from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, PriorInput
+from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
@@ -128,7 +128,7 @@ class SurrogateGradientMatching(GradientMatching):
         return self._evaluated(self._surrogate_loss, unknowns, known, targets, observed, smoothing, mine)
 
     def _surrogate_loss(
-        self, unknowns: Tensor, known: Tensor, target: Update, observed: PriorInput, smoothing: Tensor, move: Update
+        self, unknowns: Tensor, known: Tensor, target: Update, observed: Statistics, smoothing: Tensor, move: Update
     ) -> Tensor:
         alpha, (images, labels) = ALPHA_UNIT * unknowns[-1], self.read(unknowns, known)
         between = {name: weight + alpha * move[name] for name, weight in self.parameters.items()}

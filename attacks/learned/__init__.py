@@ -1,1 +1,1 @@
-"""Attacks that learn from simulated updates of the server's own images."""
+"""Attacks that learn from simulated updates of the server's own images, or train a generator against clients' models."""

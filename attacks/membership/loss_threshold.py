@@ -23,11 +23,9 @@ SCORED_AT_ONCE = 256
 LARGEST_LOGIT = 1e6
 """Largest logit, above those of any trained model; logits that overflow are set to it, so that every record has a score."""
 Rule = GaussianRule | PairwiseRule
-RULES: dict[str, type[nn.Module]] = {"gaussian": GaussianRule, "pairwise": PairwiseRule}
-"""The part under which a rule's tensors are sent -> the rule."""
 ONLINE = "online/settings"
 """The name under which an online test's only tensor is sent."""
-PARTS = ("model", "network", "references", "quantile", "online", *RULES)
+PARTS = ("model", "network", "references", "quantile", "online", GaussianRule.part, PairwiseRule.part)
 """Parts of a test that is sent."""
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
@@ -84,8 +82,9 @@ class Membership:
         """How it scores: "loss", "network", "quantile", "gaussian", "pairwise", or "online" with its rule."""
         if self.online is not None:
             return f"online {self.online.rule}"
-        rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
-        return rule or ("quantile" if self.quantile is not None else "network" if self.network is not None else "loss")
+        if self.rule is not None:
+            return self.rule.part
+        return "quantile" if self.quantile is not None else "network" if self.network is not None else "loss"
 
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
@@ -151,12 +150,11 @@ class Membership:
         tensor. An online test has ``ONLINE`` beside its model.
         """
         tensors: Tensors = {} if self.online is None else {ONLINE: self.online.to_tensor()}
-        rule = next((part for part, kind in RULES.items() if isinstance(self.rule, kind)), "")
         for part, module in (
             ("model", self.model),
             ("network", self.network),
             ("quantile", self.quantile),
-            (rule, self.rule),
+            (self.kind, self.rule),
         ):
             if module is not None:
                 tensors |= {

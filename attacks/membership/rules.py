@@ -35,6 +35,9 @@ class GaussianRule(nn.Module):
     Source: Carlini et al. 2022, section VI-A and the offline attack. Gelman et al., "Bayesian Data Analysis", section 3.3.
     """
 
+    part = "gaussian"
+    """First part of the names of a sent test's tensors, as of ``PairwiseRule``."""
+
     def __init__(self, mean: float, mean_weight: float, variance: float, variance_weight: float) -> None:
         super().__init__()
         values = torch.tensor([mean, mean_weight, variance, variance_weight], dtype=torch.float64)
@@ -78,6 +81,8 @@ class PairwiseRule(nn.Module):
 
     Source: Zarifzadeh, Liu, Shokri 2024, section 3.
     """
+
+    part = "pairwise"
 
     def __init__(self, ratios: Tensor, correction: float, gamma: float) -> None:
         super().__init__()

@@ -11,8 +11,6 @@ LOSSES = (OBJECTIVE, FEATURE_LOSS)
 RELATIVE_LOSS = Metric("relative_loss", higher_leaks=False, shown=())
 PAIRING_COST = Metric("pairing_cost", higher_leaks=False, shown=())
 SEAM_COST = Metric("seam_cost", higher_leaks=False, shown=())
-GENERATOR_LOSS = Metric("generator_loss", higher_leaks=False, shown=())
-DISCRIMINATOR_LOSS = Metric("discriminator_loss", higher_leaks=False, shown=())
 """Further losses among the diagnostics of attacks."""
 ATTACK_SECONDS = Metric("attack-seconds", higher_leaks=False)
 MODEL_REFUSED = Share("model-refused", higher_leaks=False, shown=())

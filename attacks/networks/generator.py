@@ -1,4 +1,4 @@
-"""The generator of the GAN attacks."""
+"""The generator of ``ClassGAN``, and random shifts of images."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def local_training(modules: Importer) -> Iterator[Row]:
             order = local_orders(6, batch or 6, 3, torch.Generator().manual_seed(0)) if batch else [list(range(6))] * 3
             soft = F.one_hot(targets, CLASSES).double()
             network = logits_of(model, dict(model.named_buffers()))
-            ours, _ = simulated_training(network, weights, images, soft, order, LocalSGD(0.05))
+            ours = simulated_training(network, weights, images, soft, order, LocalSGD(0.05))
             found.append((_flat(ours.values()), _flat(theirs)))
         mine, their = (torch.stack(values) for values in zip(*found, strict=True))
         yield close(

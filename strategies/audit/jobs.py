@@ -142,12 +142,11 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     """Extend a threat card by the facts that the attack adds."""
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
-    # Running averages that came from steps in train mode give the statistics of the batches, or their mean.
+    # Running averages that a step in train mode moved give the statistics of its batch.
     sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent") and card.more.get("mode") == "train"
     matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
-    if sent and any(one and one(card.local_steps or 1, card.images or 1) for one in matches):
-        known = "their mean over the local steps is matched" if (card.local_steps or 1) > 1 else "matched"
-        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; {known} by the attack")
+    if sent and any(one and one(card.local_steps or 1) for one in matches):
+        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")
     if attack.learns_prior:
         card = card.but(learns_prior=True)
     if not attack.knows_defenses:

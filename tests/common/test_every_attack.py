@@ -31,7 +31,7 @@ NAMES = {
     if issubclass(cls.observes, attacks.ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
 }
 DEAR = (
-    "LBFGSL2", "LBFGSCosine", "ClassFishing", "MultitaskGAN", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
+    "LBFGSL2", "LBFGSCosine", "ClassFishing", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
 )  # fmt: skip
 """Attacks that take long for a guess even with their quick settings."""
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.

@@ -14,7 +14,7 @@ from torch.func import grad_and_value, vmap
 from torch.overrides import TorchFunctionMode
 
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior, plausible
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput
+from attacks.gradient.trial_gradients.matching import GradientMatching, Statistics
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
@@ -140,7 +140,7 @@ class DifferencedMatching:
         """Losses (n,) and their gradients (n, D), as ``GradientMatching`` gives them."""
         known, _, observed, _ = self._exact.of_trials(trials)
         shared = {name: w.requires_grad_() for name, w in expanded(self._exact.parameters, len(trials)).items()}
-        self._network.normalise_by({name: observed.statistics[name] for name in self.constants})
+        self._network.normalise_by({name: observed[name] for name in self.constants})
         kinks = RecordKinks()
         with kinks if self._kinked else nullcontext():
             here, *dummy = self._gradients(shared, unknowns, known, list(shared.values()))
@@ -180,7 +180,7 @@ class DifferencedMatching:
 
         A layer normalises by its batch if a sent variance (``plausible``) of any trial is not positive.
         """
-        if not (constants := plausible(self._exact.observed.statistics if self._matched else {})):
+        if not (constants := plausible(self._exact.observed if self._matched else {})):
             return self
         other = copy.copy(self)
         other.constants = constants
@@ -201,7 +201,7 @@ class DifferencedMatching:
         logits = self._network(weights, images.flatten(0, 1)).view(labels.shape)
         return -(labels * F.log_softmax(logits, -1)).sum() / labels.shape[1]
 
-    def _statistics(self, calls: Sequence[Call], observed: PriorInput, like: Tensor) -> Tensor:
+    def _statistics(self, calls: Sequence[Call], observed: Statistics, like: Tensor) -> Tensor:
         """The ``StatisticsPrior`` (n, 1) of what entered the BatchNorm layers; zeros ``like`` (n, 1) without one."""
         prior, found = self._exact.prior, {}
         if not isinstance(prior, StatisticsPrior) or not self._matched:
@@ -212,7 +212,7 @@ class DifferencedMatching:
             found[self._matched[layer]] = rows.mean(over), rows.var(over, unbiased=False)
         return vmap(prior.of)(found, observed)[:, None]
 
-    def _prior(self, unknowns: Tensor, known: Tensor, observed: PriorInput, smoothing: Tensor) -> Tensor:
+    def _prior(self, unknowns: Tensor, known: Tensor, observed: Statistics, smoothing: Tensor) -> Tensor:
         """Priors of one trial that the passes through the network do not give."""
         images = self._exact.read(unknowns, known)[0]
         return self._exact.smoothness(images, smoothing) + (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from attacks.observations import ClientUpdate
 from defenses.base import NamedTensors, Tensors, Update
 
-Call = Callable[[Update, Tensor], tuple[Tensor, Any]]
-"""(weights, normalised images (b, C, H, W)) -> logits (b, K), and any dictionary or tuple of tensors beside them."""
+Call = Callable[[Update, Tensor], Tensor]
+"""(weights, normalised images (b, C, H, W)) -> logits (b, K)."""
 Number = TypeVar("Number", float, Tensor)
 
 
@@ -58,12 +58,8 @@ class LocalSGD:
 
 
 def logits_of(model: nn.Module, buffers: NamedTensors) -> Call:
-    """The network of a model from ``attackable`` with these buffers, which returns nothing beside the logits."""
-
-    def call(weights: Update, images: Tensor) -> tuple[Tensor, Any]:
-        return functional_call(model, (weights, dict(buffers)), (images,)), {}
-
-    return call
+    """The network of a model from ``attackable`` with these buffers."""
+    return lambda weights, images: functional_call(model, (weights, dict(buffers)), (images,))
 
 
 def simulated_training(
@@ -73,8 +69,8 @@ def simulated_training(
     soft_labels: Tensor,
     order: Sequence[Sequence[int]],
     sgd: LocalSGD,
-) -> tuple[Update, list[Any]]:
-    """The update w_T - w_0 of a client's local training, and what ``call`` returned beside the logits in each step.
+) -> Update:
+    """The update w_T - w_0 of a client's local training.
 
     The client starts from the global weights w_0 = ``parameters`` and takes T steps of ``sgd``. The loss of step t is the mean
     cross-entropy over its batch. Differentiable in images, labels and parameters, and free of side effects: ``torch.func.grad``
@@ -92,19 +88,18 @@ def simulated_training(
     al., "Data Leakage in Federated Averaging", 2022, section 4.
     """
 
-    def loss(weights: Update, indices: Sequence[int]) -> tuple[Tensor, Any]:
+    def loss(weights: Update, indices: Sequence[int]) -> Tensor:
         chosen = torch.tensor(list(indices), device=images.device)
-        logits, beside = call(weights, images.index_select(0, chosen))
-        return -(soft_labels.index_select(0, chosen) * F.log_softmax(logits, 1)).sum(1).mean(), beside
+        logits = call(weights, images.index_select(0, chosen))
+        return -(soft_labels.index_select(0, chosen) * F.log_softmax(logits, 1)).sum(1).mean()
 
-    weights, velocity, found = dict(parameters), Tensors(), []
+    weights, velocity = dict(parameters), Tensors()
     for indices in order:
-        slopes, beside = grad(loss, has_aux=True)(weights, indices)
-        found.append(beside)
+        slopes = grad(loss)(weights, indices)
         steps = {name: sgd.step(weight, slopes[name], velocity.get(name)) for name, weight in weights.items()}
         weights = {name: weight for name, (weight, _) in steps.items()}
         velocity = {name: moving for name, (_, moving) in steps.items()}
-    return {name: weight - parameters[name] for name, weight in weights.items()}, found
+    return {name: weight - parameters[name] for name, weight in weights.items()}
 
 
 def weight_path(weight: float, impulse: float, local_steps: int, sgd: LocalSGD) -> list[float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch.func import functional_call, grad, grad_and_value, replace_all_batch_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attacks.gradient.costs import Cost
-from attacks.gradient.trial_gradients.local_steps import Call, LocalSGD, local_orders, logits_of, simulated_training
+from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import ImageShape, Update
@@ -27,23 +26,8 @@ Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""
 
 
-class PriorInput(NamedTuple):
-    """What a prior compares the images with: (T, ...) each for all trials, without T for one.
-
-    Attributes:
-        statistics: BatchNorm layer -> mean and variance (T, C) that were sent; empty where none are matched.
-        moves: Parameter -> w_T - w_0 of several local steps; else empty.
-    """
-
-    statistics: dict[str, tuple[Tensor, Tensor]]
-    moves: Update
-
-    def of_trials(self, trials: Tensor) -> PriorInput:
-        """Select some trials (n,)."""
-        return PriorInput(
-            {name: (mean[trials], variance[trials]) for name, (mean, variance) in self.statistics.items()},
-            {name: move[trials] for name, move in self.moves.items()},
-        )
+Statistics = dict[str, tuple[Tensor, Tensor]]
+"""Layer name -> (mean, variance) over a batch of what enters it, one value per channel; biased, as BatchNorm normalises."""
 
 
 def attackable(model: nn.Module, train_mode: bool) -> nn.Module:
@@ -80,28 +64,16 @@ def unrolled_client(model: nn.Module, observation: ClientUpdate) -> Client:
 
     Source: Dimitrov et al., "Data Leakage in Federated Averaging", 2022, section 4, without its prior on the epochs' order.
     """
-    training = unrolled_training(logits_of(model, dict(model.named_buffers())), observation)
-    return lambda weights, images, labels: training(weights, images, labels)[0]
-
-
-def unrolled_training(
-    call: Call, observation: ClientUpdate
-) -> Callable[[Update, Tensor, Tensor], tuple[Update, list[Any]]]:
-    """``unrolled_client`` for a network ``call``, which also returns what ``call`` gives beside the logits in each step."""
-    sgd, order = LocalSGD.of(observation), guessed_order(observation)
+    sgd, seed = LocalSGD.of(observation), torch.Generator().manual_seed(0)
+    order = local_orders(observation.num_examples, observation.batch_size, observation.local_steps, seed)
     travelled = -sgd.learning_rate * observation.step_length * observation.local_steps
+    network = logits_of(model, dict(model.named_buffers()))
 
-    def client(weights: Update, images: Tensor, labels: Tensor) -> tuple[Update, list[Any]]:
-        sent, found = simulated_training(call, weights, images, labels, order, sgd)
-        return {name: sent[name] / travelled - sgd.weight_decay * weight for name, weight in weights.items()}, found
+    def client(weights: Update, images: Tensor, labels: Tensor) -> Update:
+        sent = simulated_training(network, weights, images, labels, order, sgd)
+        return {name: sent[name] / travelled - sgd.weight_decay * weight for name, weight in weights.items()}
 
     return client
-
-
-def guessed_order(observation: ClientUpdate) -> list[list[int]]:
-    """Which examples meet in each local step of a client, by one fixed guess (``local_orders`` from the seed 0)."""
-    seed = torch.Generator().manual_seed(0)
-    return local_orders(observation.num_examples, observation.batch_size, observation.local_steps, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +90,7 @@ class MatchingProblem:
         total_variation: Weight of the image prior.
         client: What to match instead of the gradient of the loss, see ``unrolled_client``; or None.
         prior: P, a function of one trial's images and its ``observed``; or None.
-        observed: What P reads, batched over trials.
+        observed: The statistics (T, C) that P reads; empty where none are matched.
     """
 
     model: nn.Module
@@ -129,8 +101,8 @@ class MatchingProblem:
     cost: Cost
     total_variation: float
     client: Client | None = None
-    prior: Callable[[Tensor, PriorInput], Tensor] | None = None
-    observed: PriorInput = field(default_factory=lambda: PriorInput({}, {}))
+    prior: Callable[[Tensor, Statistics], Tensor] | None = None
+    observed: Statistics = field(default_factory=dict)
 
 
 class GradientMatching:
@@ -196,14 +168,14 @@ class GradientMatching:
 
         return vmap(distance)(self.targets)
 
-    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, PriorInput, Tensor]:
+    def of_trials(self, trials: Tensor) -> tuple[Tensor, Update, Statistics, Tensor]:
         """Select some trials: soft labels (n, b, K), or (n, 0) if unknown; targets; the prior's input; weights of smoothness."""
         targets, known, observed, smoothing = self.targets, self.labels, self.observed, self.smoothing
         if known is None:
             known = next(iter(targets.values())).new_empty(len(next(iter(targets.values()))), 0)
         if len(trials) < len(known):
             targets, known = {name: t[trials] for name, t in targets.items()}, known[trials]
-            observed = observed.of_trials(trials)
+            observed = {name: (mean[trials], variance[trials]) for name, (mean, variance) in observed.items()}
             smoothing = smoothing[trials]
         return known, targets, observed, smoothing
 
@@ -215,7 +187,7 @@ class GradientMatching:
             return images, known
         return images, unknowns[..., pixels:].reshape(*unknowns.shape[:-1], -1, self.num_classes).softmax(-1)
 
-    def priors(self, images: Tensor, observed: PriorInput, smoothing: Tensor) -> Tensor:
+    def priors(self, images: Tensor, observed: Statistics, smoothing: Tensor) -> Tensor:
         """Prior terms of the objective for the images (b, C, H, W) of one trial and its weight."""
         return self.smoothness(images, smoothing) + self.other_prior(images, observed)
 
@@ -223,11 +195,11 @@ class GradientMatching:
         """Weighted total variation of one trial's images."""
         return smoothing * total_variation(images).mean() if self.smooth else images.new_zeros(())
 
-    def other_prior(self, images: Tensor, observed: PriorInput) -> Tensor:
+    def other_prior(self, images: Tensor, observed: Statistics) -> Tensor:
         """P of one trial's images."""
         return images.new_zeros(()) if self.prior is None else self.prior(images, observed)
 
-    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: PriorInput, smoothing: Tensor) -> Tensor:
+    def _loss(self, unknowns: Tensor, known: Tensor, target: Update, observed: Statistics, smoothing: Tensor) -> Tensor:
         images, labels = self.read(unknowns, known)
         dummy = self.client(self.parameters, images, labels)
         return self.cost.distance(dummy, target) + self.priors(images, observed, smoothing)

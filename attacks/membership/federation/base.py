@@ -32,6 +32,9 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
     observes_history = True
     infers_membership = True
     reads_steps = True
+    # Fields of some subclasses.
+    signal = COSINE
+    most_others = 0
 
     most_rounds: int = starts_field(10)
 
@@ -39,35 +42,30 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
         """The failed test, which scores no record."""
         return RoundsTest(None, failure=reason)
 
-    def made(self, history: UpdateHistory, signal: str, most_others: int = 0) -> RoundsTest:
-        """The test of a client.
-
-        Args:
-            history: What the server saw.
-            signal: One of ``SIGNALS``.
-            most_others: Most other clients of a round in the test; above 0, their signals are compared with the client's.
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
+        """Make the test of a client; deterministic.
 
         Raises:
             AttackError: When fewer rounds than ``least_rounds`` are usable, or the model has no gradients of single records.
         """
         found, problem = list[ObservedRound](), "the client sent no update"
-        others = history.others or ((),) * len(history.updates)
-        for update, beside in zip(history.updates, others, strict=True):
+        others = observation.others or ((),) * len(observation.updates)
+        for update, beside in zip(observation.updates, others, strict=True):
             try:
-                found.append(_observed(update, beside, most_others))
+                found.append(_observed(update, beside, self.most_others))
             except AttackError as error:
                 problem = str(error)
         if len(found) < self.least_rounds:
             few = f"does not apply: {len(found)} of {self.least_rounds} rounds observed; name more in attack-rounds"
             raise AttackError(few if found else problem)
-        model = copy.deepcopy(history.updates[-1].model).eval().requires_grad_(False)
-        if signal == COSINE:
-            _check_gradients(model, history.updates[-1])
+        model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
+        if self.signal == COSINE:
+            _check_gradients(model, observation.updates[-1])
         rounds = tuple(found[at] for at in spread(len(found), self.most_rounds))
         notes = {"rounds-used": float(len(rounds))}
-        if most_others:
+        if self.most_others:
             notes["other-clients"] = sum(one.num_clients - 1 for one in rounds) / len(rounds)
-        return RoundsTest(model, diagnostics=notes, rounds=rounds, signal=signal, compared=most_others > 0)
+        return RoundsTest(model, diagnostics=notes, rounds=rounds, signal=self.signal, compared=self.most_others > 0)
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from attacks.membership.federation.base import FederationAttack
-from attacks.membership.federation.round_signals import COSINE, RoundsTest
-from attacks.observations import UpdateHistory
 from defenses.checks import choice_field, starts_field
 
 
@@ -37,10 +33,6 @@ class FedMIA(FederationAttack):
     signal: str = choice_field("cosine", ("cosine", "loss"))
     most_others: int = starts_field(16)
 
-    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
-        """Make the test from all clients' updates; deterministic."""
-        return self.made(observation, self.signal, most_others=self.most_others)
-
 
 @dataclass(frozen=True, repr=False)
 class GradientAlignment(FederationAttack):
@@ -52,10 +44,6 @@ class GradientAlignment(FederationAttack):
 
     source = "Zhu et al. 2025 (baseline Avg-Cosine), after Li, Li, Ribeiro 2023, who compare squared lengths"
     threat = "global models and the client's updates, of one round or more; true classes of the records in question"
-
-    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
-        """Make the test from the client's updates; deterministic."""
-        return self.made(observation, COSINE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +73,3 @@ class LossTrajectory(FederationAttack):
 
     most_rounds: int = starts_field(10, 2)
     signal: str = choice_field("drop", ("drop", "loss"))
-
-    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> RoundsTest:
-        """Make the test from the client's updates; deterministic. One round is no trajectory."""
-        return self.made(observation, self.signal)

@@ -86,21 +86,22 @@ class Example:
         patches = to_patches(images, sender.edge.patch_size).to(features)
         return cls(features, patches.flatten(0, 1)[order], order)
 
-    def kept_share(self) -> float:
-        """An estimate of the share of tokens that do not change rows.
 
-        The others are dealt out to all B rows: (share in the row of their image - 1 / B) / (1 - 1 / B).
-        """
-        batch, num_tokens = self.order.shape
-        rows = torch.arange(batch, device=self.order.device).unsqueeze(1)
-        native = float((self.order // num_tokens == rows).double().mean())
-        return max(native - 1 / batch, 0.0) / (1 - 1 / batch)
+def kept_share(order: Tensor) -> float:
+    """An estimate of the share of tokens that do not change rows, from an order (B, N).
+
+    The others are dealt out to all B rows: (share in the row of their image - 1 / B) / (1 - 1 / B).
+    """
+    batch, num_tokens = order.shape
+    rows = torch.arange(batch, device=order.device).unsqueeze(1)
+    native = float((order // num_tokens == rows).double().mean())
+    return max(native - 1 / batch, 0.0) / (1 - 1 / batch)
 
 
 def _fresh_reader(sender: Sender, images: Tensor, generator: torch.Generator, width: int) -> TokenReader:
     example = Example.of(sender, images, generator)
     with drawing_from(generator):
-        reader = TokenReader(example.features, example.contents, sender.edge.grid, width, example.kept_share())
+        reader = TokenReader(example.features, example.contents, sender.edge.grid, width, kept_share(example.order))
     reader.mean_patches.copy_(to_patches(images, sender.edge.patch_size).mean(0))
     return reader
 

@@ -42,7 +42,7 @@ def alike(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 def unmixed(mixtures: np.ndarray, **changes: float) -> np.ndarray:
     attack = CocktailParty(total_variation=0.0, iterations=200, restarts=1, **changes)  # type: ignore[arg-type]
     parts = LowRank(torch.eye(len(mixtures), dtype=torch.float64), torch.from_numpy(mixtures), 0.0)
-    return np.asarray(attack.unmixing(parts, None, stream(), {}).numpy() @ mixtures)
+    return np.asarray(attack.unmixing(parts, (mixtures.shape[1], 1, 1), stream(), {}).numpy() @ mixtures)
 
 
 @pytest.mark.numeric

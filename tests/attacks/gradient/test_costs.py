@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks import GradientInversion
-from attacks.gradient.costs import COSTS, Cost, cosine_distance, largest, masked_cosine_distance
+from attacks.gradient.costs import COSTS, Cost
 from defenses.base import Update
 from tests.attacks.gradient.clients import random, updates
 from tests.attacks.wire import generators, sigmoid_net
@@ -91,24 +91,6 @@ def test_a_cost_that_says_so_ignores_the_scale_and_no_other_does() -> None:
         tripled = [({key: 3 * value for key, value in dummy.items()}, target), (dummy, named(3 * gradients()[1][0]))]
         for pair in tripled:
             assert torch.allclose(cost.distance(dummy, target), cost.distance(*pair)) == cost.scale_free, name
-
-
-def test_partial_matching_compares_the_largest_entries_of_each_parameter_and_leaves_the_others_free() -> None:
-    """Parameters of unequal scale, one of a single entry; three of ten entries are 0.3."""
-    target = {
-        "weight": torch.tensor([[9.0, -1.0, 2.0, -8.0, 3.0], [1.0, 7.0, 0.5, 4.0, 2.0]]),
-        "scale": torch.tensor(0.01),
-    }
-    dummy = {"weight": torch.arange(1.0, 11.0).view(2, 5), "scale": torch.tensor(-2.0)}
-    chosen = ({"kept": torch.tensor([1.0, 4.0, 7.0, -2.0])}, {"kept": torch.tensor([9.0, -8.0, 7.0, 0.01])})
-    assert largest(0.3).distance(dummy, target).item() == pytest.approx(cosine_distance(*chosen).item(), rel=1e-6)
-    target = {"weight": torch.tensor([5.0, -4.0, 1.0, 0.0])}
-    dummy = {"weight": torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)}
-    (pull,) = torch.autograd.grad(largest(0.5).distance(dummy, target), dummy["weight"])
-    assert (pull != 0).tolist() == [True, True, False, False]
-    # All entries are those that pruning left.
-    pruned = [named(rows[0]) for rows in gradients()]
-    torch.testing.assert_close(largest(1.0).distance(*pruned), masked_cosine_distance(*pruned))
 
 
 def test_only_a_cost_that_ignores_the_scale_goes_on_without_a_learning_rate() -> None:

@@ -15,7 +15,7 @@ from attacks.gradient import surrogate
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import agrees
-from attacks.gradient.trial_gradients.matching import MatchingProblem, PriorInput, attackable
+from attacks.gradient.trial_gradients.matching import MatchingProblem, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from clients.models.classifiers import build_model
 from defenses.base import Update
@@ -97,7 +97,7 @@ def test_differences_agree_and_keep_the_prior_that_compares_statistics_at_the_gl
     model = seeded(nn.Sequential(*layers), 0.2).double().eval()
     plain, moves = problem(model, trained(model, pictures(2), PAIR, [[0, 1]] * 4, 0.3))
     private = attackable(model, train_mode=True)
-    sent = PriorInput({"1": (torch.zeros(1, 6).double(), torch.ones(1, 6).double())}, {})
+    sent = {"1": (torch.zeros(1, 6).double(), torch.ones(1, 6).double())}
     prior = StatisticsPrior(private, 1.0)
     exact, without = (
         surrogate.SurrogateGradientMatching(replace(plain, model=private, prior=one, observed=sent), moves)

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from attacks.scoring.objective import (
-    MANY_LABELS,
-    ONE_CLASS,
-    accuracy,
-    macro_mcc,
-    matthews,
-    micro_mcc,
-    objective_of,
-    share_of_labels,
-)
+from attacks.scoring.objective import MANY_LABELS, ONE_CLASS, macro_mcc, matthews, micro_mcc, objective_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 COUNTS = st.integers(0, 12)
@@ -44,12 +35,10 @@ def test_it_is_that_of_scikit_learn_and_symmetric(tp: int, tn: int, fp: int, fn:
     assert matthews(fn, fp, tn, tp) == -matthews(tp, tn, fp, fn), "the opposite answers"
 
 
-def test_huge_counts_and_whole_floats_are_exact() -> None:
-    for counts, value in (
-        ((50.0, 30.0, 10.0, 10.0), 1400 / 2400),  # whole floats, as messages carry them
-        *((tuple(10**power * count for count in (50, 30, 10, 10)), 1400 / 2400) for power in (6, 15, 90)),
-    ):
-        assert matthews(*counts) == pytest.approx(value, abs=1e-15)
+def test_huge_counts_are_exact() -> None:
+    for power in (0, 6, 15, 90):
+        counts = (10**power * count for count in (50, 30, 10, 10))
+        assert matthews(*counts) == pytest.approx(1400 / 2400, abs=1e-15)
     # A difference that doubles would round away.
     big = 10**17
     assert matthews(big, big + 1, big, big) == pytest.approx(0.25 / big, rel=1e-9)
@@ -63,7 +52,7 @@ def test_pooled_and_mean_correlation_of_several_classes() -> None:
         columns = np.arange(classes)[:, None]
         cases.append((truth == columns, guess == columns))
         counts = table(*cases[-1])
-        share = accuracy(counts[0], 60)
+        share = ONE_CLASS.accuracy(*counts)
         assert share == pytest.approx(np.mean(truth == guess), abs=1e-15)
         assert micro_mcc(*counts) == pytest.approx((classes * share - 1) / (classes - 1), abs=1e-12)
     # 40 attributes, of which an example may have any number, as CelebA has; one never occurs and is never said.
@@ -75,22 +64,6 @@ def test_pooled_and_mean_correlation_of_several_classes() -> None:
         assert micro_mcc(*counts) == pytest.approx(metrics.matthews_corrcoef(true.ravel(), said.ravel()), abs=1e-12)
         each = [metrics.matthews_corrcoef(*pair) for pair in zip(true, said, strict=True)]
         assert macro_mcc(*counts) == pytest.approx(np.mean(each), abs=1e-12)
-    assert micro_mcc([5.0, 1.0], [1.0, 2.0], [2.0, 1.0], 9.0) == micro_mcc([5, 1], [1, 2], [2, 1], 9)
-
-
-def test_tables_that_fit_nothing_are_refused() -> None:
-    cases = [(matthews, (bad, 1, 1, 1), r"tp is .*; allowed: a whole number >= 0") for bad in (-1, 0.5, math.inf)]
-    cases += [
-        (micro_mcc, ([1, 2], [1], [1, 2], 9), "2, 1 and 2 counts"),
-        (macro_mcc, ([], [], [], 0), "0, 0 and 0 counts"),
-        (micro_mcc, ([1, 4], [1, 3], [1, 3], 9), "class 1: tp = 4, fp = 3 and fn = 3 of 9 examples"),
-        (accuracy, ([1], 0.5), r"total is .*; allowed"),
-        (accuracy, ([4, 2], 5), "6 right answers on 5 examples"),
-        (accuracy, ([0, 0], 0), "0 right answers on 0 examples"),
-    ]
-    for function, given_, message in cases:
-        with pytest.raises(ValueError, match=message):
-            function(*given_)
 
 
 # ---- the two kinds of tasks
@@ -128,6 +101,3 @@ def test_accuracy_from_counts_is_the_mean_of_hits() -> None:
     assert MANY_LABELS.fits([2, 2], [0, 1], [0, 0], 3)
     assert not ONE_CLASS.fits([2, 2], [0, 1], [0, 0], 3)
     assert (objective_of(False).one_class, objective_of(True).one_class) == (True, False)
-    for fp, fn, total in (([1], [1, 0], 2), ([], [], 2), ([2], [1], 2), ([0], [0], 0)):
-        with pytest.raises(ValueError, match="wrong answers of"):
-            share_of_labels(fp, fn, total)

@@ -43,7 +43,7 @@ RUNS = {
     "federated-updates": lambda out: federated(
         out, probe_attacks="LabelInference()", defenses="Pruning(fraction=0.5) | GaussianNoise(std=0.01)",
         update_attacks="LossThreshold(); ShadowModels(num_shadows=1, iterations=3); SurrogateMatching(iterations=3); "
-        "ClassGAN(iterations=3); MultitaskGAN(iterations=3, representative_iterations=2)",
+        "ClassGAN(iterations=3)",
     ),
     "federated-private": lambda out: federated(out, probe_attacks=INVERSION, defenses="DPSGD()", norm="group"),
     "federated-active": lambda out: federated(

@@ -13,7 +13,7 @@ from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients import finite_difference
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
-from attacks.gradient.trial_gradients.matching import GradientMatching, PriorInput, attackable
+from attacks.gradient.trial_gradients.matching import GradientMatching, attackable
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError
@@ -239,7 +239,7 @@ def test_coarse_convolutions_are_off_in_an_inversion_and_afterwards_as_before(mo
 def with_statistics(model: nn.Module, batch: int) -> GradientMatching:
     exact = objective(model, batch)
     mean, variance = random(TRIALS, 4, seed=20), random(TRIALS, 4, seed=21).abs() + 0.1
-    exact.prior, exact.observed = StatisticsPrior(model, 3.0), PriorInput({"1": (mean, variance)}, {})
+    exact.prior, exact.observed = StatisticsPrior(model, 3.0), {"1": (mean, variance)}
     return exact
 
 
@@ -267,13 +267,13 @@ def test_normalised_by_what_was_sent_is_a_network_with_these_constants() -> None
         torch.testing.assert_close(own, exact(rows, EVERY)[0], rtol=1e-6, atol=1e-6)
         for trial in range(TRIALS):
             constant = attackable(net("batch norm"), False)
-            mean, variance = (values[trial] for values in exact.observed.statistics["1"])
+            mean, variance = (values[trial] for values in exact.observed["1"])
             constant[1].running_mean, constant[1].running_var = mean, variance  # type: ignore[index]
             loss, gradient = with_statistics(constant, batch)(rows[trial : trial + 1], torch.tensor([trial]))
             torch.testing.assert_close(losses[trial : trial + 1], loss, rtol=1e-6, atol=1e-6)
             assert relative_error(gradients[trial : trial + 1], gradient) < 1e-4
     # Without statistics, or with a variance of 0, a layer normalises by its batch.
-    exact.observed.statistics["1"][1][0, 2] = 0
+    exact.observed["1"][1][0, 2] = 0
     for one in (exact, objective(attackable(net("batch norm"), True))):
         differenced = finite_difference.DifferencedMatching(one)
         assert differenced.normalised() is differenced

@@ -28,7 +28,7 @@ ORDER = [[0, 2], [1, 3], [3, 0], [2, 1]]
 def simulated(model: nn.Module, images: Tensor, soft: Tensor, order: list[list[int]], *sgd: Any) -> dict[str, Tensor]:
     weights = {name: p.detach() for name, p in model.named_parameters()}
     network = local.logits_of(model, dict(model.named_buffers()))
-    return local.simulated_training(network, weights, images, soft, order, LocalSGD(*sgd))[0]
+    return local.simulated_training(network, weights, images, soft, order, LocalSGD(*sgd))
 
 
 def batch(count: int) -> tuple[Tensor, Tensor]:

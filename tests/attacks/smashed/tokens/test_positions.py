@@ -19,7 +19,7 @@ from attacks.smashed.tokens.intersection import (
 )
 from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from attacks.smashed.tokens.positions import Reading, from_patches, place, solve, to_patches
-from attacks.smashed.tokens.training import Example, train_reader
+from attacks.smashed.tokens.training import Example, kept_share, train_reader
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
 from tests.attacks.smashed_wire import PATCH, TOKENS, assert_reads_three_images_of_six, knowledge, observe, seeded
 from tests.attacks.wire import pictures
@@ -103,7 +103,7 @@ def test_positions_are_learned_and_noise_is_placed_by_chance() -> None:
 
 
 def test_another_shuffle_is_seen_as_another_share() -> None:
-    shares = [example(d, 200).kept_share() for d in (BatchShuffle(k=0), BatchShuffle(k=0.5), PatchShuffle())]
+    shares = [kept_share(example(d, 200).order) for d in (BatchShuffle(k=0), BatchShuffle(k=0.5), PatchShuffle())]
     assert shares == pytest.approx([0, 4 / 9, 1], abs=0.03)
 
 

@@ -1,9 +1,8 @@
-"""Attacks that train an image generator against one client's models and draw its classes: what they share, and the plainest."""
+"""ClassGAN: train an image generator against one client's models and draw its classes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,13 +24,21 @@ from defenses.checks import MOST_EXAMPLES, MOST_SIDE, examples_field, scale_fiel
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
 
-Training = Callable[[ImageGenerator, Rounds, int, torch.Generator], Numbers]
-"""(network, rounds, number of classes, randomness) -> diagnostics; trains the network in place."""
-
 
 @dataclass(frozen=True, repr=False)
-class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
-    """An attack that draws what the classes of a client look like; subclasses say how the generator learns it.
+class ClassGAN(Attack[UpdateHistory, Representatives]):
+    """Train a generator of typical images for each class, which a client's received models classify as this class.
+
+        min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
+
+    with p_w the softmax of a received model, frozen: global model + update. The generator is trained against the models of all
+    rounds in turn, oldest first. Classes of a batch are drawn uniformly; DCGAN's learning rate of 2e-4 needs
+    several times the iterations.
+
+    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
+    the victim reveals more; ours is the server, and is passive. One conditional generator draws all classes. There is no class
+    for generated images, so that only the network, the prior and the jitter, which are ours, favour *natural* images. Agreement
+    with the received model is easily reached and means little; judge the images by an independent classifier.
 
     Attributes:
         iterations: Steps of the generator, divided evenly over the rounds.
@@ -40,18 +47,16 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         width: Channels of the generator.
         learning_rate: Of Adam with betas (0.5, 0.999).
         images_per_class: Images of each class in the guess.
+        total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
+        jitter: Largest random shift in pixels before the model classifies an image, against dependence on single pixels.
     """
 
+    source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
+    threat = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
     observes = TrainingUpdate
     observes_history = True
     effort = {"iterations": "iterations"}
-    quick = {
-        "iterations": 20,
-        "batch_size": 8,
-        "latent": 8,
-        "width": 4,
-        "images_per_class": 1,
-    }
+    quick = {"iterations": 20, "batch_size": 8, "latent": 8, "width": 4, "images_per_class": 1}
 
     iterations: int = steps_field(200)
     batch_size: int = whole_field(32, 2, MOST_EXAMPLES, ", for BatchNorm")
@@ -59,17 +64,31 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
     width: int = width_field(16)
     learning_rate: float = scale_field(1e-3)
     images_per_class: int = examples_field(8)
+    total_variation: float = scale_field(1.0, zero=True)
+    jitter: int = whole_field(2, 0, MOST_SIDE)
 
-    def _represent(self, history: UpdateHistory, generator: torch.Generator, train: Training) -> Representatives:
-        """Draws ``images_per_class`` images of every class with a trained generator."""
-        rounds = usable_rounds(history)
+    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
+        """Draw ``images_per_class`` images of every class with a trained generator."""
+        rounds = _usable_rounds(observation)
         last, model = rounds[-1]
         count = _classes_of(last)
         network = ImageGenerator(self.latent, count, last.input_shape, self.width, generator)
-        notes = train(network.to(next(model.parameters())), rounds, count, generator)
+        network.to(next(model.parameters()))
+        self._train(network, rounds, generator)
         classes = self._wanted(count)
         images, agreement = _draw(network, classes, rounds[-1], generator)
-        return Representatives(images, classes, agreement | notes)
+        return Representatives(images, classes, agreement)
+
+    def _train(self, network: ImageGenerator, rounds: Rounds, generator: torch.Generator) -> None:
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
+        for step in range(self.iterations):
+            observation, judge = rounds[step * len(rounds) // self.iterations]
+            classes = torch.randint(network.num_classes, (self.batch_size,), generator=generator)
+            images = network.draw(classes, generator)
+            logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
+            loss = F.cross_entropy(logits, classes.to(images.device))
+            loss = loss + self.total_variation * total_variation(images).mean()
+            step_down(optimizer, loss)
 
     def failed(self, observation: UpdateHistory, reason: str) -> Representatives:
         """Grey images of all classes, or none if nothing was sent."""
@@ -83,7 +102,7 @@ class RepresentativeAttack(Attack[UpdateHistory, Representatives]):
         return torch.arange(count).repeat_interleave(self.images_per_class)
 
 
-def usable_rounds(history: UpdateHistory) -> Rounds:
+def _usable_rounds(history: UpdateHistory) -> Rounds:
     """The rounds of a client whose update fits its model; the others are left out."""
     rounds, problem = [], "the client sent no update"
     for observation in history.updates:
@@ -117,46 +136,3 @@ def _draw(
         "confidence": probabilities.gather(1, classes[:, None]).mean().item(),
     }
     return images.float().cpu(), agreement
-
-
-@dataclass(frozen=True, repr=False)
-class ClassGAN(RepresentativeAttack):
-    """Train a generator of typical images for each class, which a client's received models classify as this class.
-
-        min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
-
-    with p_w the softmax of a received model, frozen: global model + update. The generator is trained against the models of all
-    rounds in turn, oldest first. Classes of a batch are drawn uniformly; DCGAN's learning rate of 2e-4 needs
-    several times the iterations.
-
-    Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
-    the victim reveals more; ours is the server, and is passive. One conditional generator draws all classes. There is no class
-    for generated images, so that only the network, the prior and the jitter, which are ours, favour *natural* images. Agreement
-    with the received model is easily reached and means little; judge the images by an independent classifier.
-
-    Attributes:
-        total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
-        jitter: Largest random shift in pixels before the model classifies an image, against dependence on single pixels.
-    """
-
-    source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
-    threat = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
-
-    total_variation: float = scale_field(1.0, zero=True)
-    jitter: int = whole_field(2, 0, MOST_SIDE)
-
-    def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
-        """Draw ``images_per_class`` images of every class."""
-        return self._represent(observation, generator, self._train)
-
-    def _train(self, network: ImageGenerator, rounds: Rounds, count: int, generator: torch.Generator) -> Numbers:
-        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
-        for step in range(self.iterations):
-            observation, judge = rounds[step * len(rounds) // self.iterations]
-            classes = torch.randint(count, (self.batch_size,), generator=generator)
-            images = network.draw(classes, generator)
-            logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
-            loss = F.cross_entropy(logits, classes.to(images.device))
-            loss = loss + self.total_variation * total_variation(images).mean()
-            step_down(optimizer, loss)
-        return {}

@@ -1,1 +1,0 @@
-"""Attacks that train a generator against the global model."""
