@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.placed_canaries import changing_norm
 from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
 from defenses.base import Training
 from defenses.neighbours import REPLACE_ONE
@@ -69,7 +68,7 @@ def audit_dp_sgd(
         The claim and the bounds.
 
     Raises:
-        ValueError: On a number outside its range, or a clipping norm that changes.
+        ValueError: On a number outside its range.
         AttackError: When the defence keeps no gradients per example, so that no canary can be set.
     """
     counts = {"runs": runs, "rounds": rounds, "steps": steps, "counted": counted}
@@ -77,8 +76,6 @@ def audit_dp_sgd(
         raise ValueError(f"{wrong} is not allowed; each must be 1 or more")
     if not norm > 0:
         raise ValueError(f"norm is {norm!r}; allowed: above 0")
-    if why := changing_norm(defense):
-        raise ValueError(why)
     trainings = [_Run(defense, rounds, steps, norm, ("dp-audit", seed, run)) for run in range(runs)]
     parts = _by_part([training.canaries() for training in trainings])
     if defense.neighbours != REPLACE_ONE:

@@ -100,16 +100,6 @@ def audited_defense(pipeline: Pipeline) -> DPSGD | None:
     return next((one for one in pipeline.defenses if isinstance(one, DPSGD)), None)
 
 
-def changing_norm(defense: DPSGD) -> str:
-    """Why canaries cannot test a DP-SGD whose clipping norm changes, and what to set; "" where it stays."""
-    if not defense.norm_changes:
-        return ""
-    return (
-        f"{defense} has a clipping norm that changes, and canaries are scored by a constant one; set target_quantile=None and "
-        "clip_decay=1"
-    )
-
-
 def gradient_parts(clients: Mapping[int, tuple[PlacedCanaries, Tensor, Tensor]]) -> dict[str, CanaryPart]:
     """Parts of the gradient canaries of all clients: pooled, of each tensor, and those whose sign changes.
 

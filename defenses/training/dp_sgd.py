@@ -32,9 +32,9 @@ from defenses.training.accounting import (
     epsilon_by_accountant,
     epsilon_spent,
     least_epsilon,
+    record_step,
     together,
 )
-from defenses.training.adaptive_clipping import LEAST_COUNT_NOISE, AdaptiveNorm
 from defenses.training.clipping_trial import WAY_OUT, clipping_fault
 from defenses.training.example_gradients import (
     GHOST,
@@ -46,20 +46,11 @@ from defenses.training.example_gradients import (
     ghost_loss,
 )
 from defenses.training.noise_search import noise_for_budget
+from defenses.training.poisson_steps import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
-from defenses.training.step_settings import (
-    NORM,
-    DecaySchedule,
-    Sampling,
-    StepSettings,
-    poisson_loader,
-    safe_for_empty_batches,
-)
 
 LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
-LEAST_DECAY = 0.01
-"""Of noise or norm with each epoch."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,8 +83,7 @@ class DPSGD(TrainingDefense):
     - ``state`` is a copy of the given state and is updated within each step: ``state["accountant"]`` holds every step of every
       round (JSON-serialisable; see ``epsilon_spent``), ``state["noise_multiplier"]`` the z that a target epsilon needs, computed
       once, from this training's sample rate and ``total_steps`` (or ``total_epochs``): hand in the real training first, and its
-      state to probes, whose sample rate differs. ``state["max_grad_norm"]`` is an adaptive norm, made of noisy counts alone, and
-      ``state["schedule"]`` the place in a schedule. A probe has the noise and norm of the training's next step.
+      state to probes, whose sample rate differs.
 
     Randomness comes from generators that are named by the one passed in (see ``spawned``). Their streams are pseudo-random but not
     cryptographic, and floating-point noise is not exactly Gaussian: the bound holds up to both.
@@ -109,13 +99,6 @@ class DPSGD(TrainingDefense):
             and "prv" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
         clipping: "per-example" keeps each example's gradient until the step. "ghost" keeps their norms and makes a second backward
             pass; see ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
-        target_quantile: Adaptive clipping, from 0.01 to 0.99: the norm starts at ``max_grad_norm`` and follows this quantile of the
-            gradients' lengths. The account stays the same; see ``defenses.training.adaptive_clipping``. None: a fixed norm.
-        norm_learning_rate: Of the adaptive norm's logarithm, per step.
-        count_noise: Of the adaptive norm's counts, in noise multipliers. A smaller one needs more noise on the gradients.
-        noise_decay: Factor of the noise multiplier after each epoch of 1 / q steps, from 0.01 to 1. z is that of the first epoch.
-            Each step is accounted with its own noise.
-        clip_decay: Factor of a fixed norm after each epoch.
     """
 
     target_epsilon: float | None = None
@@ -126,11 +109,6 @@ class DPSGD(TrainingDefense):
     sample_rate: float | None = None
     accountant: str = choice_field(PRV, CLAIMING)
     clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
-    target_quantile: float | None = None
-    norm_learning_rate: float = scale_field(0.2, least=1e-6, most=10.0)
-    count_noise: float = scale_field(2.0, least=LEAST_COUNT_NOISE, most=LARGEST_NOISE)
-    noise_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
-    clip_decay: float = scale_field(1.0, least=LEAST_DECAY, most=1.0)
 
     adaptive_attacks = ("LossThreshold", "ShadowModels")
     bounds_examples = True
@@ -154,10 +132,6 @@ class DPSGD(TrainingDefense):
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)
-        self._check_neighbours()
-        self._check_adaptive()
-
-    def _check_neighbours(self) -> None:
         rate = self.sample_rate
         if self.neighbours == REPLACE_ONE:
             allowed = f"None with neighbours={REPLACE_ONE!r}, where it follows from the number of examples"
@@ -166,23 +140,6 @@ class DPSGD(TrainingDefense):
         public = is_number(rate) and rate is not None and LEAST_RATE <= rate <= 1
         allowed = f"a number from {LEAST_RATE:g} to 1 with neighbours={ADD_OR_REMOVE!r}: about batch size / examples per client"
         require(public, self, "sample_rate", allowed)
-
-    def _check_adaptive(self) -> None:
-        quantile = self.target_quantile
-        within = quantile is None or (is_number(quantile) and 0.01 <= quantile <= 0.99)
-        require(within, self, "target_quantile", "None for a fixed norm, or a number from 0.01 to 0.99")
-        if quantile is not None:
-            fixed = "1 with a target_quantile, by which the norm follows the gradients"
-            require(self.clip_decay == 1, self, "clip_decay", fixed)
-            return
-        for name in ("norm_learning_rate", "count_noise"):
-            default = getattr(type(self), name)
-            require(getattr(self, name) == default, self, name, f"{default:g} without a target_quantile")
-
-    @property
-    def norm_changes(self) -> bool:
-        """Whether the clipping norm is another one in later steps."""
-        return self.target_quantile is not None or self.clip_decay < 1
 
     def check_model(self, model: nn.Module, input_shape: Shape) -> None:
         """Refuse a model in which a step is not the sum of clipped gradients, before the run starts; see ``clipping_fault``."""
@@ -234,14 +191,8 @@ class DPSGD(TrainingDefense):
             generator=spawned(generator, next(training.model.parameters()).device),
         )
         loader = poisson_loader(training.loader, sampling, spawned(generator))
-        adaptive = None if training.probe else self._adaptive_norm(state, sampling.divisor, generator)
-        schedule = DecaySchedule(self.noise_decay, self.clip_decay, steps, total)
-        of = (noise_multiplier, self.max_grad_norm, rate, sampling.sensitivity, schedule, adaptive, training.probe)
-        settings = StepSettings(state, *of)
-        settings.prepare(optimizer)
-        optimizer.measure = adaptive.measure if adaptive else lambda _: None
-        loss = ghost_loss(training.loss, watched, optimizer, self) if ghost else training.loss
-        optimizer.attach_step_hook(settings.made)
+        loss = ghost_loss(training.loss, watched, self.max_grad_norm, self) if ghost else training.loss
+        optimizer.attach_step_hook(lambda _: record_step(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(
             training,
             optimizer=optimizer,
@@ -266,15 +217,6 @@ class DPSGD(TrainingDefense):
         steps = max(1, round(1 / self.sample_rate))
         return Sampling(steps, self.sample_rate, float(loader.batch_size), SENSITIVITY[ADD_OR_REMOVE])
 
-    def _adaptive_norm(
-        self, state: Mapping[str, Any], divisor: float, generator: torch.Generator
-    ) -> AdaptiveNorm | None:
-        if self.target_quantile is None:
-            return None
-        norm = float(state.get(NORM, self.max_grad_norm))
-        of = (self.target_quantile, self.norm_learning_rate, self.count_noise, divisor, self.max_grad_norm)
-        return AdaptiveNorm(norm, *of, spawned(generator))
-
     def reported_examples(self, batch_size: int) -> int | None:
         """Number of examples to report: b / q under "add-or-remove", independent of the client's number of examples."""
         return None if self.sample_rate is None else max(1, round(batch_size / self.sample_rate))
@@ -297,8 +239,6 @@ class DPSGD(TrainingDefense):
             epsilon = self.target_epsilon
             assert epsilon is not None  # __post_init__ sets it
             of = (self.accountant, self.neighbours)
-            epoch = max(1, round(1 / sample_rate))
-            levels = () if self.noise_decay == 1 else DecaySchedule(self.noise_decay, 1.0, epoch, steps).levels()
-            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of, levels)
+            noise = noise_for_budget(epsilon, self.target_delta, sample_rate, steps, *of)
             state["noise_multiplier"] = SENSITIVITY[self.neighbours] * noise
         return float(state["noise_multiplier"])

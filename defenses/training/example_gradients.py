@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -129,14 +129,9 @@ def forget(model: nn.Module) -> None:
 
 @functools.cache
 def example_optimizer() -> Any:
-    """Opacus' optimizer of gradients per example, in which one that is not finite counts as zero, and so does a missing one.
-
-    ``measure`` receives the lengths (B,) of the examples' gradients in each step.
-    """
+    """Opacus' optimizer of gradients per example, in which one that is not finite counts as zero, and so does a missing one."""
 
     class ExampleOptimizer(opacus_module("optimizers").DPOptimizer):  # type: ignore[misc]
-        measure: Callable[[Tensor], None]
-
         @property
         def grad_samples(self) -> list[Tensor]:
             held = [getattr(weight, "grad_sample", None) for weight in self.params]
@@ -147,12 +142,10 @@ def example_optimizer() -> Any:
 
         def clip_and_accumulate(self) -> None:
             held = self.grad_samples
-            lengths = _together([_lengths_of(one) for one in held])
-            factors = clip_factors(lengths, self.max_grad_norm)
+            factors = clip_factors(_together([_lengths_of(one) for one in held]), self.max_grad_norm)
             for weight, one in zip(self.params, held, strict=True):
                 one[factors == 0] = 0.0
                 weight.summed_grad = torch.einsum("i,i...", factors.to(one.dtype), one)
-            self.measure(lengths)
 
     return ExampleOptimizer
 
@@ -167,7 +160,7 @@ def example_sums(model: nn.Module, count: int) -> tuple[dict[str, Tensor], dict[
     return {name: weight.grad * count for name, weight in trained.items()}, lengths
 
 
-def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
+def ghost_loss(loss: Loss, watched: Any, max_norm: float, owner: object) -> Loss:
     """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
 
     The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
@@ -178,8 +171,7 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
     Args:
         loss: Mean loss of a batch.
         watched: As ``attach_hooks`` returns it with ``GHOST``.
-        optimizer: Its ``max_grad_norm`` is the clipping norm at the time of each backward pass, and its ``measure`` receives the
-            lengths (B,) of the examples' gradients.
+        max_norm: The clipping norm.
         owner: Named in errors.
     """
     weights = [weight for weight in watched.parameters() if weight.requires_grad]
@@ -200,16 +192,14 @@ def ghost_loss(loss: Loss, watched: Any, optimizer: Any, owner: object) -> Loss:
     def backward(
         model: nn.Module, images: Tensor, targets: Tensor, outputs: Tensor, gradient: Tensor, factor: Tensor
     ) -> None:
-        lengths = _lengths(weights, outputs, factor * gradient)
-        optimizer.measure(lengths)
-        factors = clip_factors(lengths, optimizer.max_grad_norm)
+        factors = clip_factors(_lengths(weights, outputs, factor * gradient), max_norm)
         while not (kept := factors > 0).all():
             images, targets = images[kept], targets[kept]
             factors = factors[kept]
             if len(images):
                 with torch.enable_grad():
                     _, outputs, gradient = forward(model, images, targets)
-                factors = clip_factors(_lengths(weights, outputs, factor * gradient), optimizer.max_grad_norm)
+                factors = clip_factors(_lengths(weights, outputs, factor * gradient), max_norm)
         _add_clipped(watched, weights, outputs, factor * gradient, factors)
 
     def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
 from attacks.dp_audit.canary_clients import client_defense
-from attacks.dp_audit.placed_canaries import audited_defense, changing_norm
+from attacks.dp_audit.placed_canaries import audited_defense
 from attacks.membership.online import OnlineAttack
 from attacks.membership.online_rules import FEWEST_WITH, least_shadows
 from attacks.observations import AttackError
@@ -59,8 +59,6 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                     f"dp-canaries is {self.dp_canaries}, and {defense} keeps no gradients per example, which canaries "
                     f"need; allowed: 0, or clipping={PER_EXAMPLE!r} in the defence"
                 )
-            if self.dp_canaries and isinstance(defense, DPSGD) and (why := changing_norm(defense)):
-                raise ConfigError(f"dp-canaries is {self.dp_canaries}, and {why} in the defence, or dp-canaries = 0")
             if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
                 raise ConfigError(
                     f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "

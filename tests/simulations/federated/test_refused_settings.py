@@ -52,8 +52,6 @@ BEFORE_WORK: list[tuple[dict[str, Any], str]] = [
     ({"update-attacks": "OnlineRMIA(num_shadows=4)"}, "num_shadows of OnlineRMIA(num_shadows=4) is 4; allowed: "),
     (CANARIES | {"defenses": "ImageNoise(std=0.1)"}, "no pipeline has DPSGD"),
     (CANARIES | {"dp-canaries": 60_000}, "more than the"),
-    (CANARIES | {"defenses": "DPSGD(target_quantile=0.5)"}, "a clipping norm that changes"),
-    (CANARIES | {"defenses": "DPSGD(clip_decay=0.9)"}, "set target_quantile=None and clip_decay=1"),
     ({"defenses": CLIENT_LEVEL, "rounds": 3, "attack-rounds": ""}, "over 2 rounds, not 3; allowed: rounds=3"),
 ]
 """Checks that need the data or a model."""
