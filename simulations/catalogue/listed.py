@@ -38,7 +38,12 @@ def listed() -> Catalogue:
         path = cache_folder() / f"catalogue-{fingerprint()}.json"
     except RuntimeError:  # a user without a home directory, as in containers
         return _made()
-    return kept(path) or _keep(path, _made())
+    try:
+        found: Catalogue = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = _made()
+        _keep(path, found)
+    return found
 
 
 def fingerprint() -> str:
@@ -49,15 +54,6 @@ def fingerprint() -> str:
         about = path.stat()
         found.update(f"{path}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
     return found.hexdigest()[:32]
-
-
-def kept(path: Path) -> Catalogue | None:
-    """Content of a file, if it is one of ours."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and _is_catalogue(found) else None
 
 
 def print_section(console: Terminal, section: str, entries: list[list[str]]) -> None:
@@ -82,25 +78,12 @@ def _made() -> Catalogue:
     return catalogue()
 
 
-def _keep(path: Path, made: Catalogue) -> Catalogue:
+def _keep(path: Path, made: Catalogue) -> None:
     """Writes it, whole or not at all, in place of those of other versions; where that fails it is made again next time."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
+        for other in path.parent.glob("catalogue-*"):
+            other.unlink(missing_ok=True)
         partial.write_text(json.dumps(made), encoding="utf-8")
         partial.replace(path)
-        for other in path.parent.glob("catalogue-*"):
-            if other != path:
-                other.unlink(missing_ok=True)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return made
-
-
-def _is_catalogue(found: dict[str, object]) -> bool:
-    return all(
-        isinstance(entries, list)
-        and all(isinstance(entry, list) and entry and all(isinstance(line, str) for line in entry) for entry in entries)
-        for entries in map(found.get, SECTIONS)
-    )
