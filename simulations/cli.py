@@ -167,11 +167,11 @@ def run(
         fail(str(error))
     from simulations.run.command import RunRequest, begin
 
-    request = RunRequest(
+    shown = terminal_for(console, quiet=quiet or as_json)
+    what = RunRequest(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
     )  # fmt: skip
-    shown = terminal_for(console, quiet=quiet or as_json)
-    raise typer.Exit(begin(shown, request, dry_run=dry_run))
+    raise typer.Exit(begin(shown, what, dry_run=dry_run))
 
 
 app.command(

@@ -17,7 +17,7 @@ from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.forecast.notices import idle_defenses, too_few_images
+from simulations.forecast.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
@@ -95,8 +95,8 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         RuntimeError: When nodes are missing or cannot be set up.
     """
     experiment = run.experiment
-    exchange = Exchange(grid, find_nodes(grid, experiment), experiment.client_timeout)
-    clients = set_up(exchange, experiment)
+    exchange = Exchange(grid, find_nodes(grid, experiment.num_clients), experiment.client_timeout)
+    clients = set_up(exchange, experiment.plan(), experiment.partition)
     exchange = replace(exchange, dealt=clients.sizes)
     log.info("fedveil: %s", CLIENTS_READY)
     if warning := too_few_images(experiment, len(exchange.nodes)):
@@ -104,7 +104,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     experiment.check_images(clients.card.input_shape)
     run.image_size = clients.card.input_shape[1:]
     scenario(experiment.scenario).check_clients(experiment, clients)
-    for why in idle_defenses(experiment, clients.card):
+    for why in experiment.idle_defenses(*clients.card.input_shape[1:]):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
     try:

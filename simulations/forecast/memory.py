@@ -98,8 +98,7 @@ def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: 
 def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate what all processes of a run hold at once: programs, images, training and attacks."""
     plan, sides = experiment.plan(), max(workers, 1)
-    attacked, on_server = bool(experiment.attacked_rounds), scenario(experiment.scenario).trains_on_server
-    attackers = experiment.attack_workers if attacked else 0
+    attackers, on_server = experiment.attackers, scenario(experiment.scenario).trains_on_server
     processes = 1 + attackers + (workers + 1 if workers else 0)  # the command that waits has imported torch, too
     share = share_bytes(experiment, data)
     once = any(pipeline.once for pipeline in experiment.pipelines) and not plan.augments
@@ -113,7 +112,7 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
         + attackers * Auxiliary(plan).size()
         + (share * experiment.num_clients if on_server else 0)
         + (1 if on_server else sides) * peak(experiment.batch_size)
-        + max(attackers, attacked) * ATTACK_STEPS * peak(experiment.probe_images)
+        + max(attackers, bool(experiment.attacked_rounds)) * ATTACK_STEPS * peak(experiment.probe_images)
     )
 
 

@@ -11,9 +11,8 @@ from flwr.app import Context, RecordDict
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
-from simulations.experiment.attribute_rules import check_memory
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.experiment.scenario import scenarios
+from simulations.experiment.scenario import check_memory, scenarios
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -109,11 +108,11 @@ def test_bad_settings_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
-    experiment = Experiment.of(scenario="split", image_memory=4 * 100 * 10 / 2**30)
-    check_memory(experiment, 100, 10)
+    memory = 4 * 100 * 10 / 2**30
+    check_memory(memory, 100, 10)
     for more in ((101, 10), (100, 11), (100, 10, 2)):
         with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            check_memory(experiment, *more)
+            check_memory(memory, *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
 from simulations.forecast import memory
 from simulations.forecast.memory import check_fits, check_outline, measured_peak, required_bytes
-from simulations.forecast.notices import idle_defenses, summary, too_few_images
+from simulations.forecast.preflight import too_few_images
+from simulations.run.command import summary
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import PROBE
 from tests.bounded import bounded
@@ -65,10 +66,9 @@ def test_defences_without_effect_and_rounds_of_few_images_are_warned_of() -> Non
         ("GaussianNoise(std=0)", "std is 0, so this stage changes nothing and is no defence; try 0.01"),
         (mixer.format(16), "in windows of one size, 4 pixels, whatever its VFE"),
     ):
-        assert told in idle_defenses(Experiment.of(defenses=defense), grey)[0]
-    assert idle_defenses(Experiment.of(defenses=mixer.format(4)), grey) == [], "equal bounds ask for one size"
-    default = Experiment.of()
-    assert idle_defenses(default, default.plan().data_card()) == []
+        assert told in Experiment.of(defenses=defense).idle_defenses(28, 28)[0]
+    assert Experiment.of(defenses=mixer.format(4)).idle_defenses(28, 28) == [], "equal bounds ask for one size"
+    assert Experiment.of().idle_defenses(32, 32) == [], "of photos"
     tried = 0
     for path in (path for path in CONFIGS.glob("*.toml") if "VisualMixer" in path.read_text(encoding="utf-8")):
         shipped = Experiment.from_mapping(read_toml(path, ""))
@@ -77,7 +77,7 @@ def test_defences_without_effect_and_rounds_of_few_images_are_warned_of() -> Non
         except MissingDataError:
             assert shipped.dataset in ("fashion-mnist", "garment-digit"), "whose images are grey, 28 pixels"
             card = grey
-        assert idle_defenses(shipped, card) == [], path.name
+        assert shipped.idle_defenses(*card.input_shape[1:]) == [], path.name
         tried += 1
     assert tried >= 4
     few = Experiment.of(probe_targets=1, probe_images=1)
