@@ -214,16 +214,15 @@ def list_(
     Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. Without one, the default audit
     runs. The settings of `fedveil search`, `attack` and `protect` are under "search", "attack" and "protect".
     """
-    from simulations.catalogue.listed import SECTIONS, listed, print_section
-
-    if what and what not in SECTIONS:
-        fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
     try:
-        there = listed()
+        from simulations.catalogue.catalogue import SECTIONS, print_section
+
+        if what and what not in SECTIONS:
+            fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
+        for section in [what] if what else SECTIONS:
+            print_section(console, section)
     except ValueError as error:  # of a registry, whose own class brings torch with it
         fail(str(error))
-    for section in [what] if what else SECTIONS:
-        print_section(console, section, there[section])
 
 
 for _one in app.registered_commands:

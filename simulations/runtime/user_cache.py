@@ -1,4 +1,4 @@
-"""The user's cache: files that may be removed at any time, such as bytecode of packages for the many processes of a run."""
+"""Bytecode of packages for the many processes of a run, in the user's cache, where it may be removed at any time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import shutil
 import sys
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-
-
-def cache_folder() -> Path:
-    """The folder of fedveil in the user's cache; ``RuntimeError`` where the user has neither one nor a home directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedveil"
-
 
 VARIABLE, PREFIX = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 LARGE = ("torch", "ray", "flwr")
@@ -31,7 +25,8 @@ def keep_bytecode() -> Path | None:
     if all(map(_has_bytecode, LARGE)) or (not sys.dont_write_bytecode and all(map(_can_write, LARGE))):
         return None
     try:
-        folder = (cache_folder() / "bytecode").resolve()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = (cache / "fedveil" / "bytecode").resolve()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()
     except (RuntimeError, OSError):  # no home, as in containers, a read-only one, or a file in the way
