@@ -1,5 +1,6 @@
 """Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
 
+import functools
 import json
 import tomllib
 from pathlib import Path
@@ -18,7 +19,7 @@ from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
 from simulations.server_app import run_experiment
 from simulations.settings.common import CHOSEN_HERE
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, read_known
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
@@ -54,9 +55,10 @@ def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
 
 def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
     for path in sorted((ROOT / "simulations" / "configs").glob("*.toml")):
-        kind = Search if path.name.startswith("search") else Experiment
-        settings = kind.from_mapping(read_toml(path, None if kind is Search else ""))
-        assert kind.from_mapping(settings.to_mapping()) == settings, path.name
+        is_search = path.name.startswith("search")
+        kind = functools.partial(read_known, Search, listed="search") if is_search else Experiment.from_mapping
+        settings = kind(read_toml(path, None if is_search else ""))
+        assert kind(settings.to_mapping()) == settings, path.name
         usual, _, paper = path.read_text().partition("\n[paper]\n")
         for text, words in ((usual, ("Shows", "Costs", "Expect")), (paper, ("Costs",))):
             assert not text or all(f"# {word}:" in text for word in words), path.name

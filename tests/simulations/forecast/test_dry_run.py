@@ -100,7 +100,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
         assert (told in " ".join(done.output.split())) is not fits
 
 
-def test_memory_grows_with_what_is_held() -> None:
+def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="")
     data, program = few.plan().load_data(), memory.PROCESS + 5000 * 28 * 28
     two, three, alone = (required_bytes(few, data, peak, workers) for workers in (2, 3, 0))
@@ -112,18 +112,21 @@ def test_memory_grows_with_what_is_held() -> None:
     assert two - no_workers == 2 * (program + held_out) + memory.ATTACK_STEPS * peak(1)
     once = few.but(defenses="Blur(std=2.0)")
     assert required_bytes(once, data, peak, 2) - two == 2 * 4 * 800 * 28 * 28 * 4
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 100 * 2**20)
     with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
-        check_fits(few, data, peak, 2, 100 * 2**20)
-    assert check_fits(few, data, peak, 2, 2**40) == two
+        check_fits(few, data, peak, 2)
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 2**40)
+    assert check_fits(few, data, peak, 2) == two
 
 
-def test_images_that_fit_no_machine_are_refused_before_a_model_is_built() -> None:
+def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default model at 4096 took 8 GB and 43 s, and the error named neither."""
     experiment = Experiment.of(num_clients=4, image_size=4096)
     data = experiment.plan().load_data()
     told = r"image-size.*this machine has 15\.0 GiB|Lower.*image-size"
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 15 * 2**30)
     with bounded(120, 2**30), pytest.raises(ConfigError, match=told):
-        check_outline(experiment, data, 15 * 2**30)
+        check_outline(experiment, data)
 
 
 def test_an_outline_is_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:

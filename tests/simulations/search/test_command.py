@@ -20,6 +20,7 @@ from simulations.experiment.experiment import Experiment, all_settings
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import Scorer, check
 from simulations.search.settings import Search
+from simulations.settings.errors import read_known
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")
 
@@ -106,7 +107,7 @@ def test_a_dry_run_says_what_would_be_scored_or_what_is_wrong_and_writes_nothing
 
 def test_shipped_configurations_pass_the_checks() -> None:
     for path in sorted(CONFIGS.glob("search*.toml")):
-        check(Search.from_mapping(tomllib.loads(path.read_text())))
+        check(read_known(Search, tomllib.loads(path.read_text()), "search"))
 
 
 def lines_of(out: Path) -> list[dict[str, Any]]:
