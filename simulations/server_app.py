@@ -17,7 +17,7 @@ from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.forecast.notices import idle_defenses, too_few_images
+from simulations.forecast.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
@@ -79,7 +79,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
         throttle = Throttle()
         for at, pipeline in enumerate(run.experiment.pipelines):
             run_pipeline(run, auditor, pipeline, at, clients, throttle)
-        run.write_progress(_after_training(run.experiment), throttle)
+        run.write_progress(progress_at(run.experiment, at, last_step(run.experiment)), throttle)
         auditor.collect(wait=True)
     return finish(run)
 
@@ -95,8 +95,8 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         RuntimeError: When nodes are missing or cannot be set up.
     """
     experiment = run.experiment
-    exchange = Exchange(grid, find_nodes(grid, experiment), experiment.client_timeout)
-    clients = set_up(exchange, experiment)
+    exchange = Exchange(grid, find_nodes(grid, experiment.num_clients), experiment.client_timeout)
+    clients = set_up(exchange, experiment.plan(), experiment.partition)
     exchange = replace(exchange, dealt=clients.sizes)
     log.info("fedveil: %s", CLIENTS_READY)
     if warning := too_few_images(experiment, len(exchange.nodes)):
@@ -104,7 +104,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
     experiment.check_images(clients.card.input_shape)
     run.image_size = clients.card.input_shape[1:]
     scenario(experiment.scenario).check_clients(experiment, clients)
-    for why in idle_defenses(experiment, clients.card):
+    for why in experiment.idle_defenses(*clients.card.input_shape[1:]):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
     try:
@@ -113,21 +113,12 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         pool.close()
 
 
-def _after_training(experiment: Experiment) -> dict[str, Any]:
-    """The progress of a run whose attacks alone are not finished."""
-    rounds, pipelines, steps = experiment.rounds, len(experiment.pipelines), last_step(experiment) + 1
-    return {
-        "pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": False, "step": steps,
-        "steps": steps, "attacks_ahead": 0,
-    }  # fmt: skip
-
-
 def finish(run: RunDirectory[Experiment]) -> Path:
     """Judge the rows of a finished run, and write its results; returns the path of the report."""
-    rounds, pipelines = run.experiment.rounds, len(run.experiment.pipelines)
     run.judge(validate)
     run.flush()
-    run.write_progress({"pipeline": pipelines, "of": pipelines, "round": rounds, "rounds": rounds, "finished": True})
+    last = progress_at(run.experiment, len(run.experiment.pipelines) - 1, last_step(run.experiment))
+    run.write_progress(last | {"finished": True})
     report = write_report(run.path)
     for failure in failed_attacks(run.path):
         log.warning("fedveil: attack without a score: %s", failure)
@@ -164,20 +155,16 @@ def run_pipeline(
             training.observe_model(server_round)
         checkpoint = training.checkpoint(server_round)
         run.complete_round(pipeline, checkpoint)
-        open_jobs = len(auditor.pool)
-        progress = {
-            "pipeline": at + 1, "of": len(experiment.pipelines), "round": min(server_round, experiment.rounds),
-            "rounds": experiment.rounds, "finished": False, "accuracy": checkpoint.accuracy, "open_jobs": open_jobs,
-            "step": server_round + 1, "steps": last + 1, "attacks_ahead": attacks_ahead(experiment, at, server_round),
-        }  # fmt: skip
-        run.write_progress(progress, on_change=report)
+        run.write_progress(
+            progress_at(experiment, at, server_round) | {"accuracy": checkpoint.accuracy}, on_change=report
+        )
         behind = server_round - experiment.rounds
         part = f", part {behind} of {phases}" if phases > 1 else ""
         now = f"final model{part}, after round" if behind > 0 else f"round {server_round} of"
         log.info(
             "fedveil: %s | %s %d | test accuracy %s | %d attacks open",
             str(pipeline) or "no defence", now, experiment.rounds,
-            "unknown" if checkpoint.accuracy is None else f"{checkpoint.accuracy:.3f}", open_jobs,
+            "unknown" if checkpoint.accuracy is None else f"{checkpoint.accuracy:.3f}", len(auditor.pool),
         )  # fmt: skip
 
 
@@ -186,16 +173,13 @@ def last_step(experiment: Experiment) -> int:
     return experiment.rounds + scenario(experiment.scenario).phases_behind(experiment)
 
 
-def attacks_ahead(experiment: Experiment, at: int, server_round: int) -> int:
-    """Most attacks on observations after a round of a pipeline: a kind may be observed in fewer rounds."""
-    attacked = [one for one in experiment.attacked_rounds if one <= experiment.rounds]
-    attacked += range(experiment.rounds + 1, last_step(experiment) + 1) if experiment.attacks_final else ()
-    found = 0
-    for behind, pipeline in enumerate(experiment.pipelines[at:]):
-        ahead = sum(bool(behind) or one > server_round for one in attacked)
-        attacks = [one for kind in experiment.kinds for one in experiment.attacks_on(pipeline, kind)]
-        found += sum(min(ahead, 1) if one.observes_history else ahead for one in attacks)
-    return found
+def progress_at(experiment: Experiment, at: int, server_round: int) -> dict[str, Any]:
+    """The progress of a run after a round of the pipeline at a position."""
+    rounds, pipelines, each = experiment.rounds, len(experiment.pipelines), last_step(experiment) + 1
+    return {
+        "pipeline": at + 1, "of": pipelines, "round": min(server_round, rounds), "rounds": rounds, "finished": False,
+        "step": at * each + server_round + 1, "steps": pipelines * each,
+    }  # fmt: skip
 
 
 class Throttle:

@@ -200,7 +200,7 @@ def _to_node(change: Change) -> str:
         node = {"randomness": "secret", "max-seconds": 20.0, "secret-dir": secrets}
         grid.contexts[FIRST_NODE].node_config |= node
         exchange = Exchange(grid, {0: FIRST_NODE}, 0.0)  # the server sets no limit
-        set_up(exchange, experiment)
+        set_up(exchange, experiment.plan(), experiment.partition)
         plan = experiment.plan()
         plan = replace(plan, card=DataCard.of(plan.load_data()))
         weights = to_record(shared_tensors(plan.build_model()))

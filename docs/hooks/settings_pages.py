@@ -12,10 +12,10 @@ from pydantic.fields import FieldInfo
 from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
-from clients.wire.schema import allowed
+from clients.wire.schema import allowed, fields_of
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.search.settings import keys as search_settings
+from simulations.search.settings import Search
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
 
@@ -42,7 +42,7 @@ def settings() -> str:
 
 def searching() -> str:
     """Settings of ``fedveil search``."""
-    rows = "".join(_row(key, spec) for key, spec in search_settings().items())
+    rows = "".join(_row(key, spec) for key, spec in fields_of(Search).items())
     return f"# Settings of a search\n\nOf `fedveil search`, as `fedveil list search` prints them.\n\n{HEAD}{rows}"
 
 

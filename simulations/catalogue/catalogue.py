@@ -1,4 +1,4 @@
-"""The catalogue: names, parameters with defaults, assumptions, and sources. ``listed`` prints it."""
+"""The output of ``fedveil list``: names, parameters with defaults, assumptions, and sources."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from pydantic.fields import FieldInfo
+from rich.markup import escape
+from rich.table import Table
 
 from attacks.spec import ATTACKS
 from clients.data.datasets import dataset_names
@@ -16,29 +18,13 @@ from clients.models.split.split_models import split_model_names
 from clients.wire.schema import Settings, allowed, fields_of
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
+from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
 from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import described
-
-
-def catalogue() -> dict[str, list[list[str]]]:
-    """Section (``listed.SECTIONS``) -> its entries, each a name and lines about it."""
-    rows: dict[str, Callable[[], Iterable[tuple[str, ...]]]] = {
-        "scenarios": _scenarios,
-        "defenses": _defenses,
-        "attacks": _attacks,
-        "datasets": dataset_names().items,
-        "models": _models,
-        "settings": _settings,
-        "presets": described,
-        "search": lambda: _declared(Search),
-        "attack": lambda: _declared(AttackSettings),
-        "protect": lambda: _declared(ProtectSettings),
-    }
-    return {section: [list(entry) for entry in entries()] for section, entries in rows.items()}
 
 
 def _scenarios() -> Iterator[tuple[str, ...]]:
@@ -117,3 +103,35 @@ def _signature(name: str, cls: Any) -> str:
 
 def _first_line(cls: Any) -> str:
     return (inspect.getdoc(cls) or "").splitlines()[0]
+
+
+SECTIONS: dict[str, Callable[[], Iterable[tuple[str, ...]]]] = {
+    "scenarios": _scenarios,
+    "defenses": _defenses,
+    "attacks": _attacks,
+    "datasets": lambda: dataset_names().items(),
+    "models": _models,
+    "settings": _settings,
+    "presets": described,
+    "search": lambda: _declared(Search),
+    "attack": lambda: _declared(AttackSettings),
+    "protect": lambda: _declared(ProtectSettings),
+}
+"""What ``fedveil list`` shows -> its entries, each a name and lines about it."""
+
+
+def print_section(console: Terminal, section: str) -> None:
+    """Print one of ``SECTIONS``."""
+    entries = list(SECTIONS[section]())
+    console.print(f"\n[bold]{section}[/bold]")
+    if not console.is_terminal:
+        # Tables are for eyes; a pipe gets every line whole.
+        for name, *details in entries:
+            console.say("\n    ".join([name, *details]))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, *details in entries:
+        table.add_row(escape(name), escape("\n".join(details)))
+    console.print(table)

@@ -21,27 +21,15 @@ from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, unknown_scenario
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind
+from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 from strategies.training.checkpoint import Checkpoint
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
 
 
-class Resolved(Protocol):
-    """Settings that a scenario reads of any experiment; the class itself imports this module, which therefore cannot name it."""
-
-    @property
-    def attacks_final(self) -> bool:
-        """Whether the model after the last round is attacked."""
-
-    @property
-    def pipelines(self) -> tuple[Pipeline, ...]:
-        """The defences, one pipeline after the other."""
-
-
-E = TypeVar("E", bound=Resolved)
-"""The experiment."""
+E = TypeVar("E", bound=Any)
+"""The experiment, whose class imports this module."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +39,7 @@ class KnownClients:
     Attributes:
         card: Shape and normalisation of their images.
         sizes: Partition -> (training examples, test examples).
-        labels: Partition -> labels of its training examples, in its order; empty if the server does not have them.
+        labels: Partition -> labels of the training examples that were dealt to it, in its order.
         randomness: Source of the nodes' random draws, as reported by the nodes.
     """
 
@@ -125,10 +113,6 @@ class Scenario(ABC, Generic[E]):
     def check_share(self, experiment: E, train: int, test: int) -> None:
         """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
         return
-
-    def server_has_labels(self, experiment: E) -> bool:
-        """Whether the server holds the classes of the clients' training examples."""
-        return False
 
     @abstractmethod
     def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
@@ -214,4 +198,17 @@ def check_probe_images(images: int, targets: int, held: int) -> None:
         raise ConfigError(
             f"probe-targets is {targets}, each of probe-images = {images}; a client holds about {held} images, and none is probed "
             "twice"
+        )
+
+
+def check_memory(image_memory: float, queries: int, values: int, copies: int = 1) -> None:
+    """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
+
+    ``queries`` images of all clients have ``values`` numbers each, of which ``copies`` are held.
+    """
+    size = copies * FLOAT_BYTES * queries * values
+    if size > image_memory * 2**30:
+        raise ConfigError(
+            f"image-memory is {image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
+            f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
         )

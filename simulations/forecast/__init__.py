@@ -1,1 +1,1 @@
-"""Before a run: memory, notices, and refusals of runs that cannot succeed."""
+"""Before a run: memory, and refusals of runs that cannot succeed."""

@@ -51,11 +51,11 @@ def check_shares(experiment: Experiment, data: ImageDataset) -> None:
         )
 
 
-def check_outline(experiment: Experiment, data: ImageDataset, there: int | None = None) -> None:
+def check_outline(experiment: Experiment, data: ImageDataset) -> None:
     """Refuse a model or images of unusual size that this machine cannot hold, before the model is built.
 
     Sizes come from torch's meta device, and the run is the smallest one: one client after the other in one process. Models that
-    need real numbers while they are built are passed over. ``there``: as in ``check_fits``.
+    need real numbers while they are built are passed over.
     """
     if is_usual(data.input_shape, experiment.width, getattr(experiment, "depth", 0)):
         return
@@ -66,7 +66,7 @@ def check_outline(experiment: Experiment, data: ImageDataset, there: int | None 
         raise ConfigError(str(error)) from error
     except Exception:  # or of models that are refused elsewhere
         return
-    check_fits(experiment, data, peak, workers=0, there=there)
+    check_fits(experiment, data, peak, workers=0)
 
 
 def check_run(experiment: Experiment, workers: int) -> float:
@@ -75,7 +75,7 @@ def check_run(experiment: Experiment, workers: int) -> float:
     return check_fits(experiment, data, measured_peak(experiment.plan(card=DataCard.of(data))), workers)
 
 
-def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int, there: int | None = None) -> float:
+def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate the bytes that a run needs; ``ConfigError``, with settings to lower, where this machine has less.
 
     Args:
@@ -83,9 +83,8 @@ def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: 
         data: The experiment's.
         peak: Of its model.
         workers: Client processes at the same time; 0: clients answer in the server's process.
-        there: Bytes that the machine has; by default what the system and its control group report.
     """
-    needed, machine = required_bytes(experiment, data, peak, workers), memory_of_machine() if there is None else there
+    needed, machine = required_bytes(experiment, data, peak, workers), memory_of_machine()
     if needed > machine:
         raise ConfigError(
             f"memory: the run needs about {size_text(needed)}, and this machine has {size_text(machine)} in all. Lower batch-size, "
@@ -98,8 +97,7 @@ def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: 
 def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate what all processes of a run hold at once: programs, images, training and attacks."""
     plan, sides = experiment.plan(), max(workers, 1)
-    attacked, on_server = bool(experiment.attacked_rounds), scenario(experiment.scenario).trains_on_server
-    attackers = experiment.attack_workers if attacked else 0
+    attackers, on_server = experiment.attackers, scenario(experiment.scenario).trains_on_server
     processes = 1 + attackers + (workers + 1 if workers else 0)  # the command that waits has imported torch, too
     share = share_bytes(experiment, data)
     once = any(pipeline.once for pipeline in experiment.pipelines) and not plan.augments
@@ -113,7 +111,7 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
         + attackers * Auxiliary(plan).size()
         + (share * experiment.num_clients if on_server else 0)
         + (1 if on_server else sides) * peak(experiment.batch_size)
-        + max(attackers, attacked) * ATTACK_STEPS * peak(experiment.probe_images)
+        + max(attackers, bool(experiment.attacked_rounds)) * ATTACK_STEPS * peak(experiment.probe_images)
     )
 
 

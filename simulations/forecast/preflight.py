@@ -15,7 +15,8 @@ from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
-from simulations.forecast.notices import idle_defenses, named_attacks, too_few_images
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.text import count
 from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, require_new, take_lock
 from simulations.run_folder.places import require_folder
 from simulations.run_folder.rows import kept
@@ -56,7 +57,7 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     with _refusing(f"dataset = {experiment.dataset!r}"):
         data = experiment.plan().load_data()
     _check_counts(experiment, data)
-    for why in idle_defenses(experiment, DataCard.of(data)):
+    for why in experiment.idle_defenses(*data.input_shape[1:]):
         say(f"warning: {why}")
     doubts = _doubts(experiment, DataCard.of(data))
     check_outline(experiment, data)
@@ -75,14 +76,27 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
         raise ConfigError(
             f"crop-padding is {experiment.crop_padding}; allowed: below {side}, the images' side, or a crop may be black"
         )
-    if experiment.attacked_rounds and named_attacks(experiment):
+    if experiment.attacked_rounds and experiment.all_attacks:
         with _refusing("auxiliary-data"):
             Auxiliary(experiment.plan()).check()
     check_shares(experiment, data)
     with naming("partition"):
-        dealt(experiment.plan(), experiment, data, experiment.num_clients)
+        dealt(experiment.plan(), experiment.partition, data, experiment.num_clients)
     for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
         say(f"warning: {warning}")
+
+
+def too_few_images(experiment: Experiment, num_clients: int) -> str:
+    """A warning where a round attacks too few images for a verdict, or ""."""
+    attacked = any(experiment.attacks[kind] for kind in experiment.kinds if kind.chosen)
+    images = num_clients * experiment.probe_targets * experiment.probe_images
+    if not attacked or not experiment.attacked_rounds or images >= LEAST_IMAGES:
+        return ""
+    return (
+        f"each attacked round has {count(images, 'image')} ({num_clients} clients, probe-targets = "
+        f"{experiment.probe_targets}, probe-images = {experiment.probe_images}), and a verdict needs {LEAST_IMAGES} or more: the "
+        "report will print scores, but not whether an attack works; raise probe-targets"
+    )
 
 
 def claim_folder(out: Path) -> IO[str]:

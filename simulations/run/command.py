@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import check_run
-from simulations.forecast.notices import summary
 from simulations.forecast.preflight import claim_folder, preflight
 from simulations.report.analysis.outcome import as_json
-from simulations.run.hardware import CardShares, Hardware, hardware_at, shares_of, this_machine
+from simulations.report.text import count
+from simulations.run.hardware import CardShares, card_shares, hardware_at
 from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import (
@@ -33,8 +32,8 @@ from simulations.run.seeds import (
 from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
+from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
-from simulations.trackers import track_run
 
 
 @dataclass(frozen=True)
@@ -50,118 +49,40 @@ class RunRequest:
     cpus_per_client: int
     gpus_per_client: float | None
     in_process: bool
-    tracked: bool = False
     jobs: int = 0
     size: str = ""
     as_json: bool = False
-    hardware: Hardware = field(default_factory=this_machine)
-
-    def run(self, console: Terminal, experiment: Experiment) -> int:
-        """Run an experiment whose checks are passed, and write it for TensorBoard if asked to; the exit code."""
-        if self.in_process:
-            code = run_in_process(console, experiment, self.cpus_per_client)
-        else:
-            code = run_locally(console, experiment, self._resources(experiment))
-        return self._ended(console, experiment, code)
-
-    def run_seeds(self, console: Terminal, experiment: Experiment, at_once: int) -> int:
-        """Run the remaining seeds, this many at the same time; returns the exit code."""
-        left = of_seeds(experiment, self.seeds)
-        if at_once == 1:
-            return finish_seeds(console, experiment, self.seeds, one_by_one(console, left, partial(self.run, console)))
-        end_politely()
-        cores = max((os.cpu_count() or 1) // at_once, self.cpus_per_client)
-        runs = side_by_side(console, left, self._resources(experiment, cores), at_once, in_process=self.in_process)
-        ended = ((one, self._ended(console, one, code)) for one, code in runs)
-        try:
-            return finish_seeds(console, experiment, self.seeds, ended)
-        except KeyboardInterrupt:
-            errors.say("\nstopped; the same command goes on with what is left")
-            return EXIT_STOPPED
-
-    def cores_busy(self, experiment: Experiment) -> int:
-        """Cores that a run keeps busy: its clients, and the attacks beside them."""
-        workers = 1 if self.in_process else self.hardware.workers(experiment.num_clients, self.cpus_per_client)
-        return self.cpus_per_client * workers + (experiment.attack_workers if experiment.attacked_rounds else 0)
-
-    def workers(self, experiment: Experiment) -> int:
-        """Client processes on this machine at the same time; 0 in process."""
-        return 0 if self.in_process else self.hardware.workers_on_one(experiment.num_clients, self.cpus_per_client)
-
-    def _ended(self, console: Terminal, experiment: Experiment, code: int) -> int:
-        """Print and send what a finished run found; the exit code."""
-        if code not in (0, EXIT_ATTACKS_FAILED):
-            return code
-        out = Path(experiment.output_dir)
-        if self.as_json and not self.seeds:
-            print_run(out, experiment.seed)
-        return (track_run(console, out) if self.tracked else 0) or code
-
-    def _resources(self, experiment: Experiment, cores: int = 0) -> Resources:
-        shares, hardware = self.shares(experiment), self.hardware
-        about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
-        return Resources(
-            experiment.num_clients,
-            self.cpus_per_client,
-            shares.client,
-            cores,
-            hardware.ray_address,
-            shares.attack,
-            "; ".join(about),
-        )
-
-    def shares(self, experiment: Experiment) -> CardShares:
-        """What clients and attack workers get of the graphics cards; in process nothing is reserved."""
-        if self.in_process:
-            return CardShares(self.hardware.cards, 0.0, max(experiment.attack_gpus, 0.0))
-        workers = self.hardware.workers(experiment.num_clients, self.cpus_per_client)
-        return shares_of(experiment, workers, self.gpus_per_client, self.hardware.cards)
-
-
-def _with_hardware(request: RunRequest) -> RunRequest:
-    """The request with the machines that it may use; the environment may name a Ray cluster, too."""
-    if request.in_process:
-        return request
-    return replace(request, hardware=hardware_at(os.environ.get("RAY_ADDRESS", "")))
-
-
-def print_run(out: Path, seed: int) -> None:
-    """Print what a run found as a line of JSON."""
-    print_json({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)})
 
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, and run the experiment or, in a dry run, print what it would do; the exit code, or ``typer.Exit`` (2)."""
-    say = console.say
+    say, cpus = console.say, request.cpus_per_client
     try:
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
         if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
             request = replace(request, in_process=True)
-        request = _with_hardware(request)
-        request.hardware.require(request.cpus_per_client, request.gpus_per_client or 0.0)
+        hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
+        hardware.require(cpus, request.gpus_per_client or 0.0)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
         require_jobs(request.jobs)
         for one in left[:1]:
             preflight(one, say)
-        request.hardware.require_attack_cards(experiment.attack_gpus)
-        if request.hardware.ray_address:
-            say(str(request.hardware))
-        say(f"cards: {request.shares(experiment)}")
-        needed = check_run(experiment, request.workers(experiment))
-        at_once = (
-            runs_at_once(
-                request.jobs,
-                len(left),
-                experiment,
-                needed,
-                busy=request.cores_busy(experiment),
-                cards=request.hardware.cards,
-            )
-            if request.seeds
-            else 1
-        )
+        hardware.require_attack_cards(experiment.attack_gpus)
+        if hardware.ray_address:
+            say(str(hardware))
+        clients, attackers, attack_gpus = experiment.num_clients, experiment.attackers, experiment.attack_gpus
+        if request.in_process:
+            workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
+        else:
+            workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
+            shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
+        say(f"cards: {shares}")
+        needed, at_once = check_run(experiment, held), 1
+        if request.seeds:
+            cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
+            at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
         claim = None if dry_run else claim_folder(Path(experiment.output_dir))
     except (ConfigError, RegistryError) as error:
         fail(str(error))
@@ -176,16 +97,52 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         return 0
     if at_once > 1:
         say(f"seeds: {len(left)} to run, {at_once} at a time")
+    about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
+    resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
+    out = Path(experiment.output_dir)
     with claim:
-        return _run(console, request, experiment, at_once)
+        code = _run(console, request, left, resources, at_once, out)
+        folders = {seed: out / f"seed-{seed}" for seed in request.seeds}
+        if not folders and code in (0, EXIT_ATTACKS_FAILED):
+            folders = {experiment.seed: out}
+        for seed, folder in folders.items() if request.as_json else ():
+            if (folder / "rows.jsonl").is_file():
+                print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": as_json(folder)})
+    return code
 
 
-def _run(console: Terminal, request: RunRequest, experiment: Experiment, at_once: int) -> int:
-    """Run an experiment, with one seed or several, whose folder this command has; the exit code."""
-    if request.seeds:
-        code = request.run_seeds(console, experiment, at_once)
-        for seed in request.seeds if request.as_json else ():
-            if (folder := Path(experiment.output_dir) / f"seed-{seed}" / "rows.jsonl").is_file():
-                print_run(folder.parent, seed)
-        return code
-    return request.run(console, experiment)
+def _run(
+    console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, at_once: int, out: Path
+) -> int:
+    """Run an experiment, or the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
+
+    def one(experiment: Experiment) -> int:
+        if request.in_process:
+            return run_in_process(console, experiment, resources.cpus_per_client)
+        return run_locally(console, experiment, resources)
+
+    if not request.seeds:
+        return one(left[0])
+    if at_once == 1:
+        ended = one_by_one(console, left, one)
+    else:
+        end_politely()
+        shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))
+        ended = side_by_side(console, left, shared, at_once, in_process=request.in_process)
+    try:
+        return finish_seeds(console, out, request.seeds, ended)
+    except KeyboardInterrupt:
+        errors.say("\nstopped; the same command goes on with what is left")
+        return EXIT_STOPPED
+
+
+def summary(experiment: Experiment) -> list[str]:
+    """What a run whose settings passed their checks would do, line by line."""
+    rounds, attacks = len(experiment.attacked_rounds), "; ".join(experiment.all_attacks)
+    return [
+        f"scenario:   {experiment.scenario}",
+        f"pipelines:  {'; '.join(str(pipeline) or 'no defence' for pipeline in experiment.pipelines)}",
+        f"attacks:    {attacks}; in {count(rounds, 'round')}" if attacks and rounds else "attacks:    none",
+        f"clients:    {experiment.num_clients}",
+        f"rounds:     {experiment.rounds} for each pipeline",
+    ]

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from clients.process.ray_cluster import join_cluster
-from simulations.experiment.experiment import Experiment
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 
@@ -183,9 +182,3 @@ def card_shares(
         return CardShares(cards, client)
     left = 1 - math.floor(1 / client) * client if client < 1 else 0.0
     return CardShares(cards, client, math.floor(DIGITS * left / math.ceil(attackers / cards)) / DIGITS)
-
-
-def shares_of(experiment: Experiment, workers: int, client: float | None, cards: int) -> CardShares:
-    """The shares of a run on machines with so many cards; ``client`` is the clients' share, if it is given."""
-    attackers = experiment.attack_workers if experiment.attacked_rounds else 0
-    return card_shares(cards, workers, attackers, client, experiment.attack_gpus)

@@ -134,7 +134,7 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
         with undisturbed():  # the tracker inherits this, and so survives a closing terminal until its work is done
             resource_tracker.ensure_running()
     try:
-        with flower_log(out / "flower.log") as begin, _followed(console, experiment, begin), scratch_folder():
+        with flower_log(out / "flower.log") as begin, _followed(console, out, begin), scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
     except KeyboardInterrupt:
         errors.say(f"\nstopped; {what_next(out)}")
@@ -150,11 +150,11 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
 
 
 @contextmanager
-def _followed(console: Terminal, experiment: Experiment, begin: int) -> Iterator[None]:
+def _followed(console: Terminal, out: Path, begin: int) -> Iterator[None]:
     """Shows how far a run is that goes on within; a thread reads what the run writes, as that of a run elsewhere is read."""
     ended = threading.Event()
     shown = threading.Thread(
-        target=follow, args=(console, ended.wait, experiment, begin, STEPS_IN_PROCESS), name="progress", daemon=True
+        target=follow, args=(console, ended.wait, out, begin, STEPS_IN_PROCESS), name="progress", daemon=True
     )
     shown.start()
     try:

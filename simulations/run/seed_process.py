@@ -24,11 +24,11 @@ def main() -> int:
     order = json.loads(sys.stdin.readline())
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_input, daemon=True).start()
-    experiment, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
+    one, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
     console = Terminal(highlight=False)
     if order["in_process"]:
-        return run_in_process(console, experiment, resources.cpus_per_client)
-    return run_locally(console, experiment, resources)
+        return run_in_process(console, one, resources.cpus_per_client)
+    return run_locally(console, one, resources)
 
 
 def _stop_with_input() -> None:

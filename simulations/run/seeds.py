@@ -27,9 +27,7 @@ from simulations.run_folder.places import is_there
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
-from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
-from simulations.trackers import EXIT_NOT_TRACKED
 
 COMPARISON = "comparison.html"
 EXIT_STOPPED = 130
@@ -64,21 +62,21 @@ def one_by_one(
         yield one, run(one)
 
 
-def finish_seeds(console: Terminal, experiment: Experiment, seeds: Sequence[int], ended: Ended) -> int:
+def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ended) -> int:
     """Wait for all runs, print which failed, and write the comparison when all are there; the exit code.
 
-    The experiment's folder has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
+    The folder ``out`` has one for each seed; ``ended`` are the runs that were left. A run that fails, or ends without some of
     its attacks' scores, does not end the others; one that is stopped does. The same command again goes on with what is left.
     """
     from simulations.compare.groups import grouped, print_groups
     from simulations.compare.page import write_comparison
 
-    out, worst, failed = Path(experiment.output_dir), 0, list[int]()
+    worst, failed = 0, list[int]()
     for one, code in ended:
         if code == EXIT_STOPPED:
             console.say("all seeds: the same command goes on with what is left")
             return code
-        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
+        if code not in (0, EXIT_ATTACKS_FAILED):
             failed.append(one.seed)
         worst = max(worst, code)
     if failed:
@@ -106,10 +104,11 @@ def require_jobs(jobs: int) -> None:
         raise ConfigError(f"--jobs is {jobs}; allowed: 0 to {cores}, the cores of this machine")
 
 
-def runs_at_once(jobs: int, left: int, experiment: Experiment, needed: float, *, busy: int, cards: int = 0) -> int:
+def runs_at_once(jobs: int, left: int, needed: float, *, busy: int, cards: float = 0) -> int:
     """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores and ``needed`` bytes of memory.
 
-    Each may use all ``cards``. ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as have cores and free memory.
+    One goes on after the other where each uses graphics ``cards``. ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as
+    have cores and free memory.
 
     Raises:
         ConfigError: When ``jobs`` is more than fit.
@@ -123,9 +122,7 @@ def runs_at_once(jobs: int, left: int, experiment: Experiment, needed: float, *,
         )
     if jobs:
         return max(1, min(jobs, left))
-    # Runs at the same time would each count on all of the cards.
-    used = cards if experiment.attack_gpus == CHOSEN_SHARE else experiment.attack_gpus
-    if used or cores < 2 * busy:
+    if cards or cores < 2 * busy:
         return 1
     free = min(memory, psutil.virtual_memory().available)
     return max(1, min(left, cores // busy, int(free // needed)))

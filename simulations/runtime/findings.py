@@ -65,19 +65,15 @@ def _table(found: Sequence[Finding], title: str) -> Table:
             cells = [one.defense or "none" if one.first else "", *([one.message] if len(messages) > 1 else [])]
             cells += [one.verdict, recovered_text(one.shown, one.status, _interval(one), "\n")]
             if one.first:
-                change = f"\n({points(one.change)})" if one.change is not None else ""
-                change += f"\n{one.change_interval}" if change and one.change_interval else ""
-                # Why it is no cost stands below the table, among the warnings.
-                change += "\nwith canaries" if one.cost_note else ""
-                below = "".join(f"\n{text}" for text in (one.protects.replace(", ", ",\n"), *one.shown_epsilon) if text)
-                for start in (" if noise ", " (gap ", " (above "):
-                    below = below.replace(start, f"\n{start[1:]}")
-                further = below.replace(" % confidence", " %\nconfidence")
-                further += "".join(f"\n{text}".replace(": ", ":\n") for text in one.further_epsilon)
-                claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
-                spent = [(claimed or two(one.epsilon)) + further] if budgets else []
                 own = one.reported if one.accuracy is None else None
-                cells += [own.number if own else percent(one.accuracy) + change, *spent]
+                shown = [own.number if own else percent(one.accuracy)]
+                shown += [f"({points(one.change)})", one.change_interval] if one.change is not None else []
+                # Why it is no cost stands below the table, among the warnings.
+                cells.append("\n".join(filter(None, [*shown, "with canaries" if one.cost_note else ""])))
+                if budgets:
+                    claimed = "; ".join(f"{claim.number}, {claim.detail}" for claim in one.numbered_claims)
+                    further = (*one.protects.split(", "), *one.shown_epsilon, *one.further_epsilon)
+                    cells.append("\n".join(filter(None, [claimed or two(one.epsilon), *further])))
             yield cells
 
     texts = ("defence", *(["message"] if len(messages) > 1 else []), "verdict", "recovered")

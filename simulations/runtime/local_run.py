@@ -51,7 +51,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
         with LocalRuntime(log, resources.ray_address) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
-                follow(console, partial(wait_for, process), experiment, begin)
+                follow(console, partial(wait_for, process), out, begin)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
                 if engine and start < STARTS and not _has_worked(read_progress(out), before):

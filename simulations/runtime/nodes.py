@@ -18,8 +18,7 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
 from clients.wire.records import reason_of, to_record, to_tensors, values_of
 from clients.wire.texts import shortened
-from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.scenario import KnownClients
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 
@@ -32,13 +31,13 @@ MOST_EXAMPLES = 2**31
 """Of a client that has data of its own: the server plans by what it says."""
 
 
-def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
-    """Partition -> node id of the connected nodes.
+def find_nodes(grid: Grid, num_clients: int) -> dict[int, int]:
+    """Partition -> node id of ``num_clients`` connected nodes; 0: of all, at least two.
 
     Raises:
         RuntimeError: When too few nodes connect, or two claim the same partition.
     """
-    wanted = experiment.num_clients or 2
+    wanted = num_clients or 2
     deadline = time.monotonic() + NODE_WAIT_SECONDS
     while len(ids := list(grid.get_node_ids())) < wanted:
         if time.monotonic() > deadline:
@@ -65,61 +64,55 @@ def find_nodes(grid: Grid, experiment: Experiment) -> dict[int, int]:
             raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
         nodes[partition] = node
     nodes = dict(sorted(nodes.items()))
-    if experiment.num_clients:
-        nodes = dict(list(nodes.items())[: experiment.num_clients])
+    if num_clients:
+        nodes = dict(list(nodes.items())[:num_clients])
     if missing := set(range(len(nodes))) - set(nodes):
         raise RuntimeError(f"no node holds partition {min(missing)}; partitions are numbered from 0")
     return nodes
 
 
-def set_up(exchange: Exchange, experiment: Experiment) -> KnownClients:
-    """Give every node its share of the data and check that all agree on its shape.
+def set_up(exchange: Exchange, plan: Plan, partition: str) -> KnownClients:
+    """Give every node its share of the data (``partition``), and check that all agree on its shape.
 
     Raises:
         RuntimeError: When a node cannot read its data, or its shape is not that of the others.
     """
-    plan = experiment.plan()
-    shares = _shares(plan, experiment, len(exchange.nodes))
+    shares = {} if partition == "node" else _shares(plan, partition, len(exchange.nodes))
     # In a simulation every process runs this bundle; a deployed node has its own copy.
     app_dir = str(Path(__file__).resolve().parents[2]) if _in_simulation() else ""
     contents = {
-        partition: RecordDict(
-            {"config": exchange.config(plan.at(0), **{"app-dir": app_dir}), **shares.get(partition, {})}
-        )
-        for partition in exchange.nodes
+        at: RecordDict({"config": exchange.config(plan.at(0), **{"app-dir": app_dir}), **shares.get(at, {})})
+        for at in exchange.nodes
     }
     replies = exchange("query.setup", contents)
     cards: dict[int, DataCard] = {}
     sizes: dict[int, tuple[int, int]] = {}
     from_seed = []
     mine_read = fingerprint(plan.load_data()) if shares else ""
-    for partition in exchange.nodes:
-        reply = replies.get(partition)
+    for at in exchange.nodes:
+        reply = replies.get(at)
         if reply is None or reply.has_error():
             reason = reason_of(reply) if reply is not None else "no reply"
-            raise RuntimeError(f"client {partition} could not be set up: {reason}")
-        cards[partition], sizes[partition] = _card_and_sizes(partition, reply, shares.get(partition, {}))
+            raise RuntimeError(f"client {at} could not be set up: {reason}")
+        cards[at], sizes[at] = _card_and_sizes(at, reply, shares.get(at, {}))
         if (randomness := values_of(reply, "card").get("randomness")) not in ("seed", "secret"):
             raise RuntimeError(
-                f"client {partition} says that its randomness is {shortened(randomness)}; expected seed or secret"
+                f"client {at} says that its randomness is {shortened(randomness)}; expected seed or secret"
             )
-        from_seed += [partition] if randomness == "seed" else []
+        from_seed += [at] if randomness == "seed" else []
         read = values_of(reply, "card").get("data")
         if shares and read is not None and read != mine_read:
             raise RuntimeError(
-                f"client {partition} reads other examples than the server does from dataset = {experiment.dataset!r}: a function "
+                f"client {at} reads other examples than the server does from dataset = {plan.dataset!r}: a function "
                 "that draws its split anew each time must seed it, and nodes need the same files"
             )
     first = min(cards)
-    for partition, card in cards.items():
+    for at, card in cards.items():
         for name in ("num_classes", "input_shape"):
             mine, others = getattr(card, name), getattr(cards[first], name)
             if mine != others:
-                raise RuntimeError(f"client {partition} has {name} = {mine}, client {first} has {others}")
-    labels = {}
-    if shares and scenario(experiment.scenario).server_has_labels(experiment):
-        part = plan.load_data().train
-        labels = {p: part.truth(to_tensors(shares[p]["indices"])["train"]) for p in exchange.nodes}
+                raise RuntimeError(f"client {at} has {name} = {mine}, client {first} has {others}")
+    labels = {at: plan.load_data().train.truth(to_tensors(share["indices"])["train"]) for at, share in shares.items()}
     return KnownClients(cards[first], sizes, labels, _randomness(from_seed, len(exchange.nodes)))
 
 
@@ -152,17 +145,15 @@ def _randomness(from_seed: list[int], clients: int) -> str:
     return f"{FROM_SEED} at clients {', '.join(map(str, from_seed))}; {OWN_SECRET} elsewhere"
 
 
-def _shares(plan: Plan, experiment: Experiment, clients: int) -> dict[int, dict[str, ArrayRecord]]:
-    if experiment.partition == "node":
-        return {}
-    train, test = dealt(plan, experiment, plan.load_data(), clients)
+def _shares(plan: Plan, partition: str, clients: int) -> dict[int, dict[str, ArrayRecord]]:
+    train, test = dealt(plan, partition, plan.load_data(), clients)
     return {
         at: {"indices": to_record({"train": torch.from_numpy(train[at]), "test": torch.from_numpy(test[at])})}
         for at in range(clients)
     }
 
 
-def dealt(plan: Plan, experiment: Experiment, data: ImageDataset, clients: int) -> tuple[list[Indices], list[Indices]]:
+def dealt(plan: Plan, partition: str, data: ImageDataset, clients: int) -> tuple[list[Indices], list[Indices]]:
     """Positions of each client's training and test examples.
 
     Raises:
@@ -171,9 +162,9 @@ def dealt(plan: Plan, experiment: Experiment, data: ImageDataset, clients: int) 
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
     free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(data.train.strata()))
-    train = [free[part] for part in partition_indices(labels[free], experiment.partition, clients, experiment.seed)]
+    train = [free[part] for part in partition_indices(labels[free], partition, clients, plan.seed)]
     # Test examples are always spread evenly: they measure the global model, not a client.
-    return train, partition_indices(data.test.labels.numpy(), "iid", clients, experiment.seed)
+    return train, partition_indices(data.test.labels.numpy(), "iid", clients, plan.seed)
 
 
 def _in_simulation() -> bool:

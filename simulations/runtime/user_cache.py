@@ -1,51 +1,12 @@
-"""The user's cache: files that may be removed at any time, such as bytecode of packages for the many processes of a run."""
+"""Bytecode of packages for the many processes of a run, in the user's cache, where it may be removed at any time."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import stat
 import sys
-import tempfile
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-
-
-def cache_folder() -> Path:
-    """The folder of fedveil in the user's cache; ``RuntimeError`` where the user has neither one nor a home directory."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedveil"
-
-
-def private_folder(name: str) -> Path | None:
-    """The path, without symbolic links, of a folder that no other user can change, for files whose content this user runs.
-
-    It is made in the user's cache or, where that cannot be used, in the directory for temporary files; None where neither is safe.
-    """
-    places = [Path(tempfile.gettempdir()) / f"fedveil-{name}-{os.geteuid()}"]
-    with contextlib.suppress(RuntimeError):  # a user without a home directory, as in containers
-        places.insert(0, cache_folder() / name)
-    for place in places:
-        try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_private(place):
-                return place.resolve()
-        except OSError:  # a read-only home, or a file in the way
-            continue
-    return None
-
-
-def _is_private(folder: Path) -> bool:
-    """Whether only this user, and root, can change what a folder holds, or put another in its place."""
-    mine = folder.lstat()
-    if not stat.S_ISDIR(mine.st_mode) or mine.st_uid != os.geteuid() or mine.st_mode & 0o077:
-        return False
-    above = [parent.stat() for parent in folder.resolve().parents]
-    safe = all(
-        one.st_uid in (0, os.geteuid()) and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX) for one in above
-    )
-    return safe and os.access(folder, os.R_OK | os.W_OK | os.X_OK)
-
 
 VARIABLE, PREFIX = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 LARGE = ("torch", "ray", "flwr")
@@ -59,15 +20,22 @@ def keep_bytecode() -> Path | None:
     bytecode on disk, each process of a run compiles the sources of torch, Ray or Flower again: 2 to 5 seconds of a core.
 
     Returns:
-        The folder; None where none is needed, or no safe one can be made.
+        The folder; None where none is needed, or it cannot be made or may be changed by others.
     """
     if all(map(_has_bytecode, LARGE)) or (not sys.dont_write_bytecode and all(map(_can_write, LARGE))):
         return None
-    folder = private_folder("bytecode")
-    if folder is not None:
-        os.environ.pop(VARIABLE, None)
-        os.environ[PREFIX] = sys.pycache_prefix = str(folder)
-        sys.dont_write_bytecode = False
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = (cache / "fedveil" / "bytecode").resolve()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+    except (RuntimeError, OSError):  # no home, as in containers, a read-only one, or a file in the way
+        return None
+    if about.st_uid != os.geteuid() or about.st_mode & 0o077:  # another user could put code there
+        return None
+    os.environ.pop(VARIABLE, None)
+    os.environ[PREFIX] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
     return folder
 
 

@@ -24,7 +24,6 @@ from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.updates.client_dp import ClientDP
-from simulations.experiment.attribute_rules import check_attribute_attacks
 from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
 from simulations.experiment.whole_models import WholeModelExperiment
 from simulations.report.text import count
@@ -43,7 +42,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     def check(self) -> None:
         """Refuse defences of data that are never sent, and auxiliary data of other kinds."""
         self.check_whole_model()
-        check_attribute_attacks(self, PROBE_ATTRIBUTE)
+        self.check_attribute_attacks(PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
         check_histories(self, self.num_clients)
         if self.dp_canaries and not any(map(audited_defense, self.pipelines)) | any(

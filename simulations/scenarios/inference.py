@@ -22,7 +22,6 @@ from clients.task.task import FLOAT_BYTES, Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory, require_attribute
 from simulations.experiment.experiment import NO_DEFENSE
 from simulations.experiment.scenario import (
     LARGEST_MESSAGE,
@@ -30,6 +29,7 @@ from simulations.experiment.scenario import (
     Rounds,
     Scenario,
     check_first_of_batches,
+    check_memory,
     check_message,
     leave_cores_to_attacks,
 )
@@ -73,12 +73,12 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
                 f"attack-rounds is {self.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
                 f"{' and '.join(kind.setting for kind in on)} = ''"
             )
-        check_attribute_attacks(self, ATTRIBUTE)
+        self.check_attribute_attacks(ATTRIBUTE)
         for pipeline in self.pipelines:
             self._check_pipeline(pipeline)
             if pipeline.needs_adversary:
                 why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
-                require_attribute(self, why, "delta='max', which needs none")
+                self.require_attribute(why, "delta='max', which needs none")
 
     def _check_model(self) -> None:
         require_known("model", self.model, dict.fromkeys(CUTS), also="")
@@ -207,7 +207,7 @@ class Inference(Scenario[InferenceExperiment]):
         plan = experiment.plan(card=clients.card)
         queries = sum(test for _, test in clients.sizes.values())
         shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
-        check_memory(experiment, queries, max(map(math.prod, shapes)), copies=2)
+        check_memory(experiment.image_memory, queries, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
         """Refuse to attack more batches of queries than there are, or more images than a batch holds."""

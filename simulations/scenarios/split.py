@@ -17,12 +17,12 @@ from clients.task.task import Plan
 from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.attribute_rules import check_attribute_attacks, check_memory
 from simulations.experiment.experiment import NO_DEFENSE, Experiment
 from simulations.experiment.scenario import (
     KnownClients,
     Rounds,
     Scenario,
+    check_memory,
     check_message,
     check_probe_images,
     leave_cores_to_attacks,
@@ -54,7 +54,7 @@ class SplitExperiment(SplitSettings, Experiment):
             raise ConfigError(
                 "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
             )
-        check_attribute_attacks(self, TOKEN_ATTRIBUTE)
+        self.check_attribute_attacks(TOKEN_ATTRIBUTE)
         if self.nesterov and self.optimizer != "sgd":
             raise ConfigError(f"nesterov is True; allowed with optimizer = {self.optimizer!r}: False")
         for pipeline in self.pipelines:
@@ -142,11 +142,9 @@ class Split(Scenario[SplitExperiment]):
         plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
         queries = sum(test for _, test in clients.sizes.values())
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
-        check_memory(experiment, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
-
-    def server_has_labels(self, experiment: SplitExperiment) -> bool:
-        """Whether the server holds labels: unless clients keep them."""
-        return experiment.who_holds_labels == "server"
+        check_memory(
+            experiment.image_memory, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges)
+        )
 
     def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
         """Refuse probes of more images than a client has to show."""
@@ -158,10 +156,11 @@ class Split(Scenario[SplitExperiment]):
     ) -> Rounds:
         """SplitFed by a curious server."""
         leave_cores_to_attacks(experiment.attack_workers)
+        labels = clients.labels if experiment.who_holds_labels == "server" else {}
         return SplitFed(
             plan=SplitPlan.narrow(plan),
             auditor=auditor,
-            holders={p: Holder(*sizes, clients.labels.get(p)) for p, sizes in clients.sizes.items()},
+            holders={p: Holder(*sizes, labels.get(p)) for p, sizes in clients.sizes.items()},
             schedule=schedule_of(experiment),
             batches_per_message=experiment.batches_per_message,
             attacks=smashed_attacks(experiment.attacks_on(plan.defenses, SMASHED)),

@@ -30,7 +30,7 @@ from simulations.run_folder.run_directory import write_atomically
 from simulations.search.scorer import DegenerateModelError, Scorer, Scores, check, semi_train
 from simulations.search.settings import Search
 from simulations.search.space import disjoint, random_hybrid, sample, text_of
-from simulations.settings.errors import ConfigError, undamaged
+from simulations.settings.errors import ConfigError, read_known, undamaged
 from strategies.audit.whole_files import PARTIAL, load_tensors, save_tensors
 
 HYBRID = 2
@@ -95,7 +95,7 @@ class PolicySearch:
             raise ConfigError(f"--resume {path} holds no search (no {ABOUT})")
         with undamaged(path / ABOUT, "--resume", "start a new search in another folder"):
             about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-            search, pictures = Search.from_mapping(about["search"] | changed), str(about["pictures"])
+            search, pictures = read_known(Search, about["search"] | changed, "search"), str(about["pictures"])
         if check(search) != pictures:
             raise ConfigError(
                 f"--resume {path}: the pictures of dataset {search.dataset!r} are not those that this search began with; put these "

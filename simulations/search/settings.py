@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, ClassVar, Literal, Self
-
-from pydantic.fields import FieldInfo
+from typing import Annotated, ClassVar, Literal
 
 from clients.data.datasets import is_multi_label, is_table
 from clients.data.images import IMAGE_MEMORY
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
-from clients.wire.schema import Settings, fields_of, setting
+from clients.wire.schema import Settings, setting
 from simulations.experiment.known_names import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError, read_known
+from simulations.settings.errors import ConfigError
 from simulations.settings.whole_models import milestones_of
 
 LOWEST_THRESHOLD = -10.0
@@ -65,11 +62,6 @@ class Search(Settings):
         require_model(self.model)
         self.threshold()
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Read hyphenated keys; ``ConfigError`` on unknown ones, with the nearest known one, and on bad values."""
-        return read_known(cls, values, "search")
-
     def threshold(self) -> float | None:
         """The least S_acc; None where it is calibrated.
 
@@ -96,8 +88,3 @@ class Search(Settings):
             probe_images=1, nesterov=True, learning_rate=self.learning_rate,
             milestones=milestones_of("3/8,5/8,7/8", rounds), image_memory=IMAGE_MEMORY,
         )  # fmt: skip
-
-
-def keys() -> dict[str, FieldInfo]:
-    """Key -> field of ``Search``."""
-    return fields_of(Search)

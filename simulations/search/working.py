@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from clients.wire.schema import fields_of
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY
 from simulations.console.command_line import errors, fail, read_toml, setting_of
@@ -19,9 +20,9 @@ from simulations.console.results import print_json, table, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.search.algorithm import PolicySearch
 from simulations.search.scorer import DegenerateModelError
-from simulations.search.settings import Search, keys
+from simulations.search.settings import Search
 from simulations.search.space import text_of
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, read_known
 
 console = Terminal(highlight=False)
 
@@ -74,10 +75,10 @@ def _search(
     config: Path | None, settings: list[str], out: Path | None, resume: Path | None, *, dry_run: bool
 ) -> PolicySearch | Search:
     """A new search, or one that goes on, in perhaps another number of processes; in a dry run the checked settings alone."""
-    chosen = dict(setting_of(text, keys()) for text in settings)
+    chosen = dict(setting_of(text, fields_of(Search)) for text in settings)
     if resume is None:
         path = (out or Path("runs") / datetime.now().strftime("search-%Y%m%d-%H%M%S")).resolve()
-        search = Search.from_mapping((read_toml(config) if config else {}) | chosen)
+        search = read_known(Search, (read_toml(config) if config else {}) | chosen, "search")
         if not dry_run:
             return PolicySearch.create(path, search)
         PolicySearch.pictures(path, search)

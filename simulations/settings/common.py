@@ -196,3 +196,8 @@ class CommonSettings(Settings):
     def attacks_final(self) -> bool:
         """Whether the model after the last round is attacked."""
         return self.rounds + 1 in self.attacked_rounds
+
+    @property
+    def attackers(self) -> int:
+        """Attack workers of the run; 0 where nothing is attacked, and where attacks run between rounds."""
+        return self.attack_workers if self.attacked_rounds else 0

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from clients.wire.schema import fields_of
 from simulations.experiment.experiment import all_settings
-from simulations.search.settings import keys as search_settings
+from simulations.search.settings import Search
 
 for needed in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(needed, reason=f"{needed} is not installed: uv sync --group dev")
@@ -60,7 +61,7 @@ def test_the_reference_holds_exports_settings_and_configurations(site: Path, tex
         paths = {f"{x.__module__}.{x.__qualname__}" for x in things if inspect.isclass(x) or inspect.isfunction(x)}
         assert not paths - anchors
     assert {"clients.external_app.app.answer_audits", "simulations.run.in_process.audit"} <= anchors
-    for name, keys in (("settings", all_settings()), ("search_settings", search_settings())):
+    for name, keys in (("settings", all_settings()), ("search_settings", fields_of(Search))):
         assert not [key for key in keys if f"<code>{key}</code>" not in texts[f"reference/{name}.html"]]
     for path in (ROOT / "simulations/configs").glob("*.toml"):
         assert f"reference/configurations/{path.stem}.html" in texts

@@ -1,5 +1,6 @@
 """Settings: defaults agree everywhere, and every bad value is refused by name before anything starts."""
 
+import functools
 import json
 import tomllib
 from pathlib import Path
@@ -11,15 +12,14 @@ from flwr.app import Context, RecordDict
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
-from simulations.experiment.attribute_rules import check_memory
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.experiment.scenario import scenarios
+from simulations.experiment.scenario import check_memory, scenarios
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
 from simulations.server_app import run_experiment
 from simulations.settings.common import CHOSEN_HERE
-from simulations.settings.errors import ConfigError
+from simulations.settings.errors import ConfigError, read_known
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
 from tests.simulations.report.report_run import demo_rows, row, write_run
@@ -55,9 +55,10 @@ def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
 
 def test_shipped_configurations_are_valid_and_say_what_they_show() -> None:
     for path in sorted((ROOT / "simulations" / "configs").glob("*.toml")):
-        kind = Search if path.name.startswith("search") else Experiment
-        settings = kind.from_mapping(read_toml(path, None if kind is Search else ""))
-        assert kind.from_mapping(settings.to_mapping()) == settings, path.name
+        is_search = path.name.startswith("search")
+        kind = functools.partial(read_known, Search, listed="search") if is_search else Experiment.from_mapping
+        settings = kind(read_toml(path, None if is_search else ""))
+        assert kind(settings.to_mapping()) == settings, path.name
         usual, _, paper = path.read_text().partition("\n[paper]\n")
         for text, words in ((usual, ("Shows", "Costs", "Expect")), (paper, ("Costs",))):
             assert not text or all(f"# {word}:" in text for word in words), path.name
@@ -109,11 +110,11 @@ def test_bad_settings_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
-    experiment = Experiment.of(scenario="split", image_memory=4 * 100 * 10 / 2**30)
-    check_memory(experiment, 100, 10)
+    memory = 4 * 100 * 10 / 2**30
+    check_memory(memory, 100, 10)
     for more in ((101, 10), (100, 11), (100, 10, 2)):
         with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            check_memory(experiment, *more)
+            check_memory(memory, *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

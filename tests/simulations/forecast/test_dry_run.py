@@ -16,7 +16,8 @@ from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
 from simulations.forecast import memory
 from simulations.forecast.memory import check_fits, check_outline, measured_peak, required_bytes
-from simulations.forecast.notices import idle_defenses, summary, too_few_images
+from simulations.forecast.preflight import too_few_images
+from simulations.run.command import summary
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import PROBE
 from tests.bounded import bounded
@@ -65,10 +66,9 @@ def test_defences_without_effect_and_rounds_of_few_images_are_warned_of() -> Non
         ("GaussianNoise(std=0)", "std is 0, so this stage changes nothing and is no defence; try 0.01"),
         (mixer.format(16), "in windows of one size, 4 pixels, whatever its VFE"),
     ):
-        assert told in idle_defenses(Experiment.of(defenses=defense), grey)[0]
-    assert idle_defenses(Experiment.of(defenses=mixer.format(4)), grey) == [], "equal bounds ask for one size"
-    default = Experiment.of()
-    assert idle_defenses(default, default.plan().data_card()) == []
+        assert told in Experiment.of(defenses=defense).idle_defenses(28, 28)[0]
+    assert Experiment.of(defenses=mixer.format(4)).idle_defenses(28, 28) == [], "equal bounds ask for one size"
+    assert Experiment.of().idle_defenses(32, 32) == [], "of photos"
     tried = 0
     for path in (path for path in CONFIGS.glob("*.toml") if "VisualMixer" in path.read_text(encoding="utf-8")):
         shipped = Experiment.from_mapping(read_toml(path, ""))
@@ -77,7 +77,7 @@ def test_defences_without_effect_and_rounds_of_few_images_are_warned_of() -> Non
         except MissingDataError:
             assert shipped.dataset in ("fashion-mnist", "garment-digit"), "whose images are grey, 28 pixels"
             card = grey
-        assert idle_defenses(shipped, card) == [], path.name
+        assert shipped.idle_defenses(*card.input_shape[1:]) == [], path.name
         tried += 1
     assert tried >= 4
     few = Experiment.of(probe_targets=1, probe_images=1)
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
         assert (told in " ".join(done.output.split())) is not fits
 
 
-def test_memory_grows_with_what_is_held() -> None:
+def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="")
     data, program = few.plan().load_data(), memory.PROCESS + 5000 * 28 * 28
     two, three, alone = (required_bytes(few, data, peak, workers) for workers in (2, 3, 0))
@@ -112,18 +112,21 @@ def test_memory_grows_with_what_is_held() -> None:
     assert two - no_workers == 2 * (program + held_out) + memory.ATTACK_STEPS * peak(1)
     once = few.but(defenses="Blur(std=2.0)")
     assert required_bytes(once, data, peak, 2) - two == 2 * 4 * 800 * 28 * 28 * 4
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 100 * 2**20)
     with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
-        check_fits(few, data, peak, 2, 100 * 2**20)
-    assert check_fits(few, data, peak, 2, 2**40) == two
+        check_fits(few, data, peak, 2)
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 2**40)
+    assert check_fits(few, data, peak, 2) == two
 
 
-def test_images_that_fit_no_machine_are_refused_before_a_model_is_built() -> None:
+def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default model at 4096 took 8 GB and 43 s, and the error named neither."""
     experiment = Experiment.of(num_clients=4, image_size=4096)
     data = experiment.plan().load_data()
     told = r"image-size.*this machine has 15\.0 GiB|Lower.*image-size"
+    monkeypatch.setattr(memory, "memory_of_machine", lambda: 15 * 2**30)
     with bounded(120, 2**30), pytest.raises(ConfigError, match=told):
-        check_outline(experiment, data, 15 * 2**30)
+        check_outline(experiment, data)
 
 
 def test_an_outline_is_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.run.hardware import MOST_CLIENTS, CardShares, card_shares, shares_of
+from simulations.run.hardware import MOST_CLIENTS, CardShares, card_shares
 from simulations.settings.chosen_shares import attack_share, environment_of
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
@@ -43,8 +43,7 @@ def test_shares_are_chosen_unless_they_are_set() -> None:
     assert Experiment.of(attack_gpus="auto").attack_gpus == Experiment.of().attack_gpus == CHOSEN_SHARE
     with pytest.raises(ConfigError, match=r"attack-gpus is -0\.5; allowed: auto, or at least 0"):
         Experiment.of(attack_gpus=-0.5)
-    assert shares_of(Experiment.of(), 3, None, 1) == card_shares(1, 3, 2)
-    assert shares_of(Experiment.of(attack_rounds=""), 3, None, 1) == card_shares(1, 3, 0)
+    assert (Experiment.of().attackers, Experiment.of(attack_rounds="").attackers) == (2, 0)
     chosen = environment_of(0.125, "1 x card")
     assert attack_share(CHOSEN_SHARE, chosen) == 0.125
     assert attack_share(0.5, chosen) == 0.5

@@ -58,7 +58,7 @@ def test_a_run_that_is_stopped_stops_those_behind_it(tmp_path: Path) -> None:
     experiment, ran = Experiment.of(output_dir=str(tmp_path), **SMALL), []
     silent = Terminal(quiet=True)
     ended = one_by_one(silent, of_seeds(experiment, [0, 1, 2]), lambda one: ran.append(one.seed) or EXIT_STOPPED)
-    assert finish_seeds(silent, experiment, [0, 1, 2], ended) == EXIT_STOPPED
+    assert finish_seeds(silent, Path(experiment.output_dir), [0, 1, 2], ended) == EXIT_STOPPED
     assert ran == [0]
 
 
@@ -126,20 +126,19 @@ def needs(gigabytes: float) -> float:
 
 
 def test_as_many_at_once_as_cores_and_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Experiment.of()
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     monkeypatch.setattr("simulations.run.seeds.memory_of_machine", lambda: 8 * 2**30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=6 * 2**30))
-    assert runs_at_once(0, 9, plain, needs(0.5), busy=4) == 4
-    assert runs_at_once(0, 3, plain, needs(0.5), busy=4) == 3
-    assert runs_at_once(0, 9, plain, needs(3), busy=4) == 2
-    assert runs_at_once(0, 9, plain, needs(7), busy=4) == 1
-    assert runs_at_once(0, 9, plain, needs(0.5), busy=8) == 2
-    assert runs_at_once(0, 9, plain, needs(0.5), busy=9) == 1
-    assert runs_at_once(0, 9, plain, needs(0.5), busy=4, cards=1) == 1
-    assert runs_at_once(0, 9, Experiment.of(attack_gpus=0.5), needs(0.5), busy=1) == 1
-    assert runs_at_once(12, 9, plain, needs(0.5), busy=16) == 9
+    assert runs_at_once(0, 9, needs(0.5), busy=4) == 4
+    assert runs_at_once(0, 3, needs(0.5), busy=4) == 3
+    assert runs_at_once(0, 9, needs(3), busy=4) == 2
+    assert runs_at_once(0, 9, needs(7), busy=4) == 1
+    assert runs_at_once(0, 9, needs(0.5), busy=8) == 2
+    assert runs_at_once(0, 9, needs(0.5), busy=9) == 1
+    assert runs_at_once(0, 9, needs(0.5), busy=4, cards=1) == 1
+    assert runs_at_once(0, 9, needs(0.5), busy=1, cards=0.5) == 1
+    assert runs_at_once(12, 9, needs(0.5), busy=16) == 9
     with pytest.raises(ConfigError, match="--jobs is 17; allowed: 0 to 16, the cores of this machine"):
-        runs_at_once(17, 99, plain, needs(0.1), busy=1)
+        runs_at_once(17, 99, needs(0.1), busy=1)
     with pytest.raises(ConfigError, match=r"--jobs is 3, and one run needs about 3.0 GiB.*allowed here: 0 to 2"):
-        runs_at_once(3, 9, plain, needs(3), busy=1)
+        runs_at_once(3, 9, needs(3), busy=1)

@@ -130,7 +130,8 @@ def test_workers_of_a_simulation_run_the_servers_folder(tmp_path: Path, monkeypa
         told.append(values_of(request, "config")["app-dir"])
         return reply
 
+    plan = experiment(tmp_path / "run").plan()
     for in_simulation in (True, False):
         monkeypatch.setattr(nodes, "_in_simulation", lambda simulated=in_simulation: simulated)
-        nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), experiment(tmp_path / "run"))
+        nodes.set_up(Exchange(LocalGrid(2, listen), {0: 100, 1: 101}, 60.0), plan, "iid")
     assert told == [str(ROOT)] * 2 + [""] * 2

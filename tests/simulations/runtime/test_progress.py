@@ -13,13 +13,13 @@ from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.run.in_process import flower_log, run_in_process
 from simulations.run_folder.run_directory import RunDirectory
-from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, now_of, read_progress, step_of
+from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, read_progress, step_of
 from tests.simulations.run.test_in_process import TINY
 from tests.simulations.runtime.runtimes import command_signals
 
 __all__ = ["command_signals"]  # a fixture
 
-ROUND = {"pipeline": 1, "of": 2, "round": 0, "rounds": 2, "step": 1, "steps": 4, "finished": False}
+ROUND = {"pipeline": 1, "of": 2, "round": 0, "rounds": 2, "step": 1, "steps": 8, "attacks": 0, "attacks_done": 0}
 """After round 0 of two, behind which the trained model is observed."""
 
 
@@ -45,51 +45,30 @@ def shown(
             (folder / "config.json").write_text(json.dumps({"progress": state}), encoding="utf-8")
         return state is None
 
-    follow(console, ended, Experiment.of(output_dir=str(folder), defenses="ImageNoise(std=0.1)", rounds=2))
+    follow(console, ended, folder)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_pipe_gets_a_line_for_each_pipeline_and_one_now_and_then(tmp_path: Path, clock: list[float]) -> None:
     states = [
-        (5, {**ROUND, "attacks": 0, "attacks_done": 0, "attacks_ahead": 4, "accuracy": 0.5}),
-        (2, {**ROUND, "step": 2, "attacks": 0, "attacks_done": 0, "attacks_ahead": 4}),
-        (9, {**ROUND, "step": 3, "attacks": 2, "attacks_done": 0, "attacks_ahead": 2}),
-        (1, {**ROUND, "step": 4, "attacks": 2, "attacks_done": 0, "attacks_ahead": 2}),
-        (12, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 0, "attacks_ahead": 0}),
-        (20, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 1, "attacks_ahead": 0}),
-        (0, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 2, "attacks_ahead": 0}),
-        (20, {**ROUND, "pipeline": 2, "step": 4, "attacks": 4, "attacks_done": 4, "attacks_ahead": 0}),
+        (5, {**ROUND, "accuracy": 0.5}),
+        (2, {**ROUND, "step": 2}),
+        (9, {**ROUND, "step": 3, "attacks": 2}),
+        (1, {**ROUND, "step": 4, "attacks": 2}),
+        (12, {**ROUND, "step": 8, "attacks": 4}),
+        (20, {**ROUND, "step": 8, "attacks": 4, "attacks_done": 1}),
+        (0, {**ROUND, "step": 8, "attacks": 4, "attacks_done": 2}),
+        (20, {**ROUND, "step": 8, "attacks": 4, "attacks_done": 4}),
     ]  # fmt: skip
     assert shown(Terminal(file=io.StringIO(), width=300), tmp_path, clock, states).splitlines() == [
         "starting Flower: SuperLink",
-        "[1/2] no defence: training round 1 of 2, test accuracy 0.500 so far",
-        "[1/2] no defence: observing the trained model, attacks: 0 of 2 done",
-        "[2/2] ImageNoise(std=0.1): measuring the untrained model, attacks: 0 of 2 done",
-        "attacks: 0 of 4 done",
-        "attacks: 1 of 4 done",
+        "pipeline 1 of 2: 1 of 8; training round 1 of 2",
+        "pipeline 1 of 2: 3 of 8; observing the trained model; 0 of 2 attacks finished",
+        "pipeline 2 of 2: 4 of 8; measuring the untrained model; 0 of 2 attacks finished",
+        "attacks: 0 of 4",
+        "attacks: 1 of 4",
         "writing the report",
     ]
-
-
-def test_a_bar_moves_by_rounds_and_attacks(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(progress.Display, "draw", lambda _, *shown: drawn.append(shown))
-    states = [
-        (1, {**ROUND, "attacks": 3, "attacks_done": 1, "attacks_ahead": 3}),
-        (9, {**ROUND, "pipeline": 2, "step": 4, "attacks": 6, "attacks_done": 5}),
-    ]
-    console = Terminal(file=io.StringIO(), width=130, force_terminal=True)
-    shown(console, tmp_path, clock, states)
-    assert drawn == [
-        ("starting Flower: SuperLink", 0, 0, ""),
-        ("training round 1 of 2 of pipeline 1 of 2", 1 + 1, 8 + 6, "attacks: 1 of 3 done"),
-        ("attacks: 5 of 6 done", 8 + 5, 8 + 6, ""),
-    ]
-    now = now_of({**ROUND, "pipeline": 2, "step": 3, "attacks": 5, "attacks_done": 2, "attacks_ahead": 4})
-    assert (now.rounds, now.attacks, now.counted) == ((4 + 3, 8), (2, 5, 9), "attacks: 2 of 5 done")
-    assert now_of({**ROUND, "pipeline": 2, "step": 4, "attacks": 5, "attacks_done": 5}).doing == "writing the report"
-    for damaged in ({}, {"pipeline": "x", "step": [], "accuracy": "high"}, {"of": 0, "steps": -3}):
-        assert now_of(damaged).doing
 
 
 def test_the_log_says_what_a_start_waits_for_and_nothing_of_earlier_runs(tmp_path: Path, clock: list[float]) -> None:
@@ -105,7 +84,7 @@ def test_the_log_says_what_a_start_waits_for_and_nothing_of_earlier_runs(tmp_pat
 
 
 @pytest.mark.usefixtures("command_signals")
-def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
+def test_a_run_counts_its_attacks_and_and_its_steps(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -126,13 +105,13 @@ def test_a_run_counts_its_attacks_and_knows_how_many_are_ahead(
     settings |= {"attack_rounds": "first,final"}
     assert run_in_process(Terminal(), Experiment.of(output_dir=str(out), **settings), 1) == 0
     # Two attacks in two rounds of two pipelines.
-    assert {one["attacks"] + one.get("attacks_ahead", 0) for one in written} == {8}
+    assert written[-1]["attacks"] == 8
     done = [one["attacks_done"] for one in written]
     assert done == sorted(done)
     assert set(done) == set(range(9))
-    rounds = [now_of(one).rounds for one in written if "step" in one]
-    assert rounds == sorted(rounds)
-    assert rounds[-1] == (8, 8)
+    steps = [(one["step"], one["steps"]) for one in written]
+    assert steps == sorted(steps)
+    assert steps[-1] == (8, 8)
     # Flower's log is in its file and nowhere else.
     printed = capsys.readouterr()
     assert "fedveil: results go to" in (out / "flower.log").read_text(encoding="utf-8")

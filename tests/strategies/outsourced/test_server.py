@@ -45,7 +45,7 @@ class Served:
         clients = settings.num_clients
         self.grid, self.rows = LocalGrid(clients, tamper), Rows()
         exchange = Exchange(self.grid, {at: 100 + at for at in range(clients)}, 60.0)
-        known = set_up(exchange, settings)
+        known = set_up(exchange, settings.plan(), settings.partition)
         held = {partition: train for partition, (train, _) in known.sizes.items()}
         first = 0
         for partition, size in enumerate(sizes):

@@ -59,12 +59,13 @@ def federation(settings: Experiment, clients: int, pipeline: str = "") -> Federa
     """A set-up split federation without a run around it, which would want two clients."""
     wire, rows = Wire(), Rows()
     exchange = Exchange(LocalGrid(clients, wire), {at: 100 + at for at in range(clients)}, 60.0)
-    found = set_up(exchange, settings)
+    found = set_up(exchange, settings.plan(), settings.partition)
+    labels = found.labels if settings.who_holds_labels == "server" else {}
     plan = SplitPlan.narrow(settings.plan(parse(pipeline), card=found.card))
     server = SplitFed(
         plan=plan,
         auditor=Auditor(exchange, AttackPool(0), rows, share_images=False),  # type: ignore[arg-type]
-        holders={p: Holder(*sizes, found.labels.get(p)) for p, sizes in found.sizes.items()},
+        holders={p: Holder(*sizes, labels.get(p)) for p, sizes in found.sizes.items()},
         schedule=schedule_of(settings),
         batches_per_message=settings.batches_per_message,
     )
