@@ -24,6 +24,7 @@ from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen
 from simulations.settings.seed_ranges import parse_seeds
+from simulations.trackers import parse_track, track_run
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -33,6 +34,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Terminal(highlight=False)
+Tracking = Annotated[
+    str,
+    typer.Option(
+        "--track",
+        metavar="NAME",
+        help="Also write settings, numbers and conclusions for a tracker: tensorboard, which is an extra of fedveil.",
+    ),
+]
 
 
 def _folder(text: str) -> Path:
@@ -122,6 +131,7 @@ def run(
             help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
+    track: Tracking = "",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +147,7 @@ def run(
     RAY_ADDRESS=HOST:PORT in the environment names a running Ray cluster, whose nodes then run clients and attacks.
 
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
-    gave no score (they are listed), 130 when it was stopped.
+    gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
     """
     from simulations.settings.plain import SETTINGS, others_declare, read
 
@@ -145,7 +155,7 @@ def run(
         values = dict(_pair(text) for text in setting or [])
         if jobs and not seeds:
             raise ConfigError(f"--jobs is {jobs}; it is for the runs of --seeds: leave it out")
-        wanted = _seeds(seeds, resume, out, values)
+        wanted, tracked = _seeds(seeds, resume, out, values), parse_track(track)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset, size)
@@ -159,7 +169,7 @@ def run(
 
     shown = terminal_for(console, quiet=quiet or as_json)
     what = RunRequest(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, jobs, size, as_json,
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
     )  # fmt: skip
     raise typer.Exit(begin(shown, what, dry_run=dry_run))
 
@@ -176,13 +186,15 @@ app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(comp
 
 
 @app.command(epilog="Example: fedveil report quick")
-def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
+def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
     """Rebuild report.html and rows.csv from a run's rows and pictures.
 
-    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read.
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when
+    --track could not write its files.
     """
     try:
         require_rows(directory, "DIRECTORY")
+        tracked = parse_track(track)
     except ConfigError as error:
         fail(str(error))
     from simulations.report import write_report
@@ -198,6 +210,7 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) 
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
+    raise typer.Exit(track_run(console, directory.resolve()) if tracked else 0)
 
 
 @app.command("list", epilog="Example: fedveil list defenses")

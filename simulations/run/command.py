@@ -34,6 +34,7 @@ from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
+from simulations.trackers import track_run
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,61 @@ class RunRequest:
     cpus_per_client: int
     gpus_per_client: float | None
     in_process: bool
+    tracked: bool = False
     jobs: int = 0
     size: str = ""
     as_json: bool = False
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a request, whose folder this command has."""
+
+    console: Terminal
+    request: RunRequest
+    resources: Resources
+
+    def one(self, experiment: Experiment) -> int:
+        """Run an experiment whose checks are passed, and write it for TensorBoard if asked to; the exit code."""
+        if self.request.in_process:
+            code = run_in_process(self.console, experiment, self.request.cpus_per_client)
+        else:
+            code = run_locally(self.console, experiment, self.resources)
+        return self._ended(experiment, code)
+
+    def several(self, out: Path, left: list[Experiment], at_once: int) -> int:
+        """Run the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
+        if at_once == 1:
+            ended = one_by_one(self.console, left, self.one)
+        else:
+            end_politely()
+            resources = replace(
+                self.resources, cores=max((os.cpu_count() or 1) // at_once, self.request.cpus_per_client)
+            )
+            runs = side_by_side(self.console, left, resources, at_once, in_process=self.request.in_process)
+            ended = ((one, self._ended(one, code)) for one, code in runs)
+        try:
+            code = finish_seeds(self.console, out, self.request.seeds, ended)
+        except KeyboardInterrupt:
+            errors.say("\nstopped; the same command goes on with what is left")
+            code = EXIT_STOPPED
+        for seed in self.request.seeds if self.request.as_json else ():
+            if (out / f"seed-{seed}" / "rows.jsonl").is_file():
+                _print_run(out / f"seed-{seed}", seed)
+        return code
+
+    def _ended(self, experiment: Experiment, code: int) -> int:
+        """Print and send what a finished run found; the exit code."""
+        if code not in (0, EXIT_ATTACKS_FAILED):
+            return code
+        out = Path(experiment.output_dir)
+        if self.request.as_json and not self.request.seeds:
+            _print_run(out, experiment.seed)
+        return (track_run(self.console, out) if self.request.tracked else 0) or code
+
+
+def _print_run(out: Path, seed: int) -> None:
+    print_json({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)})
 
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
@@ -99,41 +152,9 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         say(f"seeds: {len(left)} to run, {at_once} at a time")
     about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
     resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
-    out = Path(experiment.output_dir)
+    runs = _Runs(console, request, resources)
     with claim:
-        code = _run(console, request, left, resources, at_once, out)
-        folders = {seed: out / f"seed-{seed}" for seed in request.seeds}
-        if not folders and code in (0, EXIT_ATTACKS_FAILED):
-            folders = {experiment.seed: out}
-        for seed, folder in folders.items() if request.as_json else ():
-            if (folder / "rows.jsonl").is_file():
-                print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": as_json(folder)})
-    return code
-
-
-def _run(
-    console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, at_once: int, out: Path
-) -> int:
-    """Run an experiment, or the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
-
-    def one(experiment: Experiment) -> int:
-        if request.in_process:
-            return run_in_process(console, experiment, resources.cpus_per_client)
-        return run_locally(console, experiment, resources)
-
-    if not request.seeds:
-        return one(left[0])
-    if at_once == 1:
-        ended = one_by_one(console, left, one)
-    else:
-        end_politely()
-        shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))
-        ended = side_by_side(console, left, shared, at_once, in_process=request.in_process)
-    try:
-        return finish_seeds(console, out, request.seeds, ended)
-    except KeyboardInterrupt:
-        errors.say("\nstopped; the same command goes on with what is left")
-        return EXIT_STOPPED
+        return runs.several(Path(experiment.output_dir), left, at_once) if request.seeds else runs.one(experiment)
 
 
 def summary(experiment: Experiment) -> list[str]:
