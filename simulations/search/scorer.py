@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.normalisation import normalise
@@ -34,8 +34,12 @@ ACCURACY_BATCHES, ACCURACY_IMAGES = 10, 128
 """Batches of S_acc, each with an initialisation of its own, and images of each at most, all of different classes."""
 PATH_STEPS = 20
 """Points of each image's path, K."""
+MOST_KEPT = 1 << 29
+"""Bytes of the gradients at the noise, which no policy changes; a larger model's are made again for each policy."""
 HIGHEST_IDENTITY = 0.99
 """Mean GradSim of untransformed images above which all gradients point one way: every policy would score the same."""
+HIGHEST_LOSS = 2.0
+"""Times that of a guess by chance: up to here a model may be one that has hardly learned yet."""
 CHUNK = 256
 """Images that are read at once; a data set may not fit into memory."""
 
@@ -70,6 +74,8 @@ class Scorer:
         self.targets = F.one_hot(data.train.labels[scored], data.num_classes).float().to(device())
         noise = torch.rand(self.clean.shape, generator=generator_for("search", search.seed, "noise"))
         self.noise = normalise(noise.to(device()), self.card)
+        size = 4 * len(noise) * sum(parameter.numel() for parameter in model.parameters())
+        self._starts = self.gradients.of(self.noise, self.targets) if size <= MOST_KEPT else []
         self._batches = [(to_float(images[rows]), seed) for rows, seed in accuracy_batches(search, data)]
 
     def __call__(self, policy: Policy, least: float | None) -> Scores:
@@ -107,7 +113,7 @@ class Scorer:
     def curves(self, policy: Policy) -> Tensor:
         """(images, ``PATH_STEPS``): GradSim on each image's path."""
         protected = self.protected(policy)
-        return similarity_curves(self.gradients, protected, self.noise, self.targets, PATH_STEPS).cpu()
+        return similarity_curves(self.gradients, protected, self.noise, self.targets, PATH_STEPS, self._starts).cpu()
 
     def protected(self, policy: Policy) -> Tensor:
         """T(x) of the images of S_pri, normalised."""
@@ -154,7 +160,7 @@ def semi_train(search: Search) -> Tensors:
     """Train M^s on a share of the training images, without a policy; returns its weights.
 
     Raises:
-        DegenerateModelError: When a weight is not finite.
+        DegenerateModelError: When a weight is not finite, or the model knows less than one that was never trained.
     """
     plan = search.plan()
     data = plan.load_data()
@@ -165,7 +171,27 @@ def semi_train(search: Search) -> Tensors:
         model = train_alone(plan, Batch(images, targets), search.seed)
     except DivergedError as error:
         raise _degenerate(search, "its weights are not finite") from error
+    _require_learned(search, model, normalise(images.to(device()), DataCard.of(data)), targets)
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: Tensor) -> None:
+    """Refuses a model in eval mode that training on these images (N, C, H, W), normalised, has driven away.
+
+    A loss of ln K is that of a guess by chance, about which short trainings may leave a model. The gradients of one that is far
+    beyond, and no more often right than by naming the same class for every image, are of its mistakes.
+    """
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in torch.split(images, search.batch_size)]).double().cpu()
+    loss, labels = float(F.cross_entropy(logits, targets.double())), targets.argmax(1)
+    right, most = float((logits.argmax(1) == labels).double().mean()), float(targets.mean(0).max())
+    by_luck = most + 1.645 * math.sqrt(most * (1 - most) / len(labels))  # a guess is better in one case of twenty
+    if not math.isfinite(loss) or (loss > HIGHEST_LOSS * math.log(targets.shape[1]) and right <= by_luck):
+        raise _degenerate(
+            search,
+            f"of the images that it learned from it tells {100 * right:.0f} % (naming always the same class: {100 * most:.0f} %), "
+            f"and its loss is {loss:.3g} (a guess by chance: {math.log(targets.shape[1]):.3g})",
+        )
 
 
 def _degenerate(search: Search, why: str) -> DegenerateModelError:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -156,9 +157,9 @@ def test_too_few_policies_are_told_with_what_to_change(tmp_path: Path) -> None:
     assert "0 of 2 policies passed: lower accuracy-threshold (it is -1.0000)" in told
 
 
-def cannot_score(out: Path) -> str:
+def cannot_score(out: Path, *settings: str) -> str:
     """What is said of a model that cannot score; else the first sampled policies would be told as the most private ones."""
-    code, told = tiny(out)
+    code, told = tiny(out, *settings)
     assert code == 2, told
     assert "--resume" not in told, "it would train the same model again"
     assert not (out / "model.safetensors").exists()
@@ -167,6 +168,10 @@ def cannot_score(out: Path) -> str:
 
 
 def test_a_model_without_scores_ends_the_search_not_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = cannot_score(tmp_path / "out", "learning-rate=10")
+    assert "learning-rate is 10, and the semi-trained model" in told
+    assert re.search(r"tells \d+ % \(naming always the same class: \d+ %\)", told)
+    assert "start a new search with other settings\n" in told
     for curve, message in (
         ((math.nan, math.nan), "its gradients are not finite; lower learning-rate"),
         ((0.0, 0.0), "its gradients vanish (GradSim of untransformed images is 0.0000"),
@@ -174,7 +179,5 @@ def test_a_model_without_scores_ends_the_search_not_its_folder(tmp_path: Path, m
     ):
         with monkeypatch.context() as patch:
             patch.setattr(Scorer, "curves", lambda *_, curve=curve: torch.tensor(curve).expand(2, 2))
-            told = cannot_score(tmp_path / "out")
-        assert message in told
-        assert "start a new search with other settings\n" in told
+            assert message in cannot_score(tmp_path / "out")
     assert tiny(tmp_path / "out")[0] in (0, 3)
