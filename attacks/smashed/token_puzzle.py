@@ -17,13 +17,22 @@ from attacks.observations import AttackError
 from attacks.sender import Sender, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.block_inversion import decoded
+from attacks.smashed.tokens.intersection import (
+    LEAST_KEPT,
+    assign_clusters,
+    leaders,
+    most_recurrent,
+    multiplicities,
+)
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
-from defenses.base import DefenseError, ImageShape
-from defenses.checks import examples_field, steps_field
+from defenses.base import DefenseError, ImageShape, Numbers
+from defenses.checks import examples_field, flag_field, steps_field
 from defenses.pipeline import Pipeline
 
+EQUAL, EXACTLY_EQUAL = 0.02, 0.002
+"""Largest root mean square difference of pixels of equal patches, and where all tokens were decoded exactly."""
 MOST_NOISE = 0.5
 """Noise of received numbers, relative to their root mean square, above which they do not hold the shuffled tokens."""
 PROBES, DRAWS = 2, 64
@@ -71,13 +80,16 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
        order in which the tokens were sent (``block_inversion.decoded``). Without noise the pixels are exact or nearly so, if a
        token is no shorter than a patch. A shorter token gives a smooth patch.
     2. Patches are joined by the steps across their borders (``puzzle.solved``). ``PatchShuffle`` leaves a separate puzzle for each
-       image. Under ``BatchShuffle`` the batch is a single puzzle of several images, and each image found belongs to the row that
-       most of its tokens came from. What recurs over several transmissions is for ``TokenIntersection`` to find.
+       image. From one transmission of ``BatchShuffle`` the batch is a single puzzle of several images, and each image found
+       belongs to the row that most of its tokens came from.
+    3. With more transmissions of ``BatchShuffle``, tokens whose pixels recur in a row are the image's own. Each image is a
+       separate puzzle again. ``TokenIntersection`` uses the same recurrence.
 
     Diagnostics are ``block_residual`` and ``exact`` (see ``decoded``), and ``noise`` and ``kept_share`` (see ``Channel``). The
     last one, ``joint_ratio``, is the median over joints of their cost relative to the second best one. Patches fit below 1.
 
     Attributes:
+        transmissions: Most transmissions of the same images; the attack uses those that the run makes. ``PatchShuffle`` needs one.
         evaluations: Most evaluations of the client half in each stage of the search that inverts it.
         max_tokens: Largest number of patches in the puzzle of a batch; further images except the targets are left out. Memory grows
             with the square.
@@ -85,12 +97,14 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     """
 
     source = "Gallagher, CVPR 2012 (puzzle); blocks that commute with permutations: Yao et al., ICDM 2022"
-    threat = "one transmission of smashed data; the client half and its weights; the defences' algorithm; no images"
+    threat = "smashed data; the client half and its weights; the defences' algorithm; no images"
     effort = {"evaluations": "iterations"}
-    quick = {"evaluations": 8}
+    quick = {"evaluations": 8, "transmissions": 3}
 
+    transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)
     max_tokens: int = examples_field(3136)
+    beyond_run: bool = flag_field(False)
     learned: Sender | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -99,8 +113,22 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the targets."""
-        assert self.learned is not None
-        features, edge = observation.features[0], observation.edge
+        return self.assembled(observation, *self.arranged(observation, generator))
+
+    def assembled(self, observation: SmashedData, patches: Tensor, boards: Tensor, numbers: Numbers) -> Reconstruction:
+        """The images of what ``arranged`` returns."""
+        ordered = torch.stack([patches[number] for number in boards.flatten(1)])
+        images = from_patches(ordered, observation.edge.patch_size, observation.input_shape).clamp(0, 1)
+        return Reconstruction.unlabelled(images, numbers)
+
+    def arranged(self, observation: SmashedData, generator: torch.Generator) -> tuple[Tensor, Tensor, Numbers]:
+        """Patches (M, P), boards (targets, rows, columns) of their numbers, and diagnostics.
+
+        Patch number r * N + s is what slot s of row r of the first transmission shows, unless tokens recur (step 3).
+        """
+        if self.learned is None:
+            raise AttackError(f"{self} must learn from the client half first: call fit first")
+        features, edge = observation.features[: self.transmissions], observation.edge
         grid, count = edge.grid, observation.num_targets
         try:
             channel = Channel.of(replace(self.learned, edge=edge), observation.input_shape, generator)
@@ -108,21 +136,26 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
             raise AttackError(str(error)) from error
         check_features(features, (grid[0] * grid[1], self.learned.edge.token_length))
         numbers = {"noise": channel.noise, "kept_share": channel.kept_share}
-        pooled = channel.kept_share < 1
-        rows = min(len(features), max(count, self.max_tokens // features.shape[1])) if pooled else count
-        patches, found = decoded(
-            edge, observation.input_shape, observation, features[:rows], channel.noise, self.evaluations
+        recurring = LEAST_KEPT <= channel.kept_share < 1 and len(features) > 1
+        pooled = channel.kept_share < 1 and not recurring
+        rows = min(features.shape[1], max(count, self.max_tokens // features.shape[2])) if pooled else count
+        received = features[: len(features) if recurring else 1, :rows]
+        flat, found = decoded(
+            edge, observation.input_shape, observation, received.flatten(0, 1), channel.noise, self.evaluations
         )
-        numbers |= found
-        groups = patches.flatten(0, 1)[None] if pooled else patches
+        patches, numbers = flat.view(*received.shape[:3], -1), numbers | found
+        own, radius = patches[0], EXACTLY_EQUAL if found["exact"] == 1 else EQUAL
+        if recurring:
+            own = torch.stack(
+                [_recurring(patches, row, channel.kept_share, features.shape[1], radius) for row in range(count)]
+            )
+        groups = own.flatten(0, 1)[None] if pooled else own
         solutions = [self._solved(group, edge.patch_size, grid, rows if pooled else 1) for group in groups]
-        boards = torch.cat([board + one * patches.shape[1] for one, (board, _) in enumerate(solutions)])
+        boards = torch.cat([board + one * own.shape[1] for one, (board, _) in enumerate(solutions)])
         if pooled:
             boards = _of_rows(boards, rows)[:count]
         numbers["joint_ratio"] = sum(ratio for _, ratio in solutions) / len(solutions)
-        ordered = torch.stack([patches.flatten(0, 1)[number] for number in boards.flatten(1)])
-        images = from_patches(ordered, edge.patch_size, observation.input_shape).clamp(0, 1)
-        return Reconstruction.unlabelled(images, numbers)
+        return own.flatten(0, 1), boards, numbers
 
     def _solved(self, patches: Tensor, size: int, grid: tuple[int, int], images: int) -> tuple[Tensor, float]:
         """Boards of one puzzle, and the median ratio of its joints."""
@@ -139,3 +172,24 @@ def _of_rows(boards: Tensor, rows: int) -> Tensor:
     per_row = boards[0].numel()
     counts = torch.stack([torch.bincount(board.flatten() // per_row, minlength=rows) for board in boards])
     return boards[assigned(-counts.T)]
+
+
+def _recurring(patches: Tensor, row: int, kept_share: float, batch: int, radius: float) -> Tensor:
+    """The N patches (N, P) that recur most in a row of (R, T, N, P), compared with the rows of other targets.
+
+    A target's token is somewhere in the batch in every transmission. So its appearances in all rows of targets give its mean in
+    any row, and with that the copies that each target holds (``multiplicities``). A single token of which another target holds
+    more is not the row's own.
+    """
+    seen = patches[:, row].flatten(0, 1)
+    distance = radius * math.sqrt(seen.shape[1])
+    centres = seen[leaders(seen, distance)]
+    counts = []
+    for at in range(patches.shape[1]):
+        near = assign_clusters(patches[:, at].flatten(0, 1), centres, distance)
+        counts.append(torch.bincount(near, minlength=len(centres) + 1)[:-1] / len(patches))
+    seen_share = kept_share + (1 - kept_share) * len(counts) / batch
+    held = multiplicities(torch.stack(counts), sum(counts, torch.zeros(())) / (batch * seen_share), kept_share)
+    own = torch.where((held[row] < held.amax(0)) & (held[row] < 1), held[row] - 1, held[row])
+    chosen, _ = most_recurrent(own, patches.shape[2])
+    return centres[chosen]

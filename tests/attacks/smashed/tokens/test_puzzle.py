@@ -163,5 +163,5 @@ def test_patches_are_exact_even_where_the_puzzle_is_not_solved_and_the_order_is_
 
 
 def test_large_batches_are_cut_to_what_fits() -> None:
-    attack = TokenPuzzle(max_tokens=27).fit(knowledge(BatchShuffle(k=0.4)), seeded())
+    attack = TokenPuzzle(max_tokens=27, transmissions=1).fit(knowledge(BatchShuffle(k=0.4)), seeded())
     assert_reads_three_images_of_six(attack)
