@@ -5,6 +5,8 @@ Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algor
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +98,8 @@ def _largest(logits: Tensor) -> Tensor:
     return logits.gather(1, logits.argmax(1, keepdim=True))
 
 
-HOT = 0.3775
-"""Value of a class activation map above which a pixel counts as hot. The paper decides by the blue of a pixel in the colour map
-"jet", at a "delta threshold intensity" of 99 %: blue is 0.99 at v = 0.1225 and at v = 0.3775, and falls behind."""
+MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
+"""Rule for hot pixels -> its threshold for the paper's "delta threshold intensity 99 %"; see ``is_hot``."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,15 @@ class DeltaMasks:
             cold for the server half, and needs no adversary.
         fill: Replacement of a masked pixel: "blur", the mean of the box around it, or "black".
         iterations: Number of masking passes; each computes maps of the images that the pass before has masked.
-        threshold: Pixels of maps above it are hot, all others are cold.
+        mode: See ``is_hot``.
+        threshold: See ``is_hot``.
     """
 
     delta: str = choice_field("min", DELTAS)
     fill: str = choice_field("blur", FILLS)
     iterations: int = steps_field(2)
-    threshold: float = share_field(HOT)
+    mode: str = choice_field("scalar", MODES)
+    threshold: float = share_field(MODES["scalar"])
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -133,9 +136,9 @@ class DeltaMasks:
             adversary = _Looking(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
         for _ in range(self.iterations):
-            mask = server.cams(images) <= self.threshold
+            mask = ~is_hot(server.cams(images), self.mode, self.threshold)
             if adversary is not None:
-                mask = mask & (adversary.cams(images) > self.threshold)
+                mask = mask & is_hot(adversary.cams(images), self.mode, self.threshold)
             images, total = self.filled(images, mask, context.black), total | mask
         return images, total
 
@@ -154,6 +157,23 @@ class _Looking:
 
     def cams(self, images: Tensor) -> Tensor:
         return grad_cam(self.model, images, self.layer)
+
+
+def is_hot(cams: Tensor, mode: str, threshold: float) -> Tensor:
+    """Which pixels of class activation maps v (B, H, W) in [0, 1] count as hot; cold is the rest.
+
+    "scalar": v > threshold. The paper decides by the blue of a pixel in the colour map "jet", which is 0.99 at v = 0.1225 and at
+    v = 0.3775 and falls behind: 0.3775 is that rule where it means "hot". "percentile": v above the quantile ``threshold`` of its
+    own image. "blue_literal": blue(v) < threshold, word for word; blue(0) is 0.5, so that the coldest pixels count as hot.
+    """
+    if mode == "scalar":
+        return cams > threshold
+    if mode == "percentile":
+        pixels = cams[0].numel() if len(cams) else 1
+        # The k-th smallest, so that with n pixels at most n - k are above, whatever ties there are.
+        place = min(max(math.ceil(threshold * pixels - 1e-9), 1), pixels)
+        return cams > cams.flatten(1).kthvalue(place, 1).values[:, None, None]
+    return jet_blue(cams) < threshold
 
 
 def jet_blue(values: Tensor) -> Tensor:

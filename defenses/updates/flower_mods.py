@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from defenses.base import DefenseError, Numbers, Update, UpdateDefense
-from defenses.checks import LARGEST_NOISE, checked_field, is_number, scale_field
+from defenses.checks import LARGEST_NOISE, checked_field, flag_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.training.accounting import budget_terms
@@ -148,17 +148,20 @@ class FlowerClipping(UpdateDefense):
     clipped update without noise, and against the server there is no epsilon. A run attacks what the server receives, so that this
     defence is all of the method that such an attack meets.
 
-    Flower's ``adaptiveclipping_mod`` clips alike. An entry that is not finite counts as 0, and an update shorter than 1e-12 of the
-    norm stays as it is: the mod would divide by 0.
+    ``adaptive`` uses ``adaptiveclipping_mod``, which clips alike. Its strategy changes the norm from round to round by a bit that
+    each client reports. Here the norm stays as given, and the bit is not sent. An entry that is not finite counts as 0, and an
+    update shorter than 1e-12 of the norm stays as it is: the mods would divide by 0.
 
     Args:
         clipping_norm: Largest norm, in the unit of the update.
+        adaptive: Call ``adaptiveclipping_mod`` in place of ``fixedclipping_mod``.
 
     Raises:
         DefenseError: When an update is protected and Flower is not installed.
     """
 
     clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
+    adaptive: bool = flag_field(False)
 
     always_shown = ("clipping_norm",)
     caveat = (
@@ -166,16 +169,19 @@ class FlowerClipping(UpdateDefense):
         "the server"
     )
     source = (
-        "Flower 1.41, flwr.clientapp.mod.fixedclipping_mod; McMahan et al., Learning Differentially Private Recurrent Language "
-        "Models, ICLR 2018, Alg. 1"
+        "Flower 1.41, flwr.clientapp.mod.fixedclipping_mod and adaptiveclipping_mod; McMahan et al., Learning Differentially "
+        "Private Recurrent Language Models, ICLR 2018, Alg. 1; "
+        "Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021"
     )
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Hand the update to the mod, its tensors in the order of their names; deterministic."""
+        mods = _mods()
         given = _finite(update)
         if _hardly_moved(given, self.clipping_norm):
             return {name: given[name].to(tensor.dtype) for name, tensor in update.items()}
-        return _through(_mods().fixedclipping_mod, given, update, None, self.clipping_norm)
+        mod = mods.adaptiveclipping_mod if self.adaptive else mods.fixedclipping_mod
+        return _through(mod, given, update, None, self.clipping_norm)
 
 
 def _mods() -> Any:

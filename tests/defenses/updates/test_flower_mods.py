@@ -27,14 +27,15 @@ def flat(update: Update) -> torch.Tensor:
 
 
 def test_clipping_is_that_of_flower_also_for_updates_at_which_the_mods_fail() -> None:
-    defense = FlowerClipping(clipping_norm=0.5)
-    for scale in (0.01, 30.0):
-        found = defense.protect_update(an_update(scale), generator_for(0))
-        torch.testing.assert_close(found, Clip(max_norm=0.5).protect_update(an_update(scale), generator_for(0)))
-    tiny = {"w": torch.full((4,), 1e-25)}
-    assert torch.equal(defense.protect_update(tiny, generator_for(0))["w"], tiny["w"])
-    odd = defense.protect_update({"w": torch.tensor([math.nan, 3.0, 4.0])}, generator_for(0))["w"]
-    torch.testing.assert_close(odd, torch.tensor([0.0, 0.3, 0.4]))
+    for adaptive in (False, True):
+        defense = FlowerClipping(clipping_norm=0.5, adaptive=adaptive)
+        for scale in (0.01, 30.0):
+            found = defense.protect_update(an_update(scale), generator_for(0))
+            torch.testing.assert_close(found, Clip(max_norm=0.5).protect_update(an_update(scale), generator_for(0)))
+        tiny = {"w": torch.full((4,), 1e-25)}
+        assert torch.equal(defense.protect_update(tiny, generator_for(0))["w"], tiny["w"])
+        odd = defense.protect_update({"w": torch.tensor([math.nan, 3.0, 4.0])}, generator_for(0))["w"]
+        torch.testing.assert_close(odd, torch.tensor([0.0, 0.3, 0.4]))
 
 
 @pytest.mark.numeric
