@@ -49,9 +49,10 @@ class Shredder(Unshuffle):
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         channels, height, width = pieces[0].images.shape[1:]
-        planes = [piece.images.reshape(-1, 1, height, width) for piece in pieces]
+        moved = channels if pieces[0].windows.spatial else 1
+        planes = [piece.images.reshape(-1, moved, height, width) for piece in pieces]
         state = _Annealer(torch.cat(planes))
-        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels, height, width)
+        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels // moved, height, width)
         for sweep in range(self.sweeps):
             temperature = self.temperature * (1 - (sweep + 1) / self.sweeps)
             drawn = [torch.rand(3, n, generator=p.generator) for n, p in zip(proposals, pieces, strict=True)]
@@ -99,6 +100,7 @@ class Jigsaw(Unshuffle):
         height, width = (length // windows.side for length in images.shape[-2:])
         if height * width == 0:
             return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
+        moved = images.shape[1] if windows.spatial else 1
         result, costs = images.clone(), []
         for i, image in enumerate(result):
             members = _members(windows.levels, i, height, width)
@@ -107,7 +109,7 @@ class Jigsaw(Unshuffle):
                     f"a window has {most:,} pieces; {type(self).__name__} takes at most {MOST_PIECES:,}, as its time grows "
                     "with their cube: use Shredder"
                 )
-            for plane in image.split(1):
+            for plane in image.split(moved):
                 costs.append(place_blocks(plane, windows.side, members, self.sweeps))
         before, after = torch.tensor(costs).mean(0).tolist()
         return result, {"seam_cost_before": before, "seam_cost": after}

@@ -33,10 +33,12 @@ class Windows(NamedTuple):
     Attributes:
         levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
         side: Side of the squares that moved as a whole; 1 for pixels.
+        spatial: All channels moved together.
     """
 
     levels: list[Level]
     side: int = 1
+    spatial: bool = False
 
 
 class Piece(NamedTuple):
@@ -103,7 +105,7 @@ class Unshuffle(Refinement):
             targets = torch.ones(len(images), auxiliary.targets.shape[1], device=images.device)
             entering = protect_afresh(before, Batch(images, targets / targets.shape[1]), stream)
             levels = shuffle.partition(entering.images)
-            shuffled = shuffle_windows(entering.images, levels, stream)
+            shuffled = shuffle_windows(entering.images, levels, stream, shuffle.channels)
             return levels, protect_afresh(after, Batch(shuffled, entering.targets), stream).images
 
         images = auxiliary.images.float()
@@ -148,12 +150,13 @@ class Unshuffle(Refinement):
             window = self.window or known.window
             side = known.window // known.blocks
             return Windows(grid(images, max(window // side, 1), side), side), {}
+        spatial = isinstance(known, VisualMixer) and known.channels == "spatial"
         if self.window:
-            return Windows(grid(images, self.window)), {}
+            return Windows(grid(images, self.window), 1, spatial), {}
         if known is None:
             return None, {}
         levels, share = self._inferred(images)
-        return Windows(levels), {"windows_expected": float(share.mean())}
+        return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}
 
     def _inferred(self, images: Tensor) -> tuple[list[Level], Tensor]:
         assert self.learned is not None

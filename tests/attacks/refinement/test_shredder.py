@@ -69,14 +69,14 @@ def test_window_means_are_those_of_each_window_and_do_not_see_the_shuffle() -> N
             expected[..., row : row + 4, column : column + 4] = window.mean((-2, -1), keepdim=True)
         assert torch.allclose(refine(WindowMean(window=4), images).images, expected, atol=1e-6)
     images = pictures(3, channels=3)
-    for defense in (VisualMixer(4, 8), BlockShuffle(4, 2)):
+    for defense in (VisualMixer(4, 8), VisualMixer(4, 8, channels="spatial"), BlockShuffle(4, 2)):
         shuffled, attack = protect(defense, images), replace(fit(WindowMean(), defense), window=4)
         assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6), defense
         assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
 
 
 @pytest.mark.numeric
-def test_shredder_undoes_more_than_the_shuffle_and_the_means() -> None:
+def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pixels() -> None:
     defense = VisualMixer(window_lower=2, window_upper=4)
     for size in ((12, 12), (10, 7)):
         clean = smooth(4, 1, *size)
@@ -86,6 +86,12 @@ def test_shredder_undoes_more_than_the_shuffle_and_the_means() -> None:
         assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
         means = refine(WindowMean(window=2), shuffled).images
         assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean(), size
+    defense = VisualMixer(window_lower=4, window_upper=8, channels="spatial")
+    shuffled = protect(defense, pictures(1, channels=3))
+    found = refine(fit(Shredder(sweeps=30), defense), shuffled).images
+    pixels = [sorted(map(tuple, image[0].flatten(1).T.tolist())) for image in (shuffled, found)]
+    assert pixels[0] == pixels[1]
+    assert not torch.equal(shuffled, found)
 
 
 def test_guesses_of_a_group_are_solved_as_each_alone() -> None:
@@ -207,7 +213,7 @@ COLOURS = VisualMixer(window_lower=2, window_upper=16)
 def mix_of(defense: VisualMixer):
     def mix(images: Tensor, generator: torch.Generator):
         levels = defense.partition(images)
-        return levels, shuffle_windows(images, levels, generator)
+        return levels, shuffle_windows(images, levels, generator, defense.channels)
 
     return mix
 
