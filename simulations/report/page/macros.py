@@ -192,17 +192,20 @@ MACROS = """
 <div class="banner{{ ' alarm' if alarm }}">
 {% for key, value in cards.shared.items() %}<span class="fact"><b>{{ key | replace('_', ' ') }}</b> {{ value }}</span>
 {% endfor %}</div>
-{% if cards.differing %}
-{{ table('Threat cards of ' ~ whose, 'after') }}
+{% if cards.differing %}{{ card_table(cards, 'Threat cards of ' ~ whose) }}{% endif %}
+{% endmacro %}
+
+{# The settings in which threat cards differ. #}
+{% macro card_table(cards, caption) %}
+{{ table(caption, 'after') }}
 {{ head(['#Card', 'Attacks'] + cards.differing | map('replace', '_', ' ') | list) }}
 <tbody>
 {% for card, attacks, values in cards.rows %}
-<tr><td class="num{{ ' status bad' if alarm }}">{{ card }}</td><td class="attack">
-{% for attack in attacks %}<code>{{ attack | breakable }}</code> {% endfor %}</td>
+<tr>{{ number(card) }}
+<td class="attack">{% for attack in attacks %}<code>{{ attack | breakable }}</code>{{ ', ' if not loop.last }}{% endfor %}</td>
 {% for value in values %}<td class="text">{{ value or nothing }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
-{% endif %}
 {% endmacro %}
 
 {% macro pairs(found, caption) %}

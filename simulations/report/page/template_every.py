@@ -110,15 +110,7 @@ CARDS = """
 <section id="cards{{ s }}">
 <header><h2>Threat cards</h2><p>What the attacker observed, knew and spent, where attacks differ. What all share is in the
 <a href="report.html#cards{{ s }}">report</a>.</p></header>
-{{ table('Threat cards', '') }}
-{{ head(['#Card', 'Attacks'] + cards.differing | map('replace', '_', ' ') | list) }}
-<tbody>
-{% for card, attacks, values in cards.rows %}
-<tr>{{ number(card) }}
-<td>{% for attack in attacks %}<code>{{ attack }}</code>{{ ', ' if not loop.last }}{% endfor %}</td>
-{% for value in values %}<td>{{ value or nothing }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
+{{ card_table(cards, 'Threat cards') }}
 </section>
 {% endif %}
 """

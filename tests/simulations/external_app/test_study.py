@@ -56,7 +56,7 @@ def test_the_page_counts_warnings_above_and_lists_them_below(tmp_path: Path) -> 
     assert not [row for row in rows if row["metric"] == CLAIMED or "claimed_privacy" in row["card"]]
     text = page_of(tmp_path / "out")
     assert "Claimed by the app" not in text
-    first, below = text.split("The result in words")[0], section(text, "headline")
+    first, below = text.split("<h2>Headline")[0], section(text, "headline")
     found = [one["warnings"] for one in as_json(tmp_path / "out") if one["warnings"]]
     for warnings in found:
         shown = f"{len(warnings)} warning" + ("s" if len(warnings) > 1 else "")

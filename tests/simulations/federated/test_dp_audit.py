@@ -130,7 +130,7 @@ def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audi
         assert f"shown ≥ {one.plain:.2f}" in text
         assert f"shown ≥ {one.gaussian:.2f}" not in text or one.gaussian == one.plain
         assert "client-level" in text
-    assert f"ε claimed 2.00, ε shown at least {one.plain:.2f} without an assumption (gap {one.gap:.2f})" in page
+    assert f"≥ {one.plain:.2f}<small>gap {one.gap:.2f}</small>" in page
     assert "the two cannot be compared, whichever is smaller" in page
 
 

@@ -208,7 +208,6 @@ def test_a_budget_is_of_one_cut_and_of_all_that_was_sent_of_an_image(run: Run) -
     for at in (1, 2):  # a study each, and the budget of all is told in both
         (shown,) = [row["ε (δ)"] for row in page.table(f"summary{at}") if row["Defence"][0].startswith("FeatureDP")]
         assert (shown[0], shown[-1]) == (f"{once:.2f}", f"all cuts: {twice:.2f}")
-        assert f"{twice:.2f} at all cuts together" in " ".join(page.sections[f"headline{at}"].split())
 
 
 @pytest.mark.usefixtures("no_report")

@@ -110,10 +110,11 @@ class CutLine:
 
 @dataclass(frozen=True)
 class Cut:
-    """One cut: its name, a line for each defence, and the accuracy of the masks' offline adversary."""
+    """One cut: a line for each defence, attacks that reconstruct queries, and the accuracy of the masks' offline adversary."""
 
     name: str
     lines: tuple[CutLine, ...]
+    cells: tuple[Cell, ...]
     offline: Score | None = None
 
     @property
@@ -143,7 +144,9 @@ class CutReader:
         """The study's results for its cut."""
         offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
         # One adversary serves all pipelines: its rows under each of them are the same number.
-        return Cut(self.study.cut, tuple(map(self._line, self.study.pipelines)), offline[0] if offline else None)
+        lines = tuple(map(self._line, self.study.pipelines))
+        cells = tuple(c for c in self.study.cells if c.observation == Queried.title and c.psnr is not None)
+        return Cut(self.study.cut, lines, cells, offline[0] if offline else None)
 
     def _line(self, defense: str) -> CutLine:
         before = self.scores.get((defense, TEST_ACCURACY.name, "original"))
@@ -196,26 +199,9 @@ MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
 
 
-@dataclass(frozen=True)
-class EdgeCloudInference:
-    """The section for one cut.
-
-    Attributes:
-        cut: What is answered, inferred and reconstructed there.
-        cells: One for each attack that reconstructs the queries under a defence.
-    """
-
-    cut: Cut
-    cells: tuple[Cell, ...]
-
-
-def edge_cloud_inference(study: Study, _: Sequence[Line]) -> EdgeCloudInference | None:
-    """The section, or None for a study without queries."""
-    if not any(row.metric == QUERY_BYTES.name for row in study.rows):
-        return None
-    cut = CutReader(study).cut()
-    cells = (cell for cell in study.cells if cell.observation == Queried.title and cell.psnr is not None)
-    return EdgeCloudInference(cut, tuple(cells))
+def edge_cloud_inference(study: Study, _: Sequence[Line]) -> Cut | None:
+    """The section for one cut, or None for a study without queries."""
+    return CutReader(study).cut() if any(row.metric == QUERY_BYTES.name for row in study.rows) else None
 
 
 SECTION = Section(

@@ -23,16 +23,15 @@ MACROS = """
 """
 
 EXPLAINED = f"""
-{{% if shown.cut.infers and study.pipelines | select | list %}}<p class="soft small after">{RULE}
-{{% if not shown.cut.lines | selectattr('retrained') | list %}}No adversary was retrained on protected features, as a server that
+{{% if shown.infers and study.pipelines | select | list %}}<p class="soft small after">{RULE}
+{{% if not shown.lines | selectattr('retrained') | list %}}No adversary was retrained on protected features, as a server that
 knows the defence would: no verdict here is tested against that.{{% endif %}}</p>{{% endif %}}
 """
 
 ANSWERS = """
-{% set cut = shown.cut %}
-<h3>{{ 'Cut at ' ~ cut.name if cut.name else 'Answers' }}</h3>
+<h3>{{ 'Cut at ' ~ shown.name if shown.name else 'Answers' }}</h3>
 {{ table('Answers', '') }}
-{% if cut.infers %}
+{% if shown.infers %}
 {{ head(['Defence', '|#accuracy as deployed, %', '#answers unchanged, %', '|#static adversary', '#retrained adversary',
   '#most frequent value', '|static', 'retrained', '|#bytes of a query', '#plain features over it'],
   [('', 1), ('Server half', 2), ('Sensitive attribute, accuracy, %', 3), ('Equation 1', 2), ('What travels', 2)]) }}
@@ -40,11 +39,11 @@ ANSWERS = """
 {{ head(['Defence', '|#accuracy as deployed, %', '#answers unchanged, %', '|#bytes of a query', '#plain features over it']) }}
 {% endif %}
 <tbody>
-{% for one in cut.lines %}
+{% for one in shown.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
 {{ change(one.server, one.defense, true) }}
 {{ score(one.agreement, percentage) }}
-{% if cut.infers %}
+{% if shown.infers %}
 {% if one.static %}{{ change(one.static.change, one.defense, true) }}{% else %}{{ number(nothing, '', true) }}{% endif %}
 {% if one.retrained %}{% set after = one.retrained.change.after %}
 <td class="num"><b>{{ percentage(after.mean) ~ (after.status | dagger) }}</b>
@@ -59,11 +58,11 @@ ANSWERS = """
 </tr>
 {% endfor %}
 </tbody></table></div>
-{% if cut.offline %}
-<p class="soft small after">The adversary that masks are made against (offline) reads {{ percent(cut.offline.mean) }} of
+{% if shown.offline %}
+<p class="soft small after">The adversary that masks are made against (offline) reads {{ percent(shown.offline.mean) }} of
 held-out images of the server's own.</p>
 {% endif %}
-{% if cut.threshold %}{% set images, null, least = cut.threshold %}
+{% if shown.threshold %}{% set images, null, least = shown.threshold %}
 <p class="soft small after">Of {{ images }} images {{ percent(null) }} have the most frequent value.
 {% if least is none %}With so few, Equation 1 cannot be satisfied, whatever an adversary reads.
 {% else %}With so many, Equation 1 can be satisfied only where the adversary reads at least {{ percent(least) }} before
@@ -73,11 +72,11 @@ a smaller drop, to the most frequent value, is not 10 points with its whole inte
 """
 
 RECONSTRUCTIONS = """
-{% if cut.lines | selectattr('after') | list %}
+{% if shown.lines | selectattr('after') | list %}
 {{ table('Reconstructions', 'after') }}
 {{ head(['Defence', 'Best reconstruction', '|#PSNR, dB', '#best null', '|#MS-SSIM', '#above 0.35, %', '|#identified']) }}
 <tbody>
-{% for one in cut.lines if one.after %}{% set cell, before = one.after, one.before %}
+{% for one in shown.lines if one.after %}{% set cell, before = one.after, one.before %}
 {% set was = before if one.defense else none %}{% set null = cell.best_null %}
 <tr{% if cell.status | dagger %} class="doubt"{% endif %}>
 <th scope="row">{{ who(one.defense) }}</th>
@@ -128,7 +127,7 @@ COSTS = """
 {{ head(['Defence', '|#queries', '#bytes of an answer', '|#bytes of the client half', '#seconds of a client',
   '#seconds of the server']) }}
 <tbody>
-{% for one in cut.lines %}
+{% for one in shown.lines %}
 <tr><th scope="row">{{ who(one.defense) }}</th>
 {{ number(one.numbers.get('queries') | plain, '', true) }}
 {{ number(one.numbers.get('answer-bytes') | size, value=one.numbers.get('answer-bytes')) }}

@@ -8,7 +8,7 @@ from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.summary import summarise
-from simulations.report.sections.inference import EdgeCloudInference, edge_cloud_inference
+from simulations.report.sections.inference import Cut, edge_cloud_inference
 from simulations.report.sections.inference import equation as rule
 from simulations.report.sections.inference.equation import (
     NOT_SATISFIED,
@@ -94,13 +94,13 @@ def studied(rows: list[dict[str, Any]]) -> list[Study]:
     return split(validate([Row.from_json(one) for one in rows]), PIPELINES)
 
 
-def sections(rows: list[dict[str, Any]]) -> list[EdgeCloudInference]:
+def sections(rows: list[dict[str, Any]]) -> list[Cut]:
     found = [edge_cloud_inference(study, summarise(study, {})) for study in studied(rows)]
     return [one for one in found if one is not None]
 
 
 def lines(rows: list[dict[str, Any]], defense: str) -> Any:
-    return next(line for line in sections(rows)[0].cut.lines if line.defense == defense)
+    return next(line for line in sections(rows)[0].lines if line.defense == defense)
 
 
 def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
@@ -168,15 +168,15 @@ def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
 
 def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
     first, second = sections(every_row())
-    assert (first.cut.name, second.cut.name) == CUTS
-    judged = {line.defense: (line.static, line.retrained) for line in first.cut.lines}
+    assert (first.name, second.name) == CUTS
+    judged = {line.defense: (line.static, line.retrained) for line in first.lines}
     told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
     assert told == {"": ("", ""), ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, SATISFIED), NOISE: (OPEN, OPEN)}
-    verdicts = {one.equation for line in second.cut.lines[1:] for one in (line.static, line.retrained) if one}
+    verdicts = {one.equation for line in second.lines[1:] for one in (line.static, line.retrained) if one}
     assert verdicts == {NOT_SATISFIED}
-    assert [line.numbers["query-bytes"] for line in first.cut.lines] == [2000, 500, 500, 2000]
-    assert [line.numbers["query-bytes"] for line in second.cut.lines] == [1000, 250, 250, 1000]
-    assert [line.smaller for line in second.cut.lines] == [1, 4, 4, 1]
+    assert [line.numbers["query-bytes"] for line in first.lines] == [2000, 500, 500, 2000]
+    assert [line.numbers["query-bytes"] for line in second.lines] == [1000, 250, 250, 1000]
+    assert [line.smaller for line in second.lines] == [1, 4, 4, 1]
 
 
 def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:
@@ -220,5 +220,5 @@ def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
 def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
     told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
-    found = {line.defense: line.doubt for line in sections(rows)[0].cut.lines}
+    found = {line.defense: line.doubt for line in sections(rows)[0].lines}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}
