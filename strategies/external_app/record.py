@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import INFO, WARNING
 from typing import Any, Protocol
 
@@ -258,8 +258,8 @@ class AuditRecord:
         try:
             self._claim(results, budgets)
             if accuracy := self.accuracy.found():
-                of = accuracy.to_json()
-                results.row(self._plan.at(accuracy.round), metric=REPORTED, value=accuracy.value, reported=of)
+                of = self._plan.at(accuracy.round)
+                results.row(of, metric=REPORTED, value=accuracy.value, reported=asdict(accuracy))
         finally:
             results.finish()
 

@@ -148,7 +148,7 @@ def _conclude(
             errors.say(f"{where}{one.attack} failed: {one.failure}")
     console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
     if as_json:
-        about = {"claims": [one.to_json() for one in claims], "attacks": list(map(asdict, found))}
+        about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
         print_json({"directory": str(page.parent), "page": str(page), "scored": scored, **about})
     return not made
 
