@@ -49,7 +49,6 @@ class Recording:
         clients: (number, node id) of every client that was attacked.
         scored: Whether the true images were given, so that guesses have scores.
         steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
-        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     rounds: tuple[Replies, ...]
@@ -58,7 +57,6 @@ class Recording:
     clients: tuple[tuple[str, str], ...]
     scored: bool = True
     steps: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,10 @@ class App:
         assumed: What could not be known.
         differences: (round, client, distance of its reply from one step on its examples as a share of the step's length, whether
             no more than rounding lies between), where rounds are single steps.
-        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     assumed: tuple[str, ...]
     differences: tuple[tuple[int, int, float, bool], ...]
-    warnings: tuple[str, ...] = ()
 
 
 def recording(study: Study, _: Sequence[Line]) -> Recording | None:
@@ -101,7 +97,6 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
         scored,
         _steps(rows),
-        _texts(rows, "warnings"),
     )
 
 
@@ -114,7 +109,7 @@ def audited_app(study: Study, _: Sequence[Line]) -> App | None:
         if row.value is not None and row.client is not None
     )
     differences = tuple(sorted(apart, key=lambda one: one[:2]))
-    return App(_texts(rows, "assumed"), differences, _texts(rows, "warnings")) if rows else None
+    return App(_texts(rows, "assumed"), differences) if rows else None
 
 
 def _of(study: Study, metric: str) -> list[Row]:
@@ -229,7 +224,6 @@ SECTION = (
         view=audited_app,
         template=APP,
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
-        first=lambda found: " ".join(found.warnings),
     ),
     Section(
         name="recorded",
@@ -239,7 +233,7 @@ SECTION = (
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),
-        first=lambda found: " ".join((found.verdict, *found.warnings)),
+        first=lambda found: found.verdict,
         steps=lambda found: found.steps,
     ),
 )
