@@ -194,7 +194,7 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
-    for doubt in doubts_of(replayed.attackable[0].settings, replayed.attackable[0].parsed):
+    for doubt in doubts_of(request.settings):
         console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")

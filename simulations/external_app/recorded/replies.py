@@ -19,11 +19,10 @@ from simulations.external_app.recorded.arguments.missing import replies_of
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.known import (
-    Parsed,
+    attacks_of,
     build,
     check_memory,
     observation_of,
-    parse_request,
     with_inferred_rate,
 )
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
@@ -54,7 +53,6 @@ class Attackable:
         reply: As recorded.
         client: Number of its node, in order of the node ids of the recording.
         settings: With this reply's numbers.
-        parsed: The same, read.
         rate_source: Where the learning rate comes from, as threat cards say.
         inferred: Sentences on numbers that were inferred, each with its assumption.
     """
@@ -62,7 +60,6 @@ class Attackable:
     reply: RecordedReply
     client: int
     settings: AttackSettings
-    parsed: Parsed
     rate_source: str
     inferred: tuple[str, ...] = ()
 
@@ -72,7 +69,7 @@ class Attackable:
         Raises:
             ConfigError: When the arrays do not fit the model.
         """
-        model = build(self.settings, self.parsed)
+        model = build(self.settings)
         start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
@@ -87,7 +84,7 @@ class Attackable:
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
             raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
-        return observation_of(self.settings, self.parsed, model, update)
+        return observation_of(self.settings, model, update)
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,14 @@ def replay(request: Request) -> Replay:
     Raises:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
+    attacks = attacks_of(request.settings)
     try:
         replies, usable = replies_of(request)
         nodes = sorted({reply.node for reply in replies})
         found, faulty = _sorted_out(usable, nodes, request)
         largest = max(found, key=lambda one: one.settings.num_examples)
-        model = build(largest.settings, largest.parsed)
-        check_memory(model, largest.settings, largest.parsed)
+        model = build(largest.settings)
+        check_memory(model, largest.settings, attacks)
         app, arrays = AppModel.of(model), usable[0].sent_arrays()
         named = app.named(_tensors(arrays))
         renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
@@ -258,7 +256,7 @@ def _sorted_out(
                 batch_size=numbers.batch_size,
             )  # fmt: skip
             client = nodes.index(reply.node)
-            one = Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)
+            one = Attackable(reply, client, own, numbers.rate_source, numbers.inferred)
             rate = with_inferred_rate(one.observe()).learning_rate
             if rate and not one.settings.learning_rate:
                 one = replace(one, settings=one.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
