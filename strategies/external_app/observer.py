@@ -77,8 +77,8 @@ class AppAudit:
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
         self.settings = settings
         self._pool = AttackPool(settings.workers)
-        self._plan: AppPlan = settings.plan(max(settings.rounds))
-        self.record = AuditRecord(open_results, self._plan, max(settings.rounds))
+        self._plan: AppPlan = settings.plan()
+        self.record = AuditRecord(open_results, self._plan)
         model = self._plan.build_model()
         self._model = AppModel.of(model)
         self._names = shared_tensors(model)

@@ -80,11 +80,6 @@ class AppFacts:
     difference: float | None = None
 
     @property
-    def messages(self) -> str:
-        """Messages with a client's weights in an attacked round."""
-        return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
-
-    @property
     def checked(self) -> str:
         """Agreement of the clients' replies with the assumed step."""
         if self.difference is None:
@@ -129,7 +124,7 @@ class AppAuditor(Auditor):
             "training": f"{recipe(task.plan)}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": app.learning_rate,
-            "messages": app.messages,
+            "messages": f"{app.probes + 1} of each client in an attacked round: the app's own and {app.probes} probes",
             "budget": app.spent or None,
         }
         if pipeline:
@@ -185,16 +180,15 @@ class AuditRecord:
     Args:
         open_results: Opens the storage of rows and pictures.
         plan: What is known of the app before a node has replied.
-        last: The last attacked round.
 
     Attributes:
         claims: What the app says about its differential privacy.
         accuracy: What the app's own evaluations report.
     """
 
-    def __init__(self, open_results: OpenResults, plan: AppPlan, last: int) -> None:
+    def __init__(self, open_results: OpenResults, plan: AppPlan) -> None:
         self.claims, self.accuracy = PrivacyClaims(), ReportedAccuracy()
-        self._open, self._plan, self._last = open_results, plan, last
+        self._open, self._plan = open_results, plan
         self._results: Results | None = None
         self._early: list[tuple[int, str]] = []
         self._failures: dict[str, None] = {}
@@ -253,7 +247,7 @@ class AuditRecord:
     def finish(self, budgets: Sequence[Budget]) -> None:
         """Add the claims of all rounds and the app's own accuracy, and have the report written."""
         if not self._failures and not self.attacked:
-            self.note(self._last, NO_REPLY)
+            self.note(self._plan.rounds, NO_REPLY)
         results = self.begin(self._plan)
         try:
             self._claim(results, budgets)
@@ -264,7 +258,7 @@ class AuditRecord:
             results.finish()
 
     def _claim(self, results: Results, budgets: Sequence[Budget]) -> None:
-        results.claim(self._plan.at(self._last), self.claims.found(self._plan.pipeline, budgets))
+        results.claim(self._plan.at(self._plan.rounds), self.claims.found(self._plan.pipeline, budgets))
 
     def _write(self, results: Results, server_round: int, text: str) -> None:
         results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)

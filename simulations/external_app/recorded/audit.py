@@ -270,8 +270,9 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     """
     plan, last, claims = prepared.plan(), prepared.replayed.attackable[-1], prepared.replayed.claims
     shown = {"scenario": SCENARIO, "update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
-    attacks = {UPDATE: tuple(prepared.attacks)}
-    study = AppStudy(plan, attacks, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded")
+    study = AppStudy(
+        plan, {UPDATE: tuple(prepared.attacks)}, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded"
+    )
     results, task = AppResults.open(out, study), plan.at(last.reply.round, last.settings.learning_rate)
     results.claim(task, claims)  # at once, so that what a killed process leaves has it
     try:
