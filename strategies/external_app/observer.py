@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
-from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
 from clients.models.library import ModelError
@@ -144,7 +143,9 @@ class AppAudit:
             self._probe(running, task, self._round)
 
     def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
-        return self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+        left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
+        return left_out
 
     def _missing(
         self, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders], grid: Grid
@@ -235,19 +236,12 @@ class AppAudit:
                 self._running.auditor.collect(wait=True)
         finally:
             self._pool.close()
-            self.record.finish(self._budgets())
+            self.record.finish()
 
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
         if not (self.settings.go_on or self.record.attacked):
             raise AuditError(self.record.failures, "the audit attacked nothing")
-
-    def observe(self, server_round: int, replies: Sequence[Message]) -> None:
-        """Read what the app says of itself in the replies of a round, attacked or not."""
-        self.record.observe(server_round, replies, self._budgets())
-
-    def _budgets(self) -> list[Budget]:
-        return reported_budgets(self._nodes.reported.get("budgets", ""))
 
     def _begin(self, orders: Orders, requests: Mapping[int, Message], grid: Grid) -> _Running:
         """Opens the results. Probes are planned for the nodes that train as ordered."""
@@ -302,7 +296,7 @@ class AppAudit:
         steps = {orders.steps(self._nodes.examples[partition]) for partition in self._nodes.ids}
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         loss = self._nodes.reported["loss"]
-        return AppFacts(loss, self._budgets(), probes, orders.rate_source, one_step=steps == {1})
+        return AppFacts(loss, self.record.budgets, probes, orders.rate_source, one_step=steps == {1})
 
     def _task(self, server_round: int, orders: Orders) -> Task:
         """The task of a round in which nodes train as ordered."""

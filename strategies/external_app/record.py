@@ -184,10 +184,12 @@ class AuditRecord:
     Attributes:
         claims: What the app says about its differential privacy.
         accuracy: What the app's own evaluations report.
+        budgets: Of the mods of the first node that has replied.
     """
 
     def __init__(self, open_results: OpenResults, plan: AppPlan) -> None:
         self.claims, self.accuracy = PrivacyClaims(), ReportedAccuracy()
+        self.budgets: Sequence[Budget] = ()
         self._open, self._plan = open_results, plan
         self._results: Results | None = None
         self._early: list[tuple[int, str]] = []
@@ -237,28 +239,28 @@ class AuditRecord:
         results = self.begin(self._plan)
         results.row(task, metric=CLIENT.name, value=None, status=status, client=partition, message=text)
 
-    def observe(self, server_round: int, replies: Sequence[Message], budgets: Sequence[Budget]) -> None:
+    def observe(self, server_round: int, replies: Sequence[Message]) -> None:
         """Read the claims in a round's replies; they are on disk from then on, should the run end early."""
         self.claims.observe(server_round, replies)
         if self._results is not None:
-            self._claim(self._results, budgets)
+            self._claim(self._results)
             self._results.flush()
 
-    def finish(self, budgets: Sequence[Budget]) -> None:
+    def finish(self) -> None:
         """Add the claims of all rounds and the app's own accuracy, and have the report written."""
         if not self._failures and not self.attacked:
             self.note(self._plan.rounds, NO_REPLY)
         results = self.begin(self._plan)
         try:
-            self._claim(results, budgets)
+            self._claim(results)
             if accuracy := self.accuracy.found():
                 of = self._plan.at(accuracy.round)
                 results.row(of, metric=REPORTED, value=accuracy.value, reported=asdict(accuracy))
         finally:
             results.finish()
 
-    def _claim(self, results: Results, budgets: Sequence[Budget]) -> None:
-        results.claim(self._plan.at(self._plan.rounds), self.claims.found(self._plan.pipeline, budgets))
+    def _claim(self, results: Results) -> None:
+        results.claim(self._plan.at(self._plan.rounds), self.claims.found(self._plan.pipeline, self.budgets))
 
     def _write(self, results: Results, server_round: int, text: str) -> None:
         results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)

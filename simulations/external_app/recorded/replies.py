@@ -251,10 +251,7 @@ def _sorted_out(
             numbers = numbers_of_reply(reply, request.settings)
             if numbers.missing:
                 raise ConfigError("; ".join(numbers.missing.values()))
-            own = request.settings.but(
-                num_examples=numbers.examples, learning_rate=numbers.learning_rate, local_steps=numbers.local_steps,
-                batch_size=numbers.batch_size,
-            )  # fmt: skip
+            own = request.settings.but(**numbers.values)
             client = nodes.index(reply.node)
             one = Attackable(reply, client, own, numbers.rate_source, numbers.inferred)
             rate = with_inferred_rate(one.observe()).learning_rate

@@ -47,7 +47,6 @@ class Recording:
         verdict: One sentence, and never one about what was not measured.
         assumed: What could not be known.
         clients: (number, node id) of every client that was attacked.
-        scored: Whether the true images were given, so that guesses have scores.
         steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
     """
 
@@ -55,7 +54,6 @@ class Recording:
     verdict: str
     assumed: tuple[str, ...]
     clients: tuple[tuple[str, str], ...]
-    scored: bool = True
     steps: tuple[tuple[str, str], ...] = ()
 
 
@@ -95,7 +93,6 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
         _verdict(study, scored=scored),
         _texts(rows, "assumed"),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
-        scored,
         _steps(rows),
     )
 
