@@ -117,7 +117,7 @@ def value_of(text: str, kind: type) -> Any:
 
 
 def fail(message: str) -> NoReturn:
-    """End the command for an experiment that cannot run; a message of more than ``LONGEST_ERROR`` characters is cut in its middle."""
+    """End the command for an experiment that cannot run; a message over ``LONGEST_ERROR`` characters is cut in its middle."""
     if len(message) > LONGEST_ERROR:
         begin, end = message[: LONGEST_ERROR // 2], message[-LONGEST_ERROR // 2 :]
         message = f"{begin} ... ({len(message)} characters) ... {end}"

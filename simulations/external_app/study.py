@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from logging import INFO, WARNING
 from pathlib import Path
@@ -160,10 +160,9 @@ class AppResults(RunDirectory[AppStudy]):
         """
         if not claims:
             return
-        of = [one.to_json() for one in claims]
         self._claimed = tuple(one.text for one in claims)
         self.judge(lambda rows: [row for row in rows if row.metric != CLAIMED])
-        self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=of)
+        self.row(task, metric=CLAIMED, value=float(len(claims)), n=len(claims), claims=list(map(asdict, claims)))
         self._carry_claims()
 
     def _carry_claims(self) -> None:

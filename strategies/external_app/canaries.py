@@ -6,7 +6,6 @@ rounds, as several runs of one mechanism with a canary in each (``one_run_bound`
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -177,11 +176,6 @@ class AppCanaries:
             said.append(
                 f"{len(claimed)} levels of claims were tested; a smaller one than the largest is shown if it is refuted."
             )
-        if any(grows([one.claim for one in self._scored if one.partition == node]) for node in nodes):
-            said.append(
-                "A node's claims grow from round to round, as those of an account over several rounds do. The bounds are of one "
-                "round, and so further below such claims."
-            )
         if self._reasons:
             said.append(f"Left out: {one_line('; '.join(dict.fromkeys(self._reasons)), MAX_REASON)}.")
         return " ".join(said)
@@ -245,8 +239,6 @@ def centred(scores: Tensor) -> Tensor:
 ALIKE = 1.05
 """Ratio up to which two claims count as one, the larger."""
 MOST_GROUPS = 4
-GROWS = 1.01
-"""Ratio of a node's claims in two rounds from which on an account over all rounds is suspected."""
 NO_EPSILON = "its reply to training reports no epsilon, a finite number from 0 on; Opacus gives it by get_epsilon"
 NO_DELTA = "its reply to training reports an epsilon without delta or target_delta, a number in (0, 1)"
 
@@ -290,9 +282,3 @@ def levels(claims: Sequence[ReportedClaim]) -> list[float]:
         if not found or epsilon * ALIKE < found[-1]:
             found.append(epsilon)
     return sorted([*found[: MOST_GROUPS - 1], *found[MOST_GROUPS - 1 :][-1:]])
-
-
-def grows(claims: Sequence[ReportedClaim]) -> bool:
-    """Whether one node's claims, in the order of rounds, grow in each round."""
-    pairs = list(itertools.pairwise(claims))
-    return bool(pairs) and all(later.epsilon > GROWS * earlier.epsilon for earlier, later in pairs)

@@ -6,17 +6,16 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from clients.wire.schema import readable
 from clients.wire.texts import one_line
 from strategies.audit.threat_card import MOST_VALUE
 
 CLAIMED = "claimed-privacy"
-"""Metric of the row whose column ``claims`` lists the claims of the app, each as ``Claim.to_json`` gives it."""
+"""Metric of the row whose column ``claims`` lists the claims of the app, each a ``Claim`` as an object."""
 METRICS, MOD, WRAPPER, ACCOUNTANT = "client metrics", "client mod", "server wrapper", "server accountant"
 """What makes a claim: ``Claim.source``."""
 
@@ -54,13 +53,9 @@ class Claim:
         delta = "" if self.delta is None else f"\N{GREEK SMALL LETTER DELTA} = {brief(self.delta)}"
         return ", ".join(filter(None, (delta, self.source, self.note)))
 
-    def to_json(self) -> dict[str, Any]:
-        """One object of JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, data: Any) -> Claim | None:
-        """Read the output of ``to_json``; None for a claim without text. A number out of range is left out."""
+        """Read a claim from a row; None for a claim without text. A number out of range is left out."""
         found = data if isinstance(data, Mapping) else {}
         text, rounds = found.get("text"), number_of(found.get("rounds"))
         if not isinstance(text, str) or not text:
@@ -84,7 +79,7 @@ def brief(value: float) -> str:
 
 
 REPORTED = "reported-accuracy"
-"""Metric of the row with the accuracy that the app reports; its column ``reported`` is what ``AppAccuracy.to_json`` gives."""
+"""Metric of the row with the accuracy that the app reports; its column ``reported`` is an ``AppAccuracy`` as an object."""
 SERVER, CLIENTS = "the server's evaluation", "the clients' evaluation"
 """What evaluates: ``AppAccuracy.source``. Of one round the server's comes first, as its test data are the same in all rounds."""
 NAMES = ("acc", "accuracy")
@@ -128,15 +123,6 @@ class AppAccuracy:
     def text(self) -> str:
         """A sentence that states what the number is."""
         return f"The app reports an accuracy of {PERCENT * self.value:.1f} % ({self.detail}). fedveil did not check this number."
-
-    def to_json(self) -> dict[str, Any]:
-        """One object of JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> AppAccuracy | None:
-        """Read what ``to_json`` gave; None for anything else."""
-        return readable(cls, data)
 
 
 class ReportedAccuracy:

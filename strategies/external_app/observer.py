@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import INFO, WARNING
+from logging import INFO
 
 from flwr.app import ConfigRecord, Message
 from flwr.common import log
@@ -12,7 +12,6 @@ from flwr.serverapp import Grid
 
 from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
-from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
 from clients.models.library import ModelError
@@ -22,7 +21,7 @@ from defenses.base import Tensors
 from strategies.audit.pool import AttackPool
 from strategies.external_app.canaries import AppCanaries
 from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question
-from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in, other_rates
+from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in
 from strategies.external_app.record import (
     NO_RATE,
     NO_STEPS,
@@ -39,7 +38,6 @@ from strategies.external_app.replies import (
     examples_behind,
     mismatch,
     reported_budgets,
-    reported_rate,
     update_of,
     weights_sent,
 )
@@ -78,8 +76,8 @@ class AppAudit:
     def __init__(self, open_results: OpenResults, settings: AuditSettings) -> None:
         self.settings = settings
         self._pool = AttackPool(settings.workers)
-        self._plan: AppPlan = settings.plan(max(settings.rounds))
-        self.record = AuditRecord(open_results, self._plan, max(settings.rounds))
+        self._plan: AppPlan = settings.plan()
+        self.record = AuditRecord(open_results, self._plan)
         model = self._plan.build_model()
         self._model = AppModel.of(model)
         self._names = shared_tensors(model)
@@ -138,21 +136,16 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=mods, unsent=unsent)
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
-        self._warn_of_rates(running, task, "were sent", {node: reported_rate(one) for node, one in requests.items()})
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             self.record.left_out(task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
 
-    def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
-        """Warns in the log and on the page where clients do not train at the attacks' learning rate."""
-        if warning := other_rates(task.round, verb, rates, task.learning_rate):
-            log(WARNING, "Audit: %s", warning)
-            running.results.row(task, metric=ASSUMED, value=float(len(rates)), n=len(rates), warnings=[warning])
-
     def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
-        return self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+        left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
+        return left_out
 
     def _missing(
         self, server_round: int, messages: Sequence[Message], ordered: Sequence[Orders], grid: Grid
@@ -196,7 +189,6 @@ class AppAudit:
                 self.record.left_out(task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
-        self._warn_of_rates(running, task, "reported", {one: reported_rate(reply) for one, reply in usable})
         self._check(running, task, sent, usable)
         if not running.updates.attacks[UPDATE]:
             return
@@ -244,19 +236,12 @@ class AppAudit:
                 self._running.auditor.collect(wait=True)
         finally:
             self._pool.close()
-            self.record.finish(self._budgets())
+            self.record.finish()
 
     def require_attacked(self) -> None:
         """Raise ``AuditError`` where no attack has a score, unless the run is to go on without."""
         if not (self.settings.go_on or self.record.attacked):
             raise AuditError(self.record.failures, "the audit attacked nothing")
-
-    def observe(self, server_round: int, replies: Sequence[Message]) -> None:
-        """Read what the app says of itself in the replies of a round, attacked or not."""
-        self.record.observe(server_round, replies, self._budgets())
-
-    def _budgets(self) -> list[Budget]:
-        return reported_budgets(self._nodes.reported.get("budgets", ""))
 
     def _begin(self, orders: Orders, requests: Mapping[int, Message], grid: Grid) -> _Running:
         """Opens the results. Probes are planned for the nodes that train as ordered."""
@@ -311,7 +296,7 @@ class AppAudit:
         steps = {orders.steps(self._nodes.examples[partition]) for partition in self._nodes.ids}
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         loss = self._nodes.reported["loss"]
-        return AppFacts(loss, self._budgets(), probes, orders.rate_source, one_step=steps == {1})
+        return AppFacts(loss, self.record.budgets, probes, orders.rate_source, one_step=steps == {1})
 
     def _task(self, server_round: int, orders: Orders) -> Task:
         """The task of a round in which nodes train as ordered."""

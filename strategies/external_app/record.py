@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import INFO, WARNING
 from typing import Any, Protocol
 
@@ -80,11 +80,6 @@ class AppFacts:
     difference: float | None = None
 
     @property
-    def messages(self) -> str:
-        """Messages with a client's weights in an attacked round."""
-        return f"{self.probes + 1} of each client in an attacked round: the app's own and {self.probes} probes"
-
-    @property
     def checked(self) -> str:
         """Agreement of the clients' replies with the assumed step."""
         if self.difference is None:
@@ -129,7 +124,7 @@ class AppAuditor(Auditor):
             "training": f"{recipe(task.plan)}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": app.learning_rate,
-            "messages": app.messages,
+            "messages": f"{app.probes + 1} of each client in an attacked round: the app's own and {app.probes} probes",
             "budget": app.spent or None,
         }
         if pipeline:
@@ -185,16 +180,17 @@ class AuditRecord:
     Args:
         open_results: Opens the storage of rows and pictures.
         plan: What is known of the app before a node has replied.
-        last: The last attacked round.
 
     Attributes:
         claims: What the app says about its differential privacy.
         accuracy: What the app's own evaluations report.
+        budgets: Of the mods of the first node that has replied.
     """
 
-    def __init__(self, open_results: OpenResults, plan: AppPlan, last: int) -> None:
+    def __init__(self, open_results: OpenResults, plan: AppPlan) -> None:
         self.claims, self.accuracy = PrivacyClaims(), ReportedAccuracy()
-        self._open, self._plan, self._last = open_results, plan, last
+        self.budgets: Sequence[Budget] = ()
+        self._open, self._plan = open_results, plan
         self._results: Results | None = None
         self._early: list[tuple[int, str]] = []
         self._failures: dict[str, None] = {}
@@ -243,28 +239,28 @@ class AuditRecord:
         results = self.begin(self._plan)
         results.row(task, metric=CLIENT.name, value=None, status=status, client=partition, message=text)
 
-    def observe(self, server_round: int, replies: Sequence[Message], budgets: Sequence[Budget]) -> None:
+    def observe(self, server_round: int, replies: Sequence[Message]) -> None:
         """Read the claims in a round's replies; they are on disk from then on, should the run end early."""
         self.claims.observe(server_round, replies)
         if self._results is not None:
-            self._claim(self._results, budgets)
+            self._claim(self._results)
             self._results.flush()
 
-    def finish(self, budgets: Sequence[Budget]) -> None:
+    def finish(self) -> None:
         """Add the claims of all rounds and the app's own accuracy, and have the report written."""
         if not self._failures and not self.attacked:
-            self.note(self._last, NO_REPLY)
+            self.note(self._plan.rounds, NO_REPLY)
         results = self.begin(self._plan)
         try:
-            self._claim(results, budgets)
+            self._claim(results)
             if accuracy := self.accuracy.found():
-                of = accuracy.to_json()
-                results.row(self._plan.at(accuracy.round), metric=REPORTED, value=accuracy.value, reported=of)
+                of = self._plan.at(accuracy.round)
+                results.row(of, metric=REPORTED, value=accuracy.value, reported=asdict(accuracy))
         finally:
             results.finish()
 
-    def _claim(self, results: Results, budgets: Sequence[Budget]) -> None:
-        results.claim(self._plan.at(self._last), self.claims.found(self._plan.pipeline, budgets))
+    def _claim(self, results: Results) -> None:
+        results.claim(self._plan.at(self._plan.rounds), self.claims.found(self._plan.pipeline, self.budgets))
 
     def _write(self, results: Results, server_round: int, text: str) -> None:
         results.row(self._plan.at(server_round), metric="audit", value=None, status="failed", message=text)

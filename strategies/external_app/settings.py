@@ -100,10 +100,10 @@ class AuditSettings:
         wanted = -(-ENOUGH // (len(examples) * self.probe_images))
         return max(1, min(wanted, min(examples) // self.probe_images))
 
-    def plan(self, num_rounds: int = 1) -> AppPlan:
+    def plan(self) -> AppPlan:
         """The plan before a node has replied, without the card of its data."""
         return AppPlan.known(
-            scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=num_rounds,
+            scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=max(self.rounds),
             momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip

@@ -70,7 +70,7 @@ class AuditingStrategy(WrappingStrategy):
 
     def _received(self, server_round: int, kind: str, replies: list[Message]) -> None:
         """Pass the replies to training to the audit; claims are of all rounds, attacked or not."""
-        for step in (self._audit.observe, self._audit.after) if kind == "train" else ():
+        for step in (self._audit.record.observe, self._audit.after) if kind == "train" else ():
             self._safely(f"round {server_round}", server_round, step, server_round, replies)
 
     def _evaluated(self, server_round: int, metrics: MetricRecord | None) -> None:

@@ -23,6 +23,7 @@ from defenses.random_draws import generator_for
 from simulations.console.results import finite
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.known import (
+    attacks_of,
     build,
     check_memory,
     doubts_of,
@@ -31,7 +32,6 @@ from simulations.external_app.recorded.known import (
     knowledge_of,
     load_start,
     observation_of,
-    parse_request,
     require_usable,
     with_inferred_rate,
     without_rate,
@@ -155,9 +155,8 @@ def prepare(request: Request) -> PreparedRequest:
     """
     given = request.settings
     settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
-    parsed = parse_request(settings)
-    model = build(settings, parsed)
-    notices = [f"{settings.model} {doubt}" for doubt in doubts_of(settings, parsed)] + load_start(model, settings)
+    attacks, model = attacks_of(settings), build(settings)
+    notices = [f"{settings.model} {doubt}" for doubt in doubts_of(settings)] + load_start(model, settings)
     update = read_update(model, request.update, local=settings.local)
     if not settings.local and resembles_weights(update, model):
         notices.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
@@ -165,9 +164,8 @@ def prepare(request: Request) -> PreparedRequest:
         notices.append("one example behind the update is assumed, for want of num-examples")
     if not settings.normalisation:
         notices.append("without normalisation, images are assumed to enter the model with mean 0 and std 1")
-    check_memory(model, settings, parsed)
-    observation = with_inferred_rate(observation_of(settings, parsed, model, update))
-    attacks = list(parsed.attacks)
+    check_memory(model, settings, attacks)
+    observation = with_inferred_rate(observation_of(settings, model, update))
     if observation.learning_rate is None:
         attacks, left_out = without_rate(attacks)
         notices += ["the learning rate is unknown", *left_out]
@@ -176,9 +174,9 @@ def prepare(request: Request) -> PreparedRequest:
             f"the learning rate {observation.learning_rate:g} was inferred from the last layer's update, assuming one step of SGD "
             "with cross entropy on one example"
         )
-    knowledge, truth = knowledge_of(settings, parsed), dict[str, Tensor]()
+    knowledge, truth = knowledge_of(settings), dict[str, Tensor]()
     if settings.originals:
-        truth = read_truth(Path(settings.originals), parsed.input_shape, settings.num_examples, settings.num_classes)
+        truth = read_truth(Path(settings.originals), settings)
         knowledge, overlap = without_truth(knowledge, truth["images"], settings.auxiliary_data)
         notices += overlap
     # Last, because it may take minutes: by now everything else is known to be sound.

@@ -34,7 +34,14 @@ from defenses.base import Tensors
 from simulations.external_app.recorded.arguments.command_line import steps_to_scores
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.attack_file import file_names, guess_safely, guess_tensors
-from simulations.external_app.recorded.known import fit, knowledge_of, without_rate, without_truth
+from simulations.external_app.recorded.known import (
+    attacks_of,
+    fit,
+    knowledge_of,
+    pipeline_of,
+    without_rate,
+    without_truth,
+)
 from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, replay
 from simulations.external_app.study import AppResults, AppStudy
@@ -78,12 +85,12 @@ class PreparedRecording:
     def plan(self) -> AppPlan:
         """A plan of the known facts about the app before its first round."""
         first = self.replayed.attackable[0]
-        settings, parsed = first.settings, first.parsed
+        settings = first.settings
         return AppPlan.known(
             scenario=SCENARIO, dataset="", model=settings.model, width=settings.width, norm=settings.norm,
-            pipeline=str(parsed.pipeline), seed=settings.seed, rounds=self.replayed.attackable[-1].reply.round,
+            pipeline=str(pipeline_of(settings)), seed=settings.seed, rounds=self.replayed.attackable[-1].reply.round,
             momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=settings.weight_decay,
-            auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, parsed.input_shape, parsed.mean, parsed.std),
+            auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, settings.shape, *settings.statistics),
         )  # fmt: skip
 
 
@@ -220,7 +227,6 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "local_steps": [one.settings.local_steps for one in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
-        "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
         "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
     }
@@ -236,15 +242,14 @@ def prepare_recording(request: Request) -> PreparedRecording:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
     settings, replayed = request.settings, replay(request)
-    first = replayed.attackable[0]
-    knowledge = knowledge_of(first.settings, first.parsed)
+    knowledge = knowledge_of(settings)
     truth = {}
     if settings.originals:
         truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary.images)
         images = torch.cat([one.images for one in truth.values()])
         knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])
-    attacks = list(first.parsed.attacks)
+    attacks = attacks_of(settings)
     if not all(one.settings.learning_rate for one in replayed.attackable):
         attacks, left_out = without_rate(attacks)
         replayed = replace(replayed, assumed=[*replayed.assumed, *left_out])
@@ -265,8 +270,9 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     """
     plan, last, claims = prepared.plan(), prepared.replayed.attackable[-1], prepared.replayed.claims
     shown = {"scenario": SCENARIO, "update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
-    attacks = {UPDATE: tuple(prepared.attacks)}
-    study = AppStudy(plan, attacks, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded")
+    study = AppStudy(
+        plan, {UPDATE: tuple(prepared.attacks)}, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded"
+    )
     results, task = AppResults.open(out, study), plan.at(last.reply.round, last.settings.learning_rate)
     results.claim(task, claims)  # at once, so that what a killed process leaves has it
     try:

@@ -148,7 +148,7 @@ def _conclude(
             errors.say(f"{where}{one.attack} failed: {one.failure}")
     console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
     if as_json:
-        about = {"claims": [one.to_json() for one in claims], "attacks": list(map(asdict, found))}
+        about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
         print_json({"directory": str(page.parent), "page": str(page), "scored": scored, **about})
     return not made
 
@@ -194,12 +194,10 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
     out.mkdir(parents=True, exist_ok=True)
     replayed = prepared.replayed
     console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
-    for doubt in doubts_of(replayed.attackable[0].settings, replayed.attackable[0].parsed):
+    for doubt in doubts_of(request.settings):
         console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
-    for warning in replayed.warnings:
-        errors.say(f"warning: {warning}")
     for sentence in replayed.assumed:
         console.say(f"not known: {sentence}")
     for claim in replayed.claims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,12 +25,7 @@ from defenses.base import Batch, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
-from simulations.external_app.recorded.arguments.settings import (
-    AttackSettings,
-    mean_and_std,
-    shape_of,
-    whole_numbers,
-)
+from simulations.external_app.recorded.arguments.settings import AttackSettings, whole_numbers
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import DEFAULT_ATTACKS
@@ -38,47 +33,12 @@ from simulations.settings.errors import ConfigError, naming
 from strategies.federated.observations import UPDATE
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """Values of the texts of settings.
-
-    Attributes:
-        input_shape: (C, H, W).
-        mean: Per channel, C numbers.
-        std: Per channel, C positive numbers.
-        labels: (num_examples,) int64, or None where unknown.
-        attacks: In order, before they have learned anything.
-        pipeline: The client's defences.
-    """
-
-    input_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    labels: Tensor | None
-    attacks: Sequence[AnyAttack]
-    pipeline: Pipeline
-
-
-def parse_request(settings: AttackSettings) -> Parsed:
-    """Reads the texts of complete settings of a single reply; opens no file.
+def attacks_of(settings: AttackSettings) -> list[AnyAttack]:
+    """The attacks in order, before they have learned anything.
 
     Raises:
-        ConfigError: Naming a wrong attack or defence, what came and what is allowed.
+        ConfigError: Naming a wrong attack, what came and what is allowed.
     """
-    shape = shape_of(settings.input_shape)
-    assert shape is not None  # as ``require_complete`` has checked
-    mean, std = (
-        values * shape[0] if len(values) == 1 else values
-        for values in mean_and_std(settings.normalisation) or [(0.0,), (1.0,)]
-    )
-    labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
-    attacks = _attacks(settings)
-    with naming("defenses"):
-        pipeline = parse(settings.defenses)
-    return Parsed(shape, mean, std, labels, attacks, pipeline)
-
-
-def _attacks(settings: AttackSettings) -> list[AnyAttack]:
     with naming("update-attacks"):
         attacks = UPDATE.parse(settings.update_attacks)
         for attack in attacks:
@@ -92,6 +52,12 @@ def _attacks(settings: AttackSettings) -> list[AnyAttack]:
             f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
         )
     return attacks
+
+
+def pipeline_of(settings: AttackSettings) -> Pipeline:
+    """The client's defences; ``ConfigError`` for a text that names none."""
+    with naming("defenses"):
+        return parse(settings.defenses)
 
 
 def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
@@ -112,21 +78,21 @@ def guess_type(attack: AnyAttack) -> Any:
     return next(types[1] for base in bases if len(types := get_args(base)) == 2)
 
 
-def doubts_of(settings: AttackSettings, parsed: Parsed) -> Sequence[str]:
+def doubts_of(settings: AttackSettings) -> Sequence[str]:
     """Properties of an own model that change the meaning of numbers, one clause each; it is tried once, in a child process."""
-    return try_model("model", settings.model, settings.num_classes, parsed.input_shape, settings.width, settings.norm)
+    return try_model("model", settings.model, settings.num_classes, settings.shape, settings.width, settings.norm)
 
 
-def build(settings: AttackSettings, parsed: Parsed) -> nn.Module:
+def build(settings: AttackSettings) -> nn.Module:
     """The model that settings name, with the initial weights of its seed.
 
     Raises:
         ConfigError: When there is none of that name, or it cannot be built so.
     """
-    doubts_of(settings, parsed)
+    doubts_of(settings)
     try:
         return build_model(
-            settings.model, num_classes=settings.num_classes, input_shape=parsed.input_shape, width=settings.width,
+            settings.model, num_classes=settings.num_classes, input_shape=settings.shape, width=settings.width,
             norm=settings.norm, seed=settings.seed,
         )  # fmt: skip
     except ValueError as error:
@@ -147,12 +113,13 @@ def load_start(model: nn.Module, settings: AttackSettings) -> list[str]:
     return [f"{settings.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
 
 
-def observation_of(settings: AttackSettings, parsed: Parsed, model: nn.Module, update: Update) -> ClientUpdate:
+def observation_of(settings: AttackSettings, model: nn.Module, update: Update) -> ClientUpdate:
     """The attacks' observation of a client's update, which started from the model."""
+    labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
     return ClientUpdate(
-        model, update, parsed.input_shape, parsed.mean, parsed.std, settings.num_examples,
+        model, update, settings.shape, *settings.statistics, settings.num_examples,
         settings.batch_size or settings.num_examples, settings.local_steps, settings.learning_rate or None, settings.weight_decay,
-        parsed.labels, settings.probe_mode == "train", settings.momentum, settings.nesterov,
+        labels, settings.probe_mode == "train", settings.momentum, settings.nesterov,
     )  # fmt: skip
 
 
@@ -185,17 +152,17 @@ def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[st
     return kept, [f"Attacks left out because the learning rate is unknown: {names}. learning-rate adds them."]
 
 
-def check_memory(model: nn.Module, settings: AttackSettings, parsed: Parsed) -> None:
+def check_memory(model: nn.Module, settings: AttackSettings, attacks: Sequence[AnyAttack]) -> None:
     """Refuse inversions of which not even one trial fits into memory."""
-    for attack in parsed.attacks:
+    for attack in attacks:
         most = getattr(stages_of(attack)[0], "max_images", 1)
         with naming(f"update-attacks: {attack} on model {settings.model} for input-shape {settings.input_shape}"):
-            fitting_trials(model, parsed.input_shape, min(settings.num_examples, most))
+            fitting_trials(model, settings.shape, min(settings.num_examples, most))
 
 
-def knowledge_of(settings: AttackSettings, parsed: Parsed) -> Knowledge:
+def knowledge_of(settings: AttackSettings) -> Knowledge:
     """Auxiliary data and the defence; an empty batch without auxiliary data."""
-    shape, classes = parsed.input_shape, settings.num_classes
+    shape, classes = settings.shape, settings.num_classes
     batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
     if settings.auxiliary_data:
         size = shape[1] if shape[1] == shape[2] else 0
@@ -221,7 +188,7 @@ def knowledge_of(settings: AttackSettings, parsed: Parsed) -> Knowledge:
             "how the client trains is not known for a recorded update; audit this attack with `fedveil run`"
         )
 
-    return Knowledge(batch, parsed.pipeline, parsed.mean, parsed.std, train)
+    return Knowledge(batch, pipeline_of(settings), *settings.statistics, train)
 
 
 def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowledge, list[str]]:

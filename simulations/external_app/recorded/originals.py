@@ -93,9 +93,7 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
     for one in replies:
         path = originals_file(folder, one.reply)
         assert path is not None  # as ``require_complete`` has checked
-        found[one.reply.round, one.client] = read_truth(
-            path, one.parsed.input_shape, one.settings.num_examples, one.settings.num_classes
-        )
+        found[one.reply.round, one.client] = read_truth(path, one.settings)
     every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary])
     return {
         place: Truth(truth["images"], truth.get("labels"), _others(every, truth["images"]))

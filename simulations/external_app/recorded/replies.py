@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,19 +19,18 @@ from simulations.external_app.recorded.arguments.missing import replies_of
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
 from simulations.external_app.recorded.known import (
-    Parsed,
+    attacks_of,
     build,
     check_memory,
     observation_of,
-    parse_request,
     with_inferred_rate,
 )
 from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
-from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
+from strategies.recording.files import BATCHES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
 _READ = "The learning rate: {} was read from what the server sent or the app was set to."
@@ -55,7 +53,6 @@ class Attackable:
         reply: As recorded.
         client: Number of its node, in order of the node ids of the recording.
         settings: With this reply's numbers.
-        parsed: The same, read.
         rate_source: Where the learning rate comes from, as threat cards say.
         inferred: Sentences on numbers that were inferred, each with its assumption.
     """
@@ -63,7 +60,6 @@ class Attackable:
     reply: RecordedReply
     client: int
     settings: AttackSettings
-    parsed: Parsed
     rate_source: str
     inferred: tuple[str, ...] = ()
 
@@ -73,7 +69,7 @@ class Attackable:
         Raises:
             ConfigError: When the arrays do not fit the model.
         """
-        model = build(self.settings, self.parsed)
+        model = build(self.settings)
         start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
         load_weights(model, shared_tensors(model) | start)
         came = fitted(self.reply.arrays(), model, str(self.reply.path))
@@ -88,7 +84,7 @@ class Attackable:
         update = {name: value - before[name] for name, value in came.items()}
         if not any(update[name].any() for name, _ in model.named_parameters()):
             raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
-        return observation_of(self.settings, self.parsed, model, update)
+        return observation_of(self.settings, model, update)
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,6 @@ class Replay:
         nodes: Node ids; their places are the clients' numbers.
         assumed: Sentences on what is not known, and what was taken instead.
         claims: What the app says about its differential privacy, in the metrics of all replies and by its strategy.
-        warnings: Sentences on rounds whose clients had other learning rates than the one given.
     """
 
     attackable: Sequence[Attackable]
@@ -109,7 +104,6 @@ class Replay:
     nodes: Sequence[int]
     assumed: Sequence[str]
     claims: Sequence[Claim] = ()
-    warnings: Sequence[str] = ()
 
 
 def replay(request: Request) -> Replay:
@@ -118,13 +112,14 @@ def replay(request: Request) -> Replay:
     Raises:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
+    attacks = attacks_of(request.settings)
     try:
         replies, usable = replies_of(request)
         nodes = sorted({reply.node for reply in replies})
         found, faulty = _sorted_out(usable, nodes, request)
         largest = max(found, key=lambda one: one.settings.num_examples)
-        model = build(largest.settings, largest.parsed)
-        check_memory(model, largest.settings, largest.parsed)
+        model = build(largest.settings)
+        check_memory(model, largest.settings, attacks)
         app, arrays = AppModel.of(model), usable[0].sent_arrays()
         named = app.named(_tensors(arrays))
         renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
@@ -141,7 +136,7 @@ def replay(request: Request) -> Replay:
     claims = PrivacyClaims(wrappers_named(strategy_of(request.update)))
     for reply in replies:
         claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
-    return Replay(found, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, found))
+    return Replay(found, unusable, nodes, assumed, claims.found())
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
@@ -228,14 +223,6 @@ def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
     return sentences
 
 
-def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
-    """Warnings about rounds whose recorded learning rates learning-rate replaces by another one; none where it is not ``given``."""
-    rates = defaultdict[int, dict[int, float | None]](dict)
-    for one in found:
-        rates[one.reply.round][one.client] = one.reply.number(*RATES)
-    return list(filter(None, (other_rates(at, "were sent or reported", known, given) for at, known in rates.items())))
-
-
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:
     """What the server's own strategy asks of clients, and the attacks ignore."""
     found = []
@@ -264,12 +251,9 @@ def _sorted_out(
             numbers = numbers_of_reply(reply, request.settings)
             if numbers.missing:
                 raise ConfigError("; ".join(numbers.missing.values()))
-            own = request.settings.but(
-                num_examples=numbers.examples, learning_rate=numbers.learning_rate, local_steps=numbers.local_steps,
-                batch_size=numbers.batch_size,
-            )  # fmt: skip
+            own = request.settings.but(**numbers.values)
             client = nodes.index(reply.node)
-            one = Attackable(reply, client, own, parse_request(own), numbers.rate_source, numbers.inferred)
+            one = Attackable(reply, client, own, numbers.rate_source, numbers.inferred)
             rate = with_inferred_rate(one.observe()).learning_rate
             if rate and not one.settings.learning_rate:
                 one = replace(one, settings=one.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)

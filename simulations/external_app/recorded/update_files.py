@@ -13,6 +13,7 @@ from torch import nn
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
 from defenses.base import NamedTensors, Tensors, Update
+from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.settings.errors import ConfigError
 
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -69,7 +70,7 @@ def resembles_differences(came: Update, sent: Update) -> bool:
     return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
 
 
-def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int, num_classes: int) -> Tensors:
+def read_truth(path: Path, settings: AttackSettings) -> Tensors:
     """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
 
     Raises:
@@ -78,7 +79,7 @@ def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int,
     found = _read("originals", path)
     if "images" not in found or set(found) - {"images", "labels"}:
         raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
-    images, expected = found["images"], (num_examples, *input_shape)
+    images, expected = found["images"], (settings.num_examples, *settings.shape)
     if images.shape != expected or not images.is_floating_point():
         raise ConfigError(
             f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
@@ -88,7 +89,7 @@ def read_truth(path: Path, input_shape: tuple[int, int, int], num_examples: int,
         raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
     truth = {"images": images.float()}
     if "labels" in found:
-        labels = found["labels"]
+        labels, num_examples, num_classes = found["labels"], settings.num_examples, settings.num_classes
         allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
         if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
             raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")

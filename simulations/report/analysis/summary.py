@@ -9,6 +9,7 @@ from typing import Any
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
 from attacks.metrics.training import EPSILON_BY, TEST_ACCURACY
+from clients.wire.schema import readable
 from defenses.neighbours import BUDGET
 from defenses.training.accounting import MEANING
 from simulations.report.analysis.adaptive import adaptive_caveats, apart, once_per_update, untested_on_updates
@@ -213,7 +214,7 @@ def _claims(study: Study, defense: str) -> tuple[Claim, ...]:
 def _reported(study: Study, defense: str) -> AppAccuracy | None:
     """The accuracy that an app reports itself; None where it reports none, or where several seeds do."""
     rows = study.utility.get((defense, REPORTED, ""), ())
-    return AppAccuracy.from_json(rows[0].extra.get("reported")) if len(rows) == 1 else None
+    return readable(AppAccuracy, rows[0].extra.get("reported")) if len(rows) == 1 else None
 
 
 def _untaught(study: Study, at: int | None) -> str:

@@ -1,6 +1,7 @@
 """One page of each kind that fedveil writes, from small rows: name -> a function that writes it into a folder."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def external_app(folder: Path) -> Path:
     answered = known | {"experiment": "answers"}
     rows.append(row(metric=ASSUMED, **answered))
     claim = Claim(METRICS, "The clients' metrics claim epsilon 3.", 1, 3.0, 3.0, 1e-5)
-    rows.append(row(metric=CLAIMED, claims=[claim.to_json()], **answered))
+    rows.append(row(metric=CLAIMED, claims=[asdict(claim)], **answered))
     return report(folder, [*rows, row(metric=DIFFERENCE, value=0.2, client=1, **answered)])
 
 

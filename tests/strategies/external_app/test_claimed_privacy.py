@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +58,7 @@ def accounted(accountant: Accountant) -> Claim:
 
 def test_a_row_that_was_tampered_with_gives_a_claim_without_its_numbers_or_none() -> None:
     kept = Claim(METRICS, "said", 2, 3.0, 1.0, 1e-5, "a note")
-    assert Claim.from_json(json.loads(json.dumps(kept.to_json()))) == kept
+    assert Claim.from_json(json.loads(json.dumps(asdict(kept)))) == kept
     for odd in (None, 3, [], {}, {"text": 3}, {"text": ""}):
         assert Claim.from_json(odd) is None
     bent = Claim.from_json({"text": "said", "epsilon": "inf", "delta": 2.0, "lowest": -1, "rounds": None})
@@ -99,7 +100,7 @@ def test_a_value_that_is_no_number_from_0_on_is_named_and_left_out() -> None:
         (beside,) = claims.found()
         assert (beside.epsilon, beside.lowest, beside.delta) == (3.0, 3.0, 1e-5)
         assert "1 value of delta was left out" in beside.text
-        json.dumps(beside.to_json(), allow_nan=False)
+        json.dumps(asdict(beside), allow_nan=False)
 
 
 def test_flowers_wrappers_are_found_inside_others_with_their_settings(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The accuracy that an app reports from its own evaluation stands on the page as the app's word."""
 
 import math
+from dataclasses import asdict
 
+from clients.wire.schema import readable
 from strategies.external_app.claim import CLIENTS, SERVER, AppAccuracy, ReportedAccuracy
 
 
@@ -31,9 +33,9 @@ def test_names_and_values_of_accuracies_are_told_from_others() -> None:
         reports.observe(SERVER, 1, {"accuracy": value})
         assert reports.found() is None, value
     for data in (None, 3, {}, {"value": 2, "round": 1}, {"value": "x", "round": 1}, {"value": 0.5}):
-        assert AppAccuracy.from_json(data) is None, data
+        assert readable(AppAccuracy, data) is None, data
     kept = AppAccuracy(0.5, "acc", SERVER, 1)
-    assert AppAccuracy.from_json(kept.to_json()) == kept
+    assert readable(AppAccuracy, asdict(kept)) == kept
 
 
 def test_percent_is_recognised_over_all_rounds_and_not_by_rounding() -> None:

@@ -271,15 +271,11 @@ def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
 
     The strategy's own would evaluate on the server's data first.
     """
-    for kind in list(_below(Strategy)):
+    kinds: list[Any] = [Strategy]
+    for kind in kinds:  # which grows
+        kinds += kind.__subclasses__()
         if "start" in vars(kind):
             kind.start = _watched(kind.start, found, failed)
-
-
-def _below(kind: Any) -> Iterator[Any]:
-    yield kind
-    for one in kind.__subclasses__():
-        yield from _below(one)
 
 
 def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:

@@ -36,7 +36,7 @@ def counted_steps(reply: RecordedReply) -> int:
     A counter is a whole number without dimensions. PyTorch raises it at each forward pass in train mode.
     """
     try:
-        before, after = (_read(path, _counters, {}) for path in (reply.sent_file, reply.arrays_file))
+        before, after = (_read(path, _counters, dict[str, int]()) for path in (reply.sent_file, reply.arrays_file))
     except RecordingError:
         return 0
     steps = {after[name] - before[name] for name in before if name in after}

@@ -19,23 +19,17 @@ NO_EXAMPLES, NO_RATE_ABOVE_0, NO_STEPS = "num-examples", "learning-rate", "local
 
 @dataclass(frozen=True)
 class ReplyNumbers:
-    """Numbers of one client's training in one round; 0 means missing, or unknown for ``learning_rate``.
+    """Numbers of one client's training in one round; 0 means missing, or unknown for the learning rate.
 
     Attributes:
-        examples: Behind the reply.
-        learning_rate: Of SGD.
+        values: "num_examples", "learning_rate", "local_steps" and "batch_size", as settings name them.
         rate_source: Where the rate comes from, as threat cards say.
-        local_steps: Optimizer steps.
-        batch_size: Examples of a step.
         inferred: Sentences on what was inferred, each with its assumption.
         missing: Key to set -> what is missing, one sentence each.
     """
 
-    examples: int
-    learning_rate: float
+    values: dict[str, float]
     rate_source: str
-    local_steps: int
-    batch_size: int
     inferred: tuple[str, ...]
     missing: dict[str, str]
 
@@ -60,7 +54,8 @@ def numbers_of_reply(reply: RecordedReply, settings: AttackSettings) -> ReplyNum
             f"{reply.path} does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"
         )
     batch = min(max(read.batch_size, 0) or examples, examples)
-    return ReplyNumbers(examples, rate, source, steps, batch, inferred, missing)
+    values = {"num_examples": examples, "learning_rate": rate, "local_steps": steps, "batch_size": batch}
+    return ReplyNumbers(values, source, inferred, missing)
 
 
 def _steps(settings: AttackSettings, by_epochs: int, reply: RecordedReply) -> tuple[int, tuple[str, ...]]:

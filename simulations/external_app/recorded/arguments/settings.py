@@ -124,6 +124,20 @@ class AttackSettings(Settings):
     )
     seed: Count = setting(0, "seed of the attacks, and of the model's initial weights")
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of complete settings."""
+        shape = shape_of(self.input_shape)
+        assert shape is not None  # as ``require_complete`` has checked
+        return shape
+
+    @property
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of the normalisation of complete settings, C numbers each; 0 and 1 where it is empty."""
+        known = mean_and_std(self.normalisation) or [(0.0,), (1.0,)]
+        mean, std = (values * self.shape[0] if len(values) == 1 else values for values in known)
+        return mean, std
+
 
 @dataclass(frozen=True)
 class Request:

@@ -123,9 +123,6 @@ def test_claims_are_read_missing_ones_are_named_and_levels_are_those_that_differ
     claims = [canaries.ReportedClaim(one, 1e-5) for one in (4.0, 3.9, 2.0, 1.0, 0.5, 0.25, 4.0)]
     assert canaries.levels(claims) == [0.25, 1.0, 2.0, 4.0]
     assert canaries.levels(claims[:2]) == [4.0]
-    assert canaries.grows(claims[2:1:-1]) is False
-    assert canaries.grows([canaries.ReportedClaim(one, 1e-5) for one in (1.0, 1.5, 2.0)])
-    assert not canaries.grows([canaries.ReportedClaim(one, 1e-5) for one in (1.0, 1.0, 2.0)])
 
 
 def test_coins_of_one_training_count_once() -> None:

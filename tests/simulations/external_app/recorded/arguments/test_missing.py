@@ -123,7 +123,7 @@ def test_a_count_of_examples_is_read_alike_in_a_recording_and_on_the_wire() -> N
     for told, expected in ((4, 4), (4.0, 4), (2.5, 0), (0, 0), (-3.0, 0), (math.inf, 0), (math.nan, 0), ([4], 0)):
         values = {"num_examples": told}
         reply = RecordedReply(1, 0, Path("reply"), {"metrics": {"metrics": values}}, {}, {})
-        assert numbers_of_reply(reply, AttackSettings()).examples == expected, told
+        assert numbers_of_reply(reply, AttackSettings()).values["num_examples"] == expected, told
         sent = Message(RecordDict(), dst_node_id=1, message_type="train")
         message = Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=sent)
         if expected:
