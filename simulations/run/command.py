@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,34 +56,17 @@ class RunRequest:
 
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, and run the experiment or, in a dry run, print what it would do; the exit code, or ``typer.Exit`` (2)."""
-    say, cpus = console.say, request.cpus_per_client
+    say = console.say
     try:
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
         if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
             request = replace(request, in_process=True)
-        hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
-        hardware.require(cpus, request.gpus_per_client or 0.0)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
-        require_jobs(request.jobs)
-        for one in left[:1]:
-            preflight(one, say)
-        hardware.require_attack_cards(experiment.attack_gpus)
-        if hardware.ray_address:
-            say(str(hardware))
-        clients, attackers, attack_gpus = experiment.num_clients, experiment.attackers, experiment.attack_gpus
-        if request.in_process:
-            workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
-        else:
-            workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
-            shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
-        say(f"cards: {shares}")
-        needed, at_once = check_run(experiment, held), 1
-        if request.seeds:
-            cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
-            at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
-        claim = None if dry_run else claim_folder(Path(experiment.output_dir))
+        resources, at_once = _resources(say, request, experiment, left)
+        out = Path(experiment.output_dir)
+        claim = None if dry_run else claim_folder(out)
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -97,9 +80,6 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         return 0
     if at_once > 1:
         say(f"seeds: {len(left)} to run, {at_once} at a time")
-    about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
-    resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
-    out = Path(experiment.output_dir)
     with claim:
         code = _run(console, request, left, resources, at_once, out)
         folders = {seed: out / f"seed-{seed}" for seed in request.seeds}
@@ -109,6 +89,36 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
             if (folder / "rows.jsonl").is_file():
                 print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": as_json(folder)})
     return code
+
+
+def _resources(
+    say: Callable[[str], None], request: RunRequest, experiment: Experiment, left: list[Experiment]
+) -> tuple[Resources, int]:
+    """Check the experiment and the machine; the resources of a run, and how many runs go on at the same time."""
+    clients, cpus, attackers, attack_gpus = (
+        experiment.num_clients, request.cpus_per_client, experiment.attackers, experiment.attack_gpus,
+    )  # fmt: skip
+    hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
+    hardware.require(cpus, request.gpus_per_client or 0.0)
+    require_jobs(request.jobs)
+    for one in left[:1]:
+        preflight(one, say)
+    hardware.require_attack_cards(attack_gpus)
+    if hardware.ray_address:
+        say(str(hardware))
+    if request.in_process:
+        workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
+    else:
+        workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
+        shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
+    say(f"cards: {shares}")
+    needed, at_once = check_run(experiment, held), 1
+    if request.seeds:
+        cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
+        at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
+    about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
+    resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
+    return resources, at_once
 
 
 def _run(
