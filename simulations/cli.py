@@ -168,10 +168,10 @@ def run(
     from simulations.run.command import RunRequest, begin
 
     shown = terminal_for(console, quiet=quiet or as_json)
-    what = RunRequest(
+    asked = RunRequest(
         file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
     )  # fmt: skip
-    raise typer.Exit(begin(shown, what, dry_run=dry_run))
+    raise typer.Exit(begin(shown, asked, dry_run=dry_run))
 
 
 app.command(

@@ -115,16 +115,15 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
     )
 
 
-def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int]:
-    """Approximate number of training and test examples of a client, assuming an even partition."""
+def shares(experiment: Experiment, data: ImageDataset) -> tuple[int, int, int]:
+    """Number of the server's examples, and about that of a client's training and test examples in an even partition."""
     held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
-    clients = experiment.num_clients
-    return (len(data.train) - held) // clients, len(data.test) // clients
+    return held, (len(data.train) - held) // experiment.num_clients, len(data.test) // experiment.num_clients
 
 
 def share_bytes(experiment: Experiment, data: ImageDataset) -> int:
     """Bytes of a client's training images as floats."""
-    return shares(experiment, data)[0] * math.prod(data.input_shape) * FLOAT_BYTES
+    return shares(experiment, data)[1] * math.prod(data.input_shape) * FLOAT_BYTES
 
 
 def measured_peak(plan: Plan) -> Peak:

@@ -59,7 +59,11 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     _check_counts(experiment, data)
     for why in experiment.idle_defenses(*data.input_shape[1:]):
         say(f"warning: {why}")
-    doubts = _doubts(experiment, DataCard.of(data))
+    step = experiment.width, experiment.norm, experiment.batch_size
+    doubts = [
+        f"model: {experiment.model} {doubt}"
+        for doubt in try_model("model", experiment.model, data.num_classes, data.input_shape, *step)
+    ]
     check_outline(experiment, data)
     for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and experiment.norm == "batch":
@@ -127,14 +131,6 @@ def _refusing(where: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _doubts(experiment: Experiment, card: DataCard) -> list[str]:
-    """Try an own model in a child process; what it does that changes what numbers mean, one clause each."""
-    name = experiment.model
-    step = experiment.width, experiment.norm, experiment.batch_size
-    found = try_model("model", name, card.num_classes, card.input_shape, *step)
-    return [f"model: {name} {doubt}" for doubt in found]
-
-
 def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
     """Refuses more of anything than there are examples, before a model is tried on so many."""
     if experiment.attacked_rounds and not any(experiment.attacks.values()):
@@ -149,8 +145,7 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
             f"dataset = {experiment.dataset!r}: all {len(data.train)} training examples are of the class {int(seen[0])}; allowed: "
             "data with two or more classes (or a larger train-limit)"
         )
-    share, tested = shares(experiment, data)
-    held = len(Auxiliary(experiment.plan()).held_out(data.train.strata()))
+    held, share, tested = shares(experiment, data)
     if min(share, tested) < 1:
         raise ConfigError(
             f"num-clients is {experiment.num_clients}: {experiment.num_clients} clients share {len(data.train)} training examples, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,87 +56,19 @@ class RunRequest:
     as_json: bool = False
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """The runs of a request, whose folder this command has."""
-
-    console: Terminal
-    request: RunRequest
-    resources: Resources
-
-    def one(self, experiment: Experiment) -> int:
-        """Run an experiment whose checks are passed, and write it for TensorBoard if asked to; the exit code."""
-        if self.request.in_process:
-            code = run_in_process(self.console, experiment, self.request.cpus_per_client)
-        else:
-            code = run_locally(self.console, experiment, self.resources)
-        return self._ended(experiment, code)
-
-    def several(self, out: Path, left: list[Experiment], at_once: int) -> int:
-        """Run the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
-        if at_once == 1:
-            ended = one_by_one(self.console, left, self.one)
-        else:
-            end_politely()
-            resources = replace(
-                self.resources, cores=max((os.cpu_count() or 1) // at_once, self.request.cpus_per_client)
-            )
-            runs = side_by_side(self.console, left, resources, at_once, in_process=self.request.in_process)
-            ended = ((one, self._ended(one, code)) for one, code in runs)
-        try:
-            code = finish_seeds(self.console, out, self.request.seeds, ended)
-        except KeyboardInterrupt:
-            errors.say("\nstopped; the same command goes on with what is left")
-            code = EXIT_STOPPED
-        for seed in self.request.seeds if self.request.as_json else ():
-            if (out / f"seed-{seed}" / "rows.jsonl").is_file():
-                _print_run(out / f"seed-{seed}", seed)
-        return code
-
-    def _ended(self, experiment: Experiment, code: int) -> int:
-        """Print and send what a finished run found; the exit code."""
-        if code not in (0, EXIT_ATTACKS_FAILED):
-            return code
-        out = Path(experiment.output_dir)
-        if self.request.as_json and not self.request.seeds:
-            _print_run(out, experiment.seed)
-        return (track_run(self.console, out) if self.request.tracked else 0) or code
-
-
-def _print_run(out: Path, seed: int) -> None:
-    print_json({"directory": str(out.resolve()), "seed": seed, "outcomes": as_json(out)})
-
-
 def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
     """Check all, and run the experiment or, in a dry run, print what it would do; the exit code, or ``typer.Exit`` (2)."""
-    say, cpus = console.say, request.cpus_per_client
+    say = console.say
     try:
         experiment = requested(
             request.config, request.settings, request.out, request.resume, request.clients, request.size
         )
         if request.resume and began_in_process(read_config(request.resume / "config.json", "--resume")):
             request = replace(request, in_process=True)
-        hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
-        hardware.require(cpus, request.gpus_per_client or 0.0)
         left = of_seeds(experiment, request.seeds) if request.seeds else [experiment]
-        require_jobs(request.jobs)
-        for one in left[:1]:
-            preflight(one, say)
-        hardware.require_attack_cards(experiment.attack_gpus)
-        if hardware.ray_address:
-            say(str(hardware))
-        clients, attackers, attack_gpus = experiment.num_clients, experiment.attackers, experiment.attack_gpus
-        if request.in_process:
-            workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
-        else:
-            workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
-            shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
-        say(f"cards: {shares}")
-        needed, at_once = check_run(experiment, held), 1
-        if request.seeds:
-            cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
-            at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
-        claim = None if dry_run else claim_folder(Path(experiment.output_dir))
+        resources, at_once = _resources(say, request, experiment, left)
+        out = Path(experiment.output_dir)
+        claim = None if dry_run else claim_folder(out)
     except (ConfigError, RegistryError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -150,11 +82,72 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         return 0
     if at_once > 1:
         say(f"seeds: {len(left)} to run, {at_once} at a time")
+    with claim:
+        code = _run(console, request, left, resources, at_once, out)
+        folders = {seed: out / f"seed-{seed}" for seed in request.seeds}
+        if not folders and code in (0, EXIT_ATTACKS_FAILED):
+            folders = {experiment.seed: out}
+        for seed, folder in folders.items():
+            if (folder / "rows.jsonl").is_file():
+                if request.as_json:
+                    print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": as_json(folder)})
+                code = (track_run(console, folder) if request.tracked else 0) or code
+    return code
+
+
+def _resources(
+    say: Callable[[str], None], request: RunRequest, experiment: Experiment, left: list[Experiment]
+) -> tuple[Resources, int]:
+    """Check the experiment and the machine; the resources of a run, and how many runs go on at the same time."""
+    clients, cpus, attackers, attack_gpus = (
+        experiment.num_clients, request.cpus_per_client, experiment.attackers, experiment.attack_gpus,
+    )  # fmt: skip
+    hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
+    hardware.require(cpus, request.gpus_per_client or 0.0)
+    require_jobs(request.jobs)
+    for one in left[:1]:
+        preflight(one, say)
+    hardware.require_attack_cards(attack_gpus)
+    if hardware.ray_address:
+        say(str(hardware))
+    if request.in_process:
+        workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
+    else:
+        workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
+        shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
+    say(f"cards: {shares}")
+    needed, at_once = check_run(experiment, held), 1
+    if request.seeds:
+        cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
+        at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
     about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
     resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
-    runs = _Runs(console, request, resources)
-    with claim:
-        return runs.several(Path(experiment.output_dir), left, at_once) if request.seeds else runs.one(experiment)
+    return resources, at_once
+
+
+def _run(
+    console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, at_once: int, out: Path
+) -> int:
+    """Run an experiment, or the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
+
+    def one(experiment: Experiment) -> int:
+        if request.in_process:
+            return run_in_process(console, experiment, resources.cpus_per_client)
+        return run_locally(console, experiment, resources)
+
+    if not request.seeds:
+        return one(left[0])
+    if at_once == 1:
+        ended = one_by_one(console, left, one)
+    else:
+        end_politely()
+        shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))
+        ended = side_by_side(console, left, shared, at_once, in_process=request.in_process)
+    try:
+        return finish_seeds(console, out, request.seeds, ended)
+    except KeyboardInterrupt:
+        errors.say("\nstopped; the same command goes on with what is left")
+        return EXIT_STOPPED
 
 
 def summary(experiment: Experiment) -> list[str]:

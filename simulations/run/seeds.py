@@ -189,17 +189,13 @@ class _Run:
             lines.put((self, line.rstrip()))
         lines.put((self, None))
 
-    def stop(self) -> None:
-        """Asks it to end, as Ctrl-C does."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
 
 def _stop(open_runs: set[_Run], console: Terminal, lines: Lines) -> None:
     """Ends the runs that are still there, and prints what they say last."""
     with undisturbed():
         for run in open_runs:
-            run.stop()
+            assert run.process.stdin is not None
+            run.process.stdin.close()  # asks it to end, as Ctrl-C does
         while open_runs:
             try:
                 run, line = lines.get(timeout=SECONDS_TO_STOP)

@@ -73,10 +73,6 @@ class Resources:
         return " ".join(f"{key}={value}" for key, value in pairs.items())
 
 
-class LaunchError(RuntimeError):
-    """Flower's runtime could not be started or did not run the app."""
-
-
 class LocalRuntime:
     """Flower's local runtime with a home, a port and processes of its own; use it as a context manager.
 
@@ -211,7 +207,7 @@ def free_port() -> int:
     anything takes it before it is used.
 
     Raises:
-        LaunchError: When no port is free.
+        RuntimeError: When no port is free.
     """
     for _ in range(PORT_TRIES):
         port = PORTS.start + secrets.randbelow(len(PORTS))
@@ -221,7 +217,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise LaunchError(f"none of {PORT_TRIES} ports from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
+    raise RuntimeError(f"none of {PORT_TRIES} ports from {PORTS.start} to {PORTS.stop - 1} is free on 127.0.0.1")
 
 
 def app_folder(scratch: Path, config: Mapping[str, Any]) -> Path:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
@@ -17,7 +15,7 @@ from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import LocalRuntime, Resources, end_politely, wait_for
-from simulations.runtime.progress import follow, read_progress
+from simulations.runtime.progress import follow, has_worked, read_progress
 
 EXIT_ATTACKS_FAILED = 3
 """The run went to its end, but attacks gave no score."""
@@ -54,7 +52,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
                 follow(console, partial(wait_for, process), out, begin)
                 text = _read(log, begin)
                 box, engine = box_text(text), engine_failure(text)
-                if engine and start < STARTS and not _has_worked(read_progress(out), before):
+                if engine and start < STARTS and not has_worked(read_progress(out), before):
                     console.say(f"Ray failed: {engine}; started again")
                     # The folder may already say that it holds a run, which has failed.
                     experiment = experiment.but(resume=(out / "config.json").is_file())
@@ -74,11 +72,6 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
     why = f"its log ends with: {cause}" if cause else "the machine may be busy"
     errors.say(f"{box}; {why}\nlog: {log}\n{what_next(out)}")
     return 1
-
-
-def _has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a round was completed since the progress was ``before``, which a resumed run has from its first part."""
-    return "pipeline" in progress and progress != before
 
 
 def _ended(console: Terminal, out: Path, status: str, error: str, started: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -18,7 +17,7 @@ def require_guard(what: str, setting: str) -> None:
     Raises:
         RuntimeError: Naming the guard, and the setting that needs no workers.
     """
-    top = [one for one in _frames() if one.f_code.co_name == "<module>"]
+    top = [one.frame for one in inspect.stack(0) if one.function == "<module>"]
     again = any(one.f_globals.get("__name__") == IN_A_WORKER for one in top)
     main = next((one for one in reversed(top) if one.f_globals.get("__name__") == "__main__"), None)
     if again or (main is not None and not _guarded(main)):
@@ -26,14 +25,6 @@ def require_guard(what: str, setting: str) -> None:
             f"{what} is called at the top level of the program, which each worker, a process of its own, imports: it would begin "
             f"again there; put the call below `if __name__ == '__main__':`, or set {setting}"
         )
-
-
-def _frames() -> Iterator[FrameType]:
-    """The calls that lead here, the innermost first."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _guarded(main: FrameType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -168,6 +169,4 @@ def dealt(plan: Plan, partition: str, data: ImageDataset, clients: int) -> tuple
 
 
 def _in_simulation() -> bool:
-    import sys
-
     return Path(sys.argv[0]).stem == "flwr-simulation"

@@ -45,12 +45,17 @@ def follow(
     with Display(console) as display:
         while True:
             progress = read_progress(out)
-            if "step" in progress and progress != before:
+            if has_worked(progress, before):
                 display.show(*activity(progress))
             else:  # nothing has begun, or it failed before it did
                 display.show(step_of(out / "flower.log", begin, steps))
             if ended(SECONDS_BETWEEN_LOOKS):
                 return
+
+
+def has_worked(progress: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a round was completed since the progress was ``before``, which a resumed run has from its first part."""
+    return "pipeline" in progress and progress != before
 
 
 def activity(progress: Mapping[str, Any]) -> tuple[str, int, int, str]:

@@ -22,20 +22,21 @@ def presets() -> dict[str, Path]:
 
 def of_size(size: str) -> list[str]:
     """The presets with a table of this size."""
-    header = re.compile(rf"^\[{re.escape(size)}\]", re.MULTILINE)
-    return [name for name, path in presets().items() if header.search(path.read_text(encoding="utf-8"))]
+    return [name for name, path in presets().items() if f"\n[{size}]\n" in path.read_text(encoding="utf-8")]
 
 
 def described() -> list[tuple[str, ...]]:
     """Name, subject, cost and other size of each preset; the recommended first one leads."""
-    found = []
+    found, larger = list[tuple[str, ...]](), of_size("paper")
     for name, path in sorted(presets().items(), key=lambda item: item[0] != START):
-        costs, paper = (
-            description(path, "Costs"),
-            "Also at the paper's size: --size paper." if name in of_size("paper") else "",
-        )
-        first = ("Start here.",) if name == START else ()
-        found.append((name, *first, description(path), *([f"Costs: {costs}"] if costs else []), *filter(None, [paper])))
+        costs = description(path, "Costs")
+        lines = [
+            "Start here." if name == START else "",
+            description(path),
+            f"Costs: {costs}" if costs else "",
+            "Also at the paper's size: --size paper." if name in larger else "",
+        ]
+        found.append((name, *filter(None, lines)))
     return found
 
 

@@ -9,7 +9,8 @@ import pytest
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.runtime.launch import Resources
-from simulations.runtime.local_run import STARTS, _ended, _has_worked, box_text, engine_failure, run_locally
+from simulations.runtime.local_run import STARTS, _ended, box_text, engine_failure, run_locally
+from simulations.runtime.progress import has_worked
 from tests.simulations.report.report_run import write_run
 from tests.simulations.runtime.runtimes import binaries, command_signals
 
@@ -96,10 +97,10 @@ def test_a_ray_that_fails_is_started_once_again_and_its_own_words_are_told(
 def test_a_resumed_run_has_worked_only_when_its_progress_is_another() -> None:
     """Of the first part the folder says how far it came: a Ray that fails in the second is started again all the same."""
     before = {"pipeline": 1, "round": 3}
-    assert not _has_worked(before, before)
-    assert not _has_worked({"failed": "no nodes"}, before)
-    assert _has_worked({"pipeline": 1, "round": 4}, before)
-    assert _has_worked({"pipeline": 1, "round": 1}, {})
+    assert not has_worked(before, before)
+    assert not has_worked({"failed": "no nodes"}, before)
+    assert has_worked({"pipeline": 1, "round": 4}, before)
+    assert has_worked({"pipeline": 1, "round": 1}, {})
 
 
 def test_a_run_that_finished_is_finished_whatever_became_of_its_runtime(tmp_path: Path) -> None:
