@@ -74,8 +74,8 @@ class Jigsaw(Unshuffle):
     """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
 
     Pieces are the units that the clients' defence moved: blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, whose
-    edges carry little information (use ``Shredder``). With ``window`` set and no shuffle in the pipeline, pieces are pixels. The
-    measure of fit is the paper's; placement by optimal assignment is ours, because windows confine every piece.
+    edges carry little information (use ``Shredder``). The measure of fit is the paper's; placement by optimal assignment is ours,
+    because windows confine every piece.
 
     A window of more than ``MOST_PIECES`` raises ``AttackError``.
 
