@@ -12,7 +12,7 @@ from attacks.dp_audit.bounds import EpsilonBound, guesses_bound, one_run_bound, 
 ALL = "all parameters"
 """The part that pools the canaries of all tensors."""
 SHARES = (0.02, 0.2, 1.0)
-"""Shares of the coins that are guessed, fixed before any score is seen; of fewer than ``FEW`` coins all are: a bound needs guesses."""
+"""Shares of coins that are guessed, fixed before any score is seen; of fewer than ``FEW`` coins all are. A bound needs guesses."""
 FEW = 150
 SMALLEST = 1e-9
 """Least claimed epsilon: what is refuted beyond this counts, so that a rounding error is no alarm."""

@@ -118,7 +118,10 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         solutions = [self._solved(group, edge.patch_size, grid, rows if pooled else 1) for group in groups]
         boards = torch.cat([board + one * patches.shape[1] for one, (board, _) in enumerate(solutions)])
         if pooled:
-            boards = _of_rows(boards, rows)[:count]
+            # In the order of the rows that most of their tokens came from, each row once.
+            origins = boards.flatten(1) // patches.shape[1]
+            counts = torch.stack([torch.bincount(one, minlength=rows) for one in origins])
+            boards = boards[assigned(-counts.T)][:count]
         numbers["joint_ratio"] = sum(ratio for _, ratio in solutions) / len(solutions)
         ordered = torch.stack([patches.flatten(0, 1)[number] for number in boards.flatten(1)])
         images = from_patches(ordered, edge.patch_size, observation.input_shape).clamp(0, 1)
@@ -132,10 +135,3 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
         below = ratios[1][boards[:, :-1], boards[:, 1:]]
         joints = torch.cat([right.flatten(), below.flatten()])
         return boards, float(joints.median()) if len(joints) else math.nan
-
-
-def _of_rows(boards: Tensor, rows: int) -> Tensor:
-    """Boards in the order of the rows that most of their tokens came from, each row once."""
-    per_row = boards[0].numel()
-    counts = torch.stack([torch.bincount(board.flatten() // per_row, minlength=rows) for board in boards])
-    return boards[assigned(-counts.T)]
