@@ -104,7 +104,11 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
 
     def prepare(self, index: int, observation: ClientUpdate, victim: Victim, generator: torch.Generator) -> Target:
         """Reads an observation as the attack wants it; draws its restarts' starts."""
-        _require_usable(observation)
+        channels = observation.input_shape[0]
+        if observation.num_examples < 1:
+            raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
+        if not len(observation.mean) == len(observation.std) == channels:
+            raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
         known, estimate = self._with_learning_rate(observation)
         gradient = self.observed_gradient(known)
         if not any(bool(value.any()) for value in gradient.values()):
@@ -114,6 +118,8 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         if labels is not None and unrolled and not self._knows_labels(known):
             labels = labels.sort().values
         statistics = self._statistics(known)
+        # Entries that were sent as zero, or that the attack takes for pruned.
+        zeros = sum(int(((v == 0).cpu() | (known.update[name] == 0).cpu()).sum()) for name, v in gradient.items())
         starts = [self._start(known, victim.num_classes, generator) for _ in range(self.restarts)]
         return Target(
             index,
@@ -126,7 +132,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
             statistics,
             {
                 "labels_inferred": float(not self._knows_labels(known)),
-                "masked_share": _share_missing(gradient, known.update),
+                "masked_share": zeros / sum(v.numel() for v in gradient.values()),
                 **({"learning_rate": estimate} if estimate else {}),
                 **({"unrolled": float(unrolled)} if known.local_steps > 1 else {}),
                 **({"batch_norm_layers": float(len(statistics))} if self.batch_norm_prior else {}),
@@ -140,7 +146,7 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
     def matches_statistics(self, local_steps: int) -> bool:
         """Whether the attack matches the batch statistics of an update of so many steps, where they were sent.
 
-        Those of several steps are a weighted mean, and matching it made guesses worse.
+        Those of several steps are a weighted mean, and matching it makes guesses worse.
         """
         return bool(self.batch_norm_prior) and local_steps == 1
 
@@ -212,20 +218,6 @@ class TargetPreparation(Attack[ClientUpdate, Reconstruction]):
         pixels = normalise(torch.zeros(shape), observation) if black else torch.randn(shape, generator=generator)
         logits = torch.randn(shape[0], num_classes, generator=generator) if self.labels == "joint" else torch.zeros(0)
         return torch.cat([pixels.flatten(), logits.flatten(), torch.tensor(self.more_starts)])
-
-
-def _require_usable(observation: ClientUpdate) -> None:
-    channels = observation.input_shape[0]
-    if observation.num_examples < 1:
-        raise AttackError(f"the update covers {observation.num_examples} examples; at least 1 is needed")
-    if not len(observation.mean) == len(observation.std) == channels:
-        raise AttackError(f"{len(observation.mean)} means and {len(observation.std)} stds for {channels} channels")
-
-
-def _share_missing(gradient: Update, update: Update) -> float:
-    """Entries that were sent as zero, or that the attack takes for pruned."""
-    zeros = sum(int(((v == 0).cpu() | (update[name] == 0).cpu()).sum()) for name, v in gradient.items())
-    return zeros / sum(v.numel() for v in gradient.values())
 
 
 def _estimate(observation: ClientUpdate) -> float:

@@ -57,10 +57,6 @@ class ShadowedRecords:
                 found.append((self.confidences[at, usable], *others, members))
         return found
 
-    def confidences_under(self, model: nn.Module) -> Tensor:
-        """Confidences (A,) of the records under another model."""
-        return confidence_of(predict(model, self.images), self.classes)
-
 
 @dataclass(frozen=True)
 class FittedLikelihood:
@@ -244,6 +240,6 @@ class RMIA(LikelihoodAttack):
     def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> PairwiseRule:
         """The rule with the ratios of population records under the client's model."""
         usable, correction = records.outside.any(0), choices["correction"]
-        own = records.confidences_under(model)[usable]
+        own = confidence_of(predict(model, records.images), records.classes)[usable]
         ratios = log_ratio(own, records.confidences[:, usable], correction, records.outside[:, usable])
         return PairwiseRule(ratios, correction, self.gamma)

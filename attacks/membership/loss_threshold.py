@@ -86,6 +86,7 @@ class Membership:
             return self.rule.part
         return "quantile" if self.quantile is not None else "network" if self.network is not None else "loss"
 
+    @torch.no_grad()
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
         """Membership score of each record, (N,) float64 on the CPU; a higher score means a likelier member.
 
@@ -105,18 +106,14 @@ class Membership:
         classes = classes.cpu()
         if self.rule is not None:
             others = torch.stack([confidence_of(predict(one, images), classes) for one in self.references])
-            with torch.no_grad():
-                compared: Tensor = self.rule(confidence_of(logits, classes), others)
-            return compared
-        if self.quantile is not None:
-            with torch.no_grad():
-                unusual: Tensor = self.quantile(confidence_of(logits, classes), images, classes)
-            return unusual
-        if self.network is None:
-            return -loss_of(logits, classes)
-        with torch.no_grad():
-            judged: Tensor = self.network(membership_features(logits, classes).to(self.network.mean)).cpu()
-        return judged.double()
+            found: Tensor = self.rule(confidence_of(logits, classes), others)
+        elif self.quantile is not None:
+            found = self.quantile(confidence_of(logits, classes), images, classes)
+        elif self.network is not None:
+            found = self.network(membership_features(logits, classes).to(self.network.mean))
+        else:
+            found = -loss_of(logits, classes)
+        return found.cpu().double()
 
     def scores_among(
         self, plain: Batch, shown: Tensor, train: Callable[[Batch, int], nn.Module], trained: int

@@ -12,10 +12,13 @@ from attacks.descent import StepRule
 from attacks.guesses import Reconstruction
 from attacks.image_measures import squared_total_variation
 from attacks.normalisation import denormalise
-from attacks.queries.base import Inversion, Query, QueryAttack, answers, faint_noise
+from attacks.queries.base import Inversion, Query, QueryAttack, answers
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import choice_field, scale_field, steps_field
 
+START_STD = 0.1
+"""In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
+hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 
@@ -77,8 +80,10 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
             return rough + self.energy * inputs.square().flatten(1).mean(1)
 
         rule = StepRule(self.learning_rate, epsilon=1e-3)
+        # One draw for all images: the start of an image must not depend on how many others there are.
+        noise = torch.randn(observation.input_shape, generator=generator, dtype=target.dtype) * START_STD
         spread = target.flatten(1).var(1, correction=0).clamp_min(1e-12)
         found, numbers = Inversion(send, target, prior, torch.ones_like(spread)).search(
-            faint_noise(observation, target, generator), self.iterations, rule, spread
+            noise.to(target.device).repeat(len(target), 1, 1, 1), self.iterations, rule, spread
         )
         return Reconstruction(denormalise(found, observation).clamp(0, 1), answers(observation), numbers)

@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attacks.base import Attack
 from attacks.descent import StepRule, minimise
@@ -17,14 +16,6 @@ from defenses.base import DefenseError, ImageShape, Numbers, TensorMap
 from defenses.pipeline import Pipeline
 
 Guess = TypeVar("Guess")
-
-
-START_STD = 0.1
-"""In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
-hundreds of times too long, AMSGrad never forgets it, and the search stands still."""
-SMOOTH_STD, SMOOTH_GRID = 0.3, 4
-"""Likewise, of noise that is drawn at so many points a side and interpolated between: a weak prior leaves of a start what the
-client half does not see, and what is left of smooth noise disturbs an image less."""
 
 
 @dataclass(frozen=True)
@@ -110,23 +101,6 @@ class Inversion:
         with torch.no_grad():
             loss = self.errors(found)
         return found, {"feature_loss": float(loss.mean()), "relative_loss": float((loss / spread).mean())}
-
-
-def faint_noise(observation: Query, like: Tensor, generator: torch.Generator) -> Tensor:
-    """What is added to a constant image to start from: (B, C, H, W) in units of normalised pixels, as many as ``like`` (B, ...).
-
-    One draw for all images: the start of an image must not depend on how many others there are.
-    """
-    noise = torch.randn(observation.input_shape, generator=generator, dtype=like.dtype) * START_STD
-    return noise.to(like.device).repeat(len(like), 1, 1, 1)
-
-
-def smooth_noise(observation: Query, like: Tensor, generator: torch.Generator) -> Tensor:
-    """As ``faint_noise``, without sharp edges."""
-    channels, *sides = observation.input_shape
-    grid = torch.randn(1, channels, SMOOTH_GRID, SMOOTH_GRID, generator=generator, dtype=like.dtype) * SMOOTH_STD
-    noise = F.interpolate(grid, sides, mode="bilinear", align_corners=True)
-    return noise.to(like.device).repeat(len(like), 1, 1, 1)
 
 
 def answers(observation: Query) -> Tensor:

@@ -74,8 +74,8 @@ class Jigsaw(Unshuffle):
     """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
 
     Pieces are the units that the clients' defence moved: blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, whose
-    edges carry little information (use ``Shredder``). With ``window`` set and no shuffle in the pipeline, pieces are pixels. The
-    measure of fit is the paper's; placement by optimal assignment is ours, because windows confine every piece.
+    edges carry little information (use ``Shredder``). The measure of fit is the paper's; placement by optimal assignment is ours,
+    because windows confine every piece.
 
     A window of more than ``MOST_PIECES`` raises ``AttackError``.
 
@@ -197,10 +197,10 @@ def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int
                         number += 1
             start += copies
         counts.append(number - before)
-    return [_padded(groups[colour]) for colour in sorted(groups)], counts
-
-
-def _padded(members: list[tuple[Tensor, int]]) -> _Group:
-    pixels, draws = zip(*members, strict=True)
-    count = torch.tensor([len(inside) for inside in pixels])
-    return _Group(torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True), count, torch.tensor(draws))
+    padded = []
+    for colour in sorted(groups):
+        pixels, draws = zip(*groups[colour], strict=True)
+        held = torch.tensor([len(inside) for inside in pixels])
+        together = torch.nn.utils.rnn.pad_sequence(list(pixels), batch_first=True)
+        padded.append(_Group(together, held, torch.tensor(draws)))
+    return padded, counts

@@ -17,7 +17,6 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch, Numbers
-from defenses.checks import MOST_SIDE, whole_field
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
@@ -64,27 +63,19 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Unshuffle(Refinement):
-    """Base of attacks on shuffles in windows of ``window`` pixels, or of the first shuffle in the clients' pipeline.
+    """Base of attacks on the first shuffle in the clients' pipeline.
 
-    With ``window`` = 0, the windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; running
-    its algorithm on the guess gives other windows, because shuffling makes small windows look rough and large ones flat. They are
-    inferred; see ``window_inference``. The diagnostic ``windows_expected`` is the expected share of pixels with the right window.
-
-    Attributes:
-        window: Side of the windows in pixels; 0: from the pipeline.
+    The windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; running its algorithm on the
+    guess gives other windows, because shuffling makes small windows look rough and large ones flat. They are inferred; see
+    ``window_inference``. The diagnostic ``windows_expected`` is the expected share of pixels with the right window.
     """
 
     threat = (
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    window: int = whole_field(0, 0, MOST_SIDE, "; 0: from the pipeline")
+    needs_auxiliary = True
     learned: Learned | None = learned_field()
-
-    @property
-    def needs_auxiliary(self) -> bool:  # type: ignore[override]
-        """Whether the attack must learn to infer windows, which is so unless their size is given."""
-        return not self.window
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
@@ -94,7 +85,7 @@ class Unshuffle(Refinement):
             return replace(self, learned=Learned(None))
         shuffle = defenses[at]
         assert isinstance(shuffle, VisualMixer | BlockShuffle)
-        if isinstance(shuffle, BlockShuffle) or self.window:
+        if isinstance(shuffle, BlockShuffle):
             return replace(self, learned=Learned(shuffle))
         auxiliary = knowledge.auxiliary
         if not len(auxiliary):
@@ -111,13 +102,6 @@ class Unshuffle(Refinement):
         images = auxiliary.images.float()
         inference = learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator)
         return replace(self, learned=Learned(shuffle, inference))
-
-    def check_fitted(self) -> None:
-        """As ``Refinement``; with ``window`` given there is nothing to fit."""
-        if self.window == 0 and self.learned is None:
-            raise AttackError(
-                f"{self} takes windows from the pipeline, or learns from auxiliary images to find them: call fit first"
-            )
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Undo the shuffle in every image.
@@ -145,28 +129,23 @@ class Unshuffle(Refinement):
         return results
 
     def _windows(self, images: Tensor) -> tuple[Windows | None, Numbers]:
-        known = self.learned.shuffle if self.learned else None
-        if isinstance(known, BlockShuffle):
-            window = self.window or known.window
-            side = known.window // known.blocks
-            return Windows(grid(images, max(window // side, 1), side), side), {}
-        spatial = isinstance(known, VisualMixer) and known.channels == "spatial"
-        if self.window:
-            return Windows(grid(images, self.window), 1, spatial), {}
+        assert self.learned is not None
+        known, inference = self.learned
         if known is None:
             return None, {}
-        levels, share = self._inferred(images)
-        return Windows(levels, 1, spatial), {"windows_expected": float(share.mean())}
-
-    def _inferred(self, images: Tensor) -> tuple[list[Level], Tensor]:
-        assert self.learned is not None
-        inference = self.learned.inference
+        if isinstance(known, BlockShuffle):
+            side = known.window // known.blocks
+            rows, columns = (-(-length // (known.window // side * side)) for length in images.shape[-2:])
+            # All over the images; windows at the edges may be cut.
+            active = torch.ones(len(images), rows, columns, dtype=torch.bool)
+            return Windows([(known.window // side, active)], side), {}
         assert inference is not None
         if inference.shape != images.shape[-2:]:
             raise AttackError(
                 f"images have sides {tuple(images.shape[-2:])}; allowed: {inference.shape}, as in training"
             )
-        return inference(images)
+        levels, share = inference(images)
+        return Windows(levels, 1, known.channels == "spatial"), {"windows_expected": float(share.mean())}
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         """Guesses of the shape of each piece's images, and diagnostics; a piece never affects another piece's result."""
@@ -194,9 +173,3 @@ def _means(images: Tensor, windows: Windows) -> Tensor:
         inside = window_fill(active, size, height, width)[:, None]
         result = torch.where(inside, window_fill(means, size, height, width), result)
     return result
-
-
-def grid(images: Tensor, size: int, side: int = 1) -> list[Level]:
-    """Windows of ``size`` units of ``side`` pixels all over the images; those at the edges may be cut."""
-    rows, columns = (-(-length // (size * side)) for length in images.shape[-2:])
-    return [(size, torch.ones(len(images), rows, columns, dtype=torch.bool))]

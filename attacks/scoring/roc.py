@@ -105,27 +105,22 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
 
     Source: Carlini et al., "Membership Inference Attacks From First Principles", 2022, section III.
     """
+    from scipy import stats
+
     if not 0 <= fpr <= 1:
         raise ValueError(f"fpr is {fpr!r}; allowed: a rate from 0 to 1")
     false, true = _counts(*_checked(members, nonmembers))
     # 0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996: a rate must admit the count it was made from.
     allowed = math.floor(fpr * len(nonmembers) + 1e-9)
-    least, most = _above(len(nonmembers), fpr)
+    tail = (1 - CONFIDENCE) / 4
+    # Least and largest number of non-members above the quantile of the rate, but for 2.5 % of cases.
+    least, most = (int(stats.binom.ppf(share, len(nonmembers), fpr)) for share in (tail, 1 - tail))
     # The true threshold lies not above the score of non-member number `least`, and not below that of the one after `most`. Where
     # non-members are tied with number `least`, it may be that score itself, which names no member that is tied with them.
     found, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
     fewest = int(true[false < least].max()) if least else 0
-    tail = (1 - CONFIDENCE) / 4
     low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
     return Estimate(found / len(members), low, high)
-
-
-def _above(count: int, rate: float) -> tuple[int, int]:
-    """Least and largest number of ``count`` draws that exceed the quantile of ``rate``, but for 2.5 % of cases."""
-    from scipy import stats
-
-    tail = (1 - CONFIDENCE) / 4
-    return int(stats.binom.ppf(tail, count, rate)), int(stats.binom.ppf(1 - tail, count, rate))
 
 
 def binomial_interval(successes: int, trials: int) -> Estimate:

@@ -94,7 +94,12 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Trains the network."""
-        sender, kept, held = split_auxiliary(knowledge, generator)
+        sender, images = knowledge.require_sender(), knowledge.auxiliary.images
+        # A client half that only cuts images has no weights.
+        weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
+        device = "cpu" if weight is None else weight.device
+        rows = kept_and_held(len(images), generator)
+        kept, held = (images[some.to(images.device)].detach().float().to(device) for some in rows)
         pool = self.pool_of(sender, kept, generator)
         draw = self.draws(sender, kept, pool, generator)
         layout = Layout(sender.edge.grid, sender.edge.patch_size, kept.shape[1])
@@ -130,16 +135,6 @@ def first_transmission(features: Tensor) -> Tensor:
 def mean_of_transmissions(features: Tensor) -> Tensor:
     """(R, B, N, D) -> (B, N, D), slot by slot."""
     return features.mean(0)
-
-
-def split_auxiliary(knowledge: Knowledge, generator: torch.Generator) -> tuple[Sender, Tensor, Tensor]:
-    """The sender, and the auxiliary images to train on and to hold out, on the device of the client half."""
-    sender, images = knowledge.require_sender(), knowledge.auxiliary.images
-    # A client half that only cuts images has no weights.
-    weight = next(sender.edge.parameters(), None) if isinstance(sender.edge, nn.Module) else None
-    device = "cpu" if weight is None else weight.device
-    kept, held = (images[rows.to(images.device)] for rows in kept_and_held(len(images), generator))
-    return sender, kept.detach().float().to(device), held.detach().float().to(device)
 
 
 def tells_slots(sender: Sender, images: Tensor, generator: torch.Generator) -> bool:

@@ -73,15 +73,12 @@ class FieldReader:
             places = self.dictionary.of_column(column)
             fit.append(odds[..., places].logsumexp(-1))
             best.append(odds[..., places].argmax(-1) + places.start)
-        chosen = self._slots(torch.stack(fit, -1)).unsqueeze(1)
-        entries = torch.stack(best, -1).gather(1, chosen)[:, 0]
+        # The slot of every column (B, F): its own, or the assignment of the largest probability.
+        slots = torch.arange(self.fields, device=tokens.device).expand(len(tokens), -1)
+        if not self.in_slots:
+            slots = assigned(-torch.stack(fit, -1).transpose(1, 2)).to(tokens.device)
+        entries = torch.stack(best, -1).gather(1, slots.unsqueeze(1))[:, 0]
         return self.dictionary.categories[entries], self.dictionary.embeddings[entries]
-
-    def _slots(self, fit: Tensor) -> Tensor:
-        """The slot of every column (B, F): its own, or the assignment of the largest probability."""
-        if self.in_slots:
-            return torch.arange(self.fields, device=fit.device).expand(len(fit), -1)
-        return assigned(-fit.transpose(1, 2)).to(fit.device)
 
 
 @dataclass(frozen=True, repr=False)

@@ -33,7 +33,13 @@ def sent_statistics(observation: ClientUpdate) -> Statistics:
         raise AttackError(
             "batch statistics can be read from steps in train mode; in eval mode no running average moves"
         )
-    counts = values_per_channel(observation)
+    private = attackable(observation.model, train_mode=False)
+    names_of: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(private).items()}
+    with torch.no_grad(), calls_of(names_of) as calls:
+        private(next(private.parameters()).new_zeros(1, *observation.input_shape))
+    # Values per channel: examples times positions of the feature map.
+    examples = min(observation.batch_size, observation.num_examples)
+    counts = {names_of[layer]: examples * maps[0, 0].numel() for layer, maps, _ in calls}
     buffers, found = dict(observation.model.named_buffers()), Statistics()
     for name, layer in batch_norms(observation.model).items():
         names = [f"{name}.running_{what}".lstrip(".") for what in ("mean", "var")]
@@ -116,13 +122,3 @@ class StatisticsPrior:
     def of(self, dummy: Statistics, observed: Statistics) -> Tensor:
         """``weight`` times the distance of the dummy images' statistics ``dummy`` (C,) each to those sent; 0-d."""
         return self.weight * statistics_distance(observed, dummy)
-
-
-def values_per_channel(observation: ClientUpdate) -> dict[str, int]:
-    """Values per channel of every layer in the client's batch: examples times positions of its feature map."""
-    model = attackable(observation.model, train_mode=False)
-    examples = min(observation.batch_size, observation.num_examples)
-    names: dict[nn.Module, str] = {layer: name for name, layer in batch_norms(model).items()}
-    with torch.no_grad(), calls_of(names) as calls:
-        model(next(model.parameters()).new_zeros(1, *observation.input_shape))
-    return {names[layer]: examples * maps[0, 0].numel() for layer, maps, _ in calls}

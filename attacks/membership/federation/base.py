@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
@@ -60,7 +60,9 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
             raise AttackError(few if found else problem)
         model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
         if self.signal == COSINE:
-            _check_gradients(model, observation.updates[-1])
+            # Refuses a model without gradients of single records here, at the server, not at each client.
+            image: Tensor = next(model.parameters()).new_zeros(1, *observation.updates[-1].input_shape)
+            next(record_gradients(model, image, torch.zeros(1, dtype=torch.int64, device=image.device)))
         rounds = tuple(found[at] for at in spread(len(found), self.most_rounds))
         notes = {"rounds-used": float(len(rounds))}
         if self.most_others:
@@ -100,10 +102,3 @@ def _observed(update: ClientUpdate, others: Sequence[ClientUpdate], most_others:
         for name in names
     }
     return ObservedRound(weights, stacked)
-
-
-def _check_gradients(model: nn.Module, update: ClientUpdate) -> None:
-    """Refuse a model without gradients of single records here, at the server, not at each client."""
-    image: Tensor = next(model.parameters()).new_zeros(1, *update.input_shape)
-    for _ in record_gradients(model, image, torch.zeros(1, dtype=torch.int64, device=image.device)):
-        return

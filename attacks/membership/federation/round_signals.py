@@ -85,7 +85,13 @@ def signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, cl
     dropout is off and BatchNorm uses the statistics of the global model.
     """
     if kind in LOSSES:
-        return _loss_signals(seen, kind, model, images, classes)
+        held, classes = copy.deepcopy(model), classes.cpu()
+        losses = torch.stack(
+            [loss_of(predict(overwrite(held, weights), images), classes) for weights in seen.local_weights()]
+        )
+        if kind == "loss":
+            return -losses
+        return loss_of(predict(overwrite(held, seen.weights), images), classes) - losses
     at_global = overwrite(copy.deepcopy(model), seen.weights)
     names = [name for name, _ in at_global.named_parameters()]
     directions = seen.directions(names)
@@ -132,21 +138,6 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
             ) from error
         flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
         yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _loss_signals(seen: ObservedRound, kind: str, model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
-    held, classes = copy.deepcopy(model), classes.cpu()
-    losses = torch.stack(
-        [loss_of(predict(overwrite(held, weights), images), classes) for weights in seen.local_weights()]
-    )
-    if kind == "loss":
-        return -losses
-    return loss_of(predict(overwrite(held, seen.weights), images), classes) - losses
-
-
-def names_of_updates(model: nn.Module) -> tuple[set[str], set[str]]:
-    """Names that updates of a model hold at least (parameters), and at most (all ``shared_tensors``)."""
-    return {name for name, _ in model.named_parameters()}, set(shared_tensors(model))
 
 
 FEWEST_WITH_OUTLIERS = OUTLYING**2 + 2
@@ -269,7 +260,7 @@ def _round(tensors: NamedTensors, prefix: str, held: nn.Module) -> ObservedRound
                 raise AttackError(f"{key!r} names no part; allowed: {prefix}weights/NAME and {prefix}updates/NAME")
             parts[part][name] = value
     weights, updates = parts["weights"], parts["updates"]
-    least, most = names_of_updates(held)
+    least, most = {name for name, _ in held.named_parameters()}, set(shared_tensors(held))
     if set(weights) != most or not least <= set(updates) <= most:
         raise AttackError(
             f"missing or unknown names: {sorted(set(weights) ^ most)[:3]}, {sorted(least - set(updates))[:3]}"

@@ -45,7 +45,10 @@ def train_reader(
         raise AttackError(f"training needs at least {2 * HOLDOUT} auxiliary images, got {len(images)}")
     shuffled = images[torch.randperm(len(images), generator=generator).to(images.device)]
     held, kept = shuffled[: len(images) // HOLDOUT], shuffled[len(images) // HOLDOUT :]
-    reader = _fresh_reader(sender, kept[:512], generator, width)
+    first = Example.of(sender, kept[:512], generator)
+    with drawing_from(generator):
+        reader = TokenReader(first.features, first.contents, sender.edge.grid, width, kept_share(first.order))
+    reader.mean_patches.copy_(to_patches(kept[:512], sender.edge.patch_size).mean(0))
     if reader.kept_share < 1:
         batch_size = min(batch_size, max(2, POOL // reader.positions.out_features))
     optimizer = torch.optim.AdamW(reader.parameters(), LEARNING_RATE, weight_decay=1e-2)
@@ -96,14 +99,6 @@ def kept_share(order: Tensor) -> float:
     rows = torch.arange(batch, device=order.device).unsqueeze(1)
     native = float((order // num_tokens == rows).double().mean())
     return max(native - 1 / batch, 0.0) / (1 - 1 / batch)
-
-
-def _fresh_reader(sender: Sender, images: Tensor, generator: torch.Generator, width: int) -> TokenReader:
-    example = Example.of(sender, images, generator)
-    with drawing_from(generator):
-        reader = TokenReader(example.features, example.contents, sender.edge.grid, width, kept_share(example.order))
-    reader.mean_patches.copy_(to_patches(images, sender.edge.patch_size).mean(0))
-    return reader
 
 
 def _loss(reader: TokenReader, example: Example, shows_patches: bool) -> Tensor:

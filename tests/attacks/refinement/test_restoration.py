@@ -48,7 +48,7 @@ def refine(attack, images):
 def test_beats_the_window_means_on_images_it_never_saw_and_reads_nothing_from_noise() -> None:
     fitted, clean = QUICK.fit(knowledge(MIXER), seeded()), corners(24, 9)
     shuffled = Pipeline((MIXER,)).protect_once(Batch(clean, torch.ones(24, 1)), ("client", 1)).images
-    restored, means = refine(fitted, shuffled), refine(WindowMean(window=4), shuffled).images
+    restored, means = refine(fitted, shuffled), refine(WindowMean().fit(knowledge(MIXER), seeded()), shuffled).images
     assert mse(restored.images, clean).mean() < 0.8 * mse(means, clean).mean() < mse(shuffled, clean).mean()
     assert restored.diagnostics["holdout_psnr"] > restored.diagnostics["holdout_psnr_unrestored"] + 3
     assert restored.diagnostics["cost"] == 1.0

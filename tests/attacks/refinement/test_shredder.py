@@ -67,24 +67,25 @@ def test_window_means_are_those_of_each_window_and_do_not_see_the_shuffle() -> N
         for row, column in itertools.product(range(0, height, 4), range(0, width, 4)):
             window = images[..., row : row + 4, column : column + 4]
             expected[..., row : row + 4, column : column + 4] = window.mean((-2, -1), keepdim=True)
-        assert torch.allclose(refine(WindowMean(window=4), images).images, expected, atol=1e-6)
+        means = fit(WindowMean(), BlockShuffle(4, 4), auxiliary=images)
+        assert torch.allclose(refine(means, images).images, expected, atol=1e-6)
     images = pictures(3, channels=3)
-    for defense in (VisualMixer(4, 8), VisualMixer(4, 8, channels="spatial"), BlockShuffle(4, 2)):
-        shuffled, attack = protect(defense, images), replace(fit(WindowMean(), defense), window=4)
+    for defense in (VisualMixer(4, 4), VisualMixer(4, 4, channels="spatial"), BlockShuffle(4, 2)):
+        shuffled, attack = protect(defense, images), fit(WindowMean(), defense, auxiliary=images)
         assert torch.allclose(refine(attack, shuffled).images, refine(attack, images).images, atol=1e-6), defense
         assert mse(refine(attack, shuffled).images, images).mean() < mse(shuffled, images).mean()
 
 
 @pytest.mark.numeric
 def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pixels() -> None:
-    defense = VisualMixer(window_lower=2, window_upper=4)
+    defense = VisualMixer(window_lower=2, window_upper=2)
     for size in ((12, 12), (10, 7)):
         clean = smooth(4, 1, *size)
         shuffled = protect(defense, clean)
-        result = refine(fit(Shredder(window=2, sweeps=200, temperature=0.02), defense), shuffled)
+        result = refine(fit(Shredder(sweeps=200, temperature=0.02), defense, auxiliary=clean), shuffled)
         assert (total_variation(result.images) < total_variation(shuffled)).all()
         assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
-        means = refine(WindowMean(window=2), shuffled).images
+        means = refine(fit(WindowMean(), defense, auxiliary=clean), shuffled).images
         assert mse(result.images, clean).mean() < mse(means, clean).mean() < mse(shuffled, clean).mean(), size
     defense = VisualMixer(window_lower=4, window_upper=8, channels="spatial")
     shuffled = protect(defense, pictures(1, channels=3))
@@ -120,7 +121,7 @@ def test_jigsaw_solves_blocks_of_a_smooth_image_exactly() -> None:
         assert result.diagnostics["seam_cost"] < result.diagnostics["seam_cost_before"]
     # The time of an assignment grows with the cube of its pieces: a window of 40x40 pixels would take minutes.
     with pytest.raises(AttackError, match="a window has 1,600 pieces; Jigsaw takes at most 1,024"):
-        refine(Jigsaw(window=40), torch.rand(1, 1, 40, 40))
+        refine(fit(Jigsaw(), BlockShuffle(40, 40)), torch.rand(1, 1, 40, 40))
 
 
 def test_jigsaw_finds_the_best_order_of_one_window() -> None:
@@ -159,7 +160,7 @@ def test_every_refinement_learns_keeps_what_failed_and_takes_images_that_its_win
         assert kept is failed
         assert not other.failure
         for shape in ((1, 1, 2, 2), (1, 3, 7, 5), (2, 1, 1, 1)):
-            assert refine(replace(attack, window=3), torch.rand(shape)).images.shape == shape
+            assert refine(fit(attack, BlockShuffle(3, 3)), torch.rand(shape)).images.shape == shape
 
 
 def _variation(planes):

@@ -41,14 +41,16 @@ def guesses(attack: Chain | AsUploaded, seen: list[UploadedImages]) -> list[Reco
     return attack.attack_many(seen, [torch.Generator().manual_seed(at) for at in range(len(seen))])  # type: ignore[arg-type]
 
 
-def chain(text: str) -> Chain:
-    (found,) = parse_attacks(f"AsUploaded() | {text}", "AsUploaded()")
-    return found
+def means() -> Chain:
+    (found,) = parse_attacks("AsUploaded() | WindowMean()", "AsUploaded()")
+    pipeline = parse(f"BlockShuffle(window={WINDOW}, blocks={WINDOW})")
+    known = Knowledge(own(), pipeline, (0.0,), (1.0,), lambda *_: pytest.fail("trains"))
+    return found.fit(known, torch.Generator())
 
 
 def test_the_guess_is_what_was_uploaded_and_a_refinement_goes_on_from_it() -> None:
     seen = uploads()
-    plain, refined = guesses(AsUploaded(), seen), guesses(chain("WindowMean(window=4)"), seen)
+    plain, refined = guesses(AsUploaded(), seen), guesses(means(), seen)
     for one, guess, mean in zip(seen, plain, refined, strict=True):
         assert torch.equal(guess.images, one.images)
         torch.testing.assert_close(mean.images, window_means(one.images), atol=1e-6, rtol=0)
@@ -68,7 +70,7 @@ def test_values_beyond_the_range_of_images_are_clamped_and_those_that_are_no_num
     for bad in (float("nan"), float("inf"), -float("inf")):
         broken, good = uploads()
         broken.images[1, 0, 3, 3] = bad
-        first, second = guesses(chain("WindowMean(window=4)"), [broken, good])
+        first, second = guesses(means(), [broken, good])
         assert first.failure == "the uploaded images are not finite"
         assert torch.equal(first.images, torch.full_like(good.images, 0.5))
         assert not second.failure
