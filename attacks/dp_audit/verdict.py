@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from attacks.dp_audit.bounds import EpsilonBound, guesses_bound, one_run_bound, one_run_gaussian_bound, strongest
 
+USUAL_SHARES = (0.01, 0.1, 0.5)
+"""Shares of the canaries that are guessed: the few with the clearest scores, and more. Fixed before any score is seen."""
+
+
 ALL = "all parameters"
 """The part that pools the canaries of all tensors."""
 SHARES = (0.02, 0.2, 1.0)
-"""Shares of coins that are guessed, fixed before any score is seen; of fewer than ``FEW`` coins all are. A bound needs guesses."""
+"""Shares of the coins that are guessed; of fewer than ``FEW`` coins all are, because a bound needs guesses."""
 FEW = 150
 SMALLEST = 1e-9
 """Least claimed epsilon: what is refuted beyond this counts, so that a rounding error is no alarm."""
@@ -29,10 +34,17 @@ def right_guesses(scores: Tensor, coins: Tensor, guesses: int) -> int:
         guesses: From 0 to M.
 
     Raises:
-        ValueError: When a score is NaN.
+        ValueError: On other shapes, NaN, or a number of guesses outside its range.
     """
+    if scores.ndim != 1 or scores.shape != coins.shape or coins.dtype != torch.bool:
+        raise ValueError(
+            f"scores {tuple(scores.shape)} and coins {tuple(coins.shape)} of {coins.dtype}; expected two vectors of one "
+            "length, the coins of bool"
+        )
     if scores.isnan().any():
         raise ValueError("scores hold NaN, which has no order")
+    if not 0 <= guesses <= len(scores):
+        raise ValueError(f"guesses is {guesses}; allowed: from 0 to the {len(scores)} canaries")
     order = scores.argsort(descending=True, stable=True)
     high = (guesses + 1) // 2
     low = guesses - high
@@ -44,9 +56,9 @@ def bound_from_scores(
     coins: Tensor,
     *,
     delta: float,
-    confidence: float,
-    shares: Sequence[float],
-    method: Callable[..., EpsilonBound],
+    confidence: float = 0.95,
+    shares: Sequence[float] = USUAL_SHARES,
+    method: Callable[..., EpsilonBound] = one_run_bound,
 ) -> EpsilonBound:
     """Bound epsilon by the guesses of ``right_guesses``: the strongest bound of those for several numbers of guesses.
 
@@ -59,7 +71,12 @@ def bound_from_scores(
         confidence: Of the result, in (0, 1).
         shares: Shares of the canaries that are guessed, in (0, 1], one guess at least; chosen before the scores are seen.
         method: ``one_run_bound`` or ``attacks.dp_audit.bounds.one_run_gaussian_bound``.
+
+    Raises:
+        ValueError: When a value is outside its range.
     """
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"shares is {shares!r}; allowed: one or more numbers in (0, 1]")
     total, each = len(scores), 1 - (1 - confidence) / len(shares)
     counts = [max(1, round(share * total)) for share in shares]
     bounds = [

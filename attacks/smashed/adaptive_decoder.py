@@ -10,7 +10,9 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Pool, mean_of_transmissions, tells_slots
 from attacks.smashed.tokens.decoder import FeatureAveraging
+from defenses.checks import choice_field
 
+POOLINGS = ("set", "concat")
 SEEDS = 6
 """Number of transmissions whose tokens are candidates for recurring tokens; with a share of 0.4 native tokens, 95 % are in them."""
 IMAGES_AT_ONCE = 16
@@ -67,8 +69,11 @@ class AdaptiveDecoder(FeatureAveraging):
     rest of the batch differs in every transmission. The released code instead sends the *output* of one round through the same
     block 30 times.
 
-    The network's input are the recurring tokens (``RecurringTokens``), or the mean if the defences leave tokens in their slots. The
-    paper lays the R tokens of a slot side by side, which are unrelated if tokens are shuffled.
+    ``pooling="concat"`` is the paper's: the R tokens of a slot side by side, which are unrelated if tokens are shuffled. ``"set"``
+    searches for recurring tokens (``RecurringTokens``), or takes the mean if the defences leave tokens in their slots.
+
+    Attributes:
+        pooling: "set" or "concat". The others as in ``FeatureAveraging``.
     """
 
     source = (
@@ -78,12 +83,20 @@ class AdaptiveDecoder(FeatureAveraging):
 
     iterations: int = 600
     transmissions: int = 30
+    pooling: str = choice_field("set", POOLINGS)
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """The mean or the recurring tokens; auxiliary images give the distance of two transmissions of a token."""
+        """The pooling of ``pooling``; auxiliary images give the distance of two transmissions of a token."""
+        if self.pooling == "concat":
+            return side_by_side
         if tells_slots(sender, images[: self.batch_size], generator):
             return mean_of_transmissions
         return RecurringTokens(same_token_distance(sender, images[: self.batch_size], generator))
+
+
+def side_by_side(features: Tensor) -> Tensor:
+    """(R, B, N, D) -> (B, N, R * D)."""
+    return features.permute(1, 2, 0, 3).flatten(2)
 
 
 def same_token_distance(sender: Sender, images: Tensor, generator: torch.Generator) -> float:

@@ -69,10 +69,8 @@ def test_bounds_exceed_the_truth_in_at_most_one_of_twenty_runs() -> None:
     for seed in range(300):
         scores, coins = drawn(mu, 500, seed)
         found = [
-            *(
-                bound_from_scores(scores, coins, delta=DELTA, confidence=0.95, shares=(0.4,), method=method).epsilon
-                for method in (one_run_bound, one_run_gaussian_bound)
-            ),
+            bound_from_scores(scores, coins, delta=DELTA, shares=(0.4,)).epsilon,
+            bound_from_scores(scores, coins, delta=DELTA, shares=(0.4,), method=one_run_gaussian_bound).epsilon,
             guesses_bound(500, int(((scores > 0) == coins).sum()), delta=DELTA).epsilon,
         ]
         missed += np.array(found) > truth
@@ -99,9 +97,7 @@ def test_the_strongest_of_several_bounds_pays_for_the_choice() -> None:
     scores, coins = drawn(2.0, 400)
     given = {"delta": DELTA, "confidence": 1 - 0.06 / 3}
     each = [one_run_bound(400, few, right_guesses(scores, coins, few), **given) for few in (4, 40, 200)]
-    found = bound_from_scores(
-        scores, coins, delta=DELTA, confidence=0.94, shares=(0.01, 0.1, 0.5), method=one_run_bound
-    )
+    found = bound_from_scores(scores, coins, delta=DELTA, confidence=0.94)
     assert found.epsilon == pytest.approx(max(one.epsilon for one in each))
     assert (found.confidence, found.compared) == (0.94, 3)
 
@@ -114,6 +110,7 @@ def test_guesses_name_the_highest_and_the_lowest_scores_and_equal_ones_by_positi
 
 
 def test_bad_values_are_refused() -> None:
+    two, coins = torch.zeros(2), torch.zeros(2).bool()
     bound = one_run_bound(10, 1, 1, delta=0)
     for call, message in (
         (lambda: one_run_bound(5, 2, 3, delta=0), "3 right of 2 guesses about 5 canaries"),
@@ -122,6 +119,10 @@ def test_bad_values_are_refused() -> None:
         (lambda: guesses_bound(2, 1, delta=DELTA, confidence=1), "confidence is 1"),
         (lambda: one_run_p_value(5, 2, 1, -1, 0), "epsilon is -1"),
         (lambda: right_guesses(torch.tensor([math.nan]), torch.tensor([True]), 1), "NaN"),
+        (lambda: right_guesses(two, two, 1), "two vectors"),
+        (lambda: right_guesses(two, coins, 3), "guesses is 3"),
+        (lambda: bound_from_scores(two, coins, delta=0, shares=()), "shares is"),
+        (lambda: bound_from_scores(two, coins, delta=0, shares=(0.0,)), "shares is"),
         (lambda: strongest([bound] * 2, 0.95), r"wrong with probability 0\.1 together; allowed: 0\.05"),
         (lambda: strongest([bound, one_run_bound(10, 1, 1, delta=DELTA)], 0.9), "same delta"),
         (lambda: strongest([], 0.95), "0 bounds"),

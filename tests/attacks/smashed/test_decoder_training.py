@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.networks.decoder import Layout
 from attacks.observations import AttackError
-from attacks.smashed.adaptive_decoder import AdaptiveDecoder, RecurringTokens, same_token_distance
+from attacks.smashed.adaptive_decoder import AdaptiveDecoder, RecurringTokens, same_token_distance, side_by_side
 from attacks.smashed.decoder_training import independent_transmissions, mean_of_transmissions
 from attacks.smashed.pix2pix import Pix2Pix, TokenMap
 from attacks.smashed.tokens.decoder import FeatureAveraging, TokenDecoder
@@ -187,8 +187,11 @@ def test_finds_exactly_the_tokens_that_recur() -> None:
 
 def test_the_pool_fits_what_the_defences_leave() -> None:
     images = digits()[0]
+    assert AdaptiveDecoder(pooling="concat").pool_of(sender(PatchShuffle()), images, seeded()) is side_by_side
     assert AdaptiveDecoder().pool_of(sender(FeatureNoise()), images, seeded()) is mean_of_transmissions
     assert isinstance(AdaptiveDecoder().pool_of(sender(PatchShuffle()), images, seeded()), RecurringTokens)
+    features = torch.randn(3, 2, 4, 5, generator=seeded())
+    assert torch.equal(side_by_side(features)[1, 2], torch.cat([features[r, 1, 2] for r in range(3)]))
 
 
 def test_patches_are_put_together_row_by_row_and_tokens_lie_where_their_patches_are() -> None:
