@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message
 from flwr.common import log
@@ -21,7 +21,7 @@ from defenses.base import Tensors
 from strategies.audit.pool import AttackPool
 from strategies.external_app.canaries import AppCanaries
 from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question
-from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in
+from strategies.external_app.orders import ASSUMED, OF_ARGUMENTS, Orders, assumptions, orders_in, other_rates
 from strategies.external_app.record import (
     NO_RATE,
     NO_STEPS,
@@ -38,6 +38,7 @@ from strategies.external_app.replies import (
     examples_behind,
     mismatch,
     reported_budgets,
+    reported_rate,
     update_of,
     weights_sent,
 )
@@ -136,11 +137,18 @@ class AppAudit:
         unknown = assumptions(self._plan, orders, self._nodes.reported["loss"], mods=mods, unsent=unsent)
         count = len(self._nodes.ids)
         running.results.row(task, metric=ASSUMED, value=float(count), n=count, assumed=unknown)
+        self._warn_of_rates(running, task, "were sent", {node: reported_rate(one) for node, one in requests.items()})
         if others := len(messages) - len(requests):
             why = f"train: {others} of {len(messages)} nodes train by other settings than the first; left out"
             self.record.left_out(task, why)
         if running.updates.attacks[PROBE]:
             self._probe(running, task, self._round)
+
+    def _warn_of_rates(self, running: _Running, task: Task, verb: str, rates: Mapping[int, float | None]) -> None:
+        """Warns in the log and on the page where clients do not train at the attacks' learning rate."""
+        if warning := other_rates(task.round, verb, rates, task.learning_rate):
+            log(WARNING, "Audit: %s", warning)
+            running.results.row(task, metric=ASSUMED, value=float(len(rates)), n=len(rates), warnings=[warning])
 
     def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
         left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
@@ -189,6 +197,7 @@ class AppAudit:
                 self.record.left_out(task, f"train: {wrong}", partition)
             else:
                 usable.append((partition, reply))
+        self._warn_of_rates(running, task, "reported", {one: reported_rate(reply) for one, reply in usable})
         self._check(running, task, sent, usable)
         if not running.updates.attacks[UPDATE]:
             return

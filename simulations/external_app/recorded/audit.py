@@ -227,6 +227,7 @@ def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Att
         "local_steps": [one.settings.local_steps for one in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
+        "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
         "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
     }

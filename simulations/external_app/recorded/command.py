@@ -198,6 +198,8 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
         console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
+    for warning in replayed.warnings:
+        errors.say(f"warning: {warning}")
     for sentence in replayed.assumed:
         console.say(f"not known: {sentence}")
     for claim in replayed.claims:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -29,8 +30,8 @@ from simulations.external_app.recorded.update_files import model_tensors, resemb
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS
-from strategies.recording.files import BATCHES, RecordedReply, RecordingError, strategy_of
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
+from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
 _READ = "The learning rate: {} was read from what the server sent or the app was set to."
@@ -97,6 +98,7 @@ class Replay:
         nodes: Node ids; their places are the clients' numbers.
         assumed: Sentences on what is not known, and what was taken instead.
         claims: What the app says about its differential privacy, in the metrics of all replies and by its strategy.
+        warnings: Sentences on rounds whose clients had other learning rates than the one given.
     """
 
     attackable: Sequence[Attackable]
@@ -104,6 +106,7 @@ class Replay:
     nodes: Sequence[int]
     assumed: Sequence[str]
     claims: Sequence[Claim] = ()
+    warnings: Sequence[str] = ()
 
 
 def replay(request: Request) -> Replay:
@@ -136,7 +139,7 @@ def replay(request: Request) -> Replay:
     claims = PrivacyClaims(wrappers_named(strategy_of(request.update)))
     for reply in replies:
         claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
-    return Replay(found, unusable, nodes, assumed, claims.found())
+    return Replay(found, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, found))
 
 
 def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
@@ -221,6 +224,14 @@ def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
         if of_source:
             sentences.append(text.format(", ".join(f"{rate:g}" for rate in dict.fromkeys(of_source))))
     return sentences
+
+
+def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
+    """Warnings about rounds whose recorded learning rates learning-rate replaces by another one; none where it is not ``given``."""
+    rates = defaultdict[int, dict[int, float | None]](dict)
+    for one in found:
+        rates[one.reply.round][one.client] = one.reply.number(*RATES)
+    return list(filter(None, (other_rates(at, "were sent or reported", known, given) for at, known in rates.items())))
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

@@ -48,6 +48,7 @@ class Recording:
         assumed: What could not be known.
         clients: (number, node id) of every client that was attacked.
         steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
+        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     rounds: tuple[Replies, ...]
@@ -55,6 +56,7 @@ class Recording:
     assumed: tuple[str, ...]
     clients: tuple[tuple[str, str], ...]
     steps: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ class App:
         assumed: What could not be known.
         differences: (round, client, distance of its reply from one step on its examples as a share of the step's length, whether
             no more than rounding lies between), where rounds are single steps.
+        warnings: Sentences on learning rates of clients that attacks did not use.
     """
 
     assumed: tuple[str, ...]
     differences: tuple[tuple[int, int, float, bool], ...]
+    warnings: tuple[str, ...] = ()
 
 
 def recording(study: Study, _: Sequence[Line]) -> Recording | None:
@@ -94,6 +98,7 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
         _texts(rows, "assumed"),
         tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
         _steps(rows),
+        _texts(rows, "warnings"),
     )
 
 
@@ -106,7 +111,7 @@ def audited_app(study: Study, _: Sequence[Line]) -> App | None:
         if row.value is not None and row.client is not None
     )
     differences = tuple(sorted(apart, key=lambda one: one[:2]))
-    return App(_texts(rows, "assumed"), differences) if rows else None
+    return App(_texts(rows, "assumed"), differences, _texts(rows, "warnings")) if rows else None
 
 
 def _of(study: Study, metric: str) -> list[Row]:
@@ -221,6 +226,7 @@ SECTION = (
         view=audited_app,
         template=APP,
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
+        first=lambda found: " ".join(found.warnings),
     ),
     Section(
         name="recorded",
@@ -230,7 +236,7 @@ SECTION = (
         view=recording,
         template=RECORDING,
         metrics=(RECORDED,),
-        first=lambda found: found.verdict,
+        first=lambda found: " ".join((found.verdict, *found.warnings)),
         steps=lambda found: found.steps,
     ),
 )
