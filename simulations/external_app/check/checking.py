@@ -130,6 +130,10 @@ def _of_server(report: AppReport, source: AppSource) -> Iterator[str]:
         yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
     elif not start.strategy:
         yield f"The strategy has no name where it starts ({start.where}): assign it to `strategy` first, then wrap it."
+    rate = next((one.value for one in report.settings if one.name == "learning_rate" and one.value is not None), None)
+    for one in source.optimizers if isinstance(rate, float | int) else ():
+        if (written := re.search(r"\blr=(\d[\d.e-]*)", one)) and float(written[1]) != rate:
+            yield f"An audit takes learning_rate {rate:g}, and the source has {one}: make them agree."
     if missing := [one.name for one in report.settings if one.value is None]:
         seen = f" The source has {'; '.join(source.optimizers)}." if source.optimizers else ""
         yield f"Fill in {', '.join(missing)} of audited(...): the check reads no numbers of training from the source.{seen}"

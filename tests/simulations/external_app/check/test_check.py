@@ -179,3 +179,10 @@ def test_mods_of_an_app_that_answers_audits_are_those_before_it_was_wrapped() ->
     assert list(report.client.train_mods) == [
         "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
     ]
+
+
+def test_a_rate_in_the_source_other_than_that_of_the_message_is_to_decide(tmp_path: Path) -> None:
+    report = check_app(small_app(tmp_path, ("task", "lr=lr", "lr=0.3")))
+    (taken,) = (one.value for one in report.settings if one.name == "learning_rate")
+    (sentence,) = (one for one in report.to_decide if "make them agree" in one)
+    assert sentence.startswith(f"An audit takes learning_rate {taken:g}, and the source has torch.optim.SGD(")
