@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
@@ -14,6 +14,7 @@ from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell, Count
 from simulations.report.studies.recovery import chance_of_as_many
 from simulations.report.studies.score import Score
+from simulations.report.studies.study import Study
 from simulations.report.text import neighbours, plain, two
 from strategies.external_app.claim import AppAccuracy, Claim
 from strategies.federated.shown_epsilon import ShownEpsilon
@@ -27,6 +28,16 @@ TERMS = {
     "steps": "{} steps",
 }  # fmt: skip
 """What an epsilon follows from, in a reader's words."""
+
+
+def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
+    """Name behind a prefix -> the largest such number of all rounds; empty where clients report none."""
+    found = {}
+    for name in names:
+        series = study.series(defense, f"{prefix}{name}").values()
+        if values := [score.mean for score in series if score.mean is not None]:
+            found[name] = max(values)
+    return found
 
 
 def by_accountant_text(found: Mapping[str, float], claimed: float | None) -> str:

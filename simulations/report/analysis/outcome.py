@@ -13,7 +13,7 @@ from defenses.neighbours import ADD_OR_REMOVE, level_of
 from simulations.report.analysis.conclusion import judged
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.readability import readability
-from simulations.report.analysis.run import ReadRun, read_run
+from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import audit_text
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.plain import plain_words_of
@@ -245,19 +245,15 @@ def _right(cell: Cell | None) -> dict[str, Any]:
     return about
 
 
-def findings_in(read: ReadRun) -> list[dict[str, Any]]:
+def as_json(directory: Path) -> list[dict[str, Any]]:
     """The findings of a run for programs, each with its study; numbers that are not finite are null."""
-    found = (
-        {"study": " · ".join(study.words)} | asdict(one)
+    read = read_run(directory)
+    return [
+        {"study": " · ".join(study.words)}
+        | {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in asdict(one).items()
+        }
         for study in read.studies
         for one in outcomes(read.lines(study))
-    )
-    return [
-        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in one.items()}
-        for one in found
     ]
-
-
-def as_json(directory: Path) -> list[dict[str, Any]]:
-    """``findings_in`` a run directory."""
-    return findings_in(read_run(directory))

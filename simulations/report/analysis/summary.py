@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
@@ -13,7 +13,7 @@ from clients.wire.schema import readable
 from defenses.neighbours import BUDGET
 from defenses.training.accounting import MEANING
 from simulations.report.analysis.adaptive import adaptive_caveats, apart, once_per_update, untested_on_updates
-from simulations.report.analysis.line import TERMS, Line
+from simulations.report.analysis.line import TERMS, Line, largest
 from simulations.report.analysis.readability import lead, readability
 from simulations.report.analysis.shown import (
     CLIENTS,
@@ -197,11 +197,6 @@ def _at(study: Study, defense: str, metric: str, reference: str, at: int | None)
 def _spent(study: Study, defense: str, metric: str) -> float | None:
     """A budget only grows: the largest of all rounds."""
     return max((s.mean for s in study.series(defense, metric).values() if s.mean is not None), default=None)
-
-
-def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
-    """Name behind a prefix -> the largest such number of all rounds; empty where clients report none."""
-    return {name: value for name in names if (value := _spent(study, defense, f"{prefix}{name}")) is not None}
 
 
 def _claims(study: Study, defense: str) -> tuple[Claim, ...]:

@@ -74,7 +74,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces)
 
     Args:
         points: Defence -> (accuracy in [0, 1], share of recovered images in [0, 1]).
-        spent: DP-SGD defence -> epsilon, for its name. Points that differ in one number are joined in its order.
+        spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon. So are others that differ in one number.
         faces: Defence -> look.
     """
     with style():
@@ -87,9 +87,13 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces)
             "Images recovered by the strongest attack (lower is better ↓)",
         )
         canvas.ticks(4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
-        for along in strengths(list(points)):
+        by_budget = tuple(sorted(spent, key=lambda one: spent[one]))
+        for along in [by_budget] * (len(spent) > 1) + [
+            of for of in strengths(list(points)) if not spent.keys() & set(of)
+        ]:
             places = [(points[one].x, inside(points[one].y, up)) for one in along]
-            canvas.line(places, "curve", faces[along[0]].color, "--", 1.5)
+            color = "var(--dp1)" if along is by_budget else faces[along[0]].color
+            canvas.line(places, "curve", color, "--", 1.5)
         for one, point in points.items():
             canvas.bars(_intervals(point, up), faces[one].color)
             canvas.marks([_mark(point, faces[one], up, 10)])

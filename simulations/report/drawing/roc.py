@@ -15,7 +15,8 @@ from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
-from simulations.report.text import dagger, plain, two, within
+from simulations.report.text import dagger, percent, plain, two, within
+from simulations.run_folder.rows import Row
 
 Curve = list[tuple[float, float]]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
@@ -26,6 +27,8 @@ HEIGHT = 320.0
 LEAST_RATE = 0.001
 """Where both axes begin: lower rates are drawn at the edge."""
 DECADES = (0.001, 0.01, 0.1, 1.0)
+RATES = (0.01, LEAST_RATE)
+"""False positive rates at which curves carry a mark, if there are so many non-members that the rate can occur."""
 
 
 def read_curve(value: object) -> Curve:
@@ -46,6 +49,11 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     return list(zip(grid, np.mean(rates, axis=0).tolist(), strict=True))
 
 
+def rate_at(curve: Curve, false: float) -> float:
+    """The highest true positive rate at no more than this rate of false positives."""
+    return max((true for rate, true in curve if rate <= false), default=0.0)
+
+
 def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
     """(attack, chart) for every membership attack; each defence in the last round in which it was attacked."""
     latest: dict[Scored, dict[str, Cell]] = defaultdict(dict)
@@ -56,20 +64,34 @@ def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
     for (attack, _), cells in latest.items():
         known = {defense: curve for defense, cell in cells.items() if (curve := _curve(study, cell))}
         if known:
-            drawn.append((attack, _chart(known, cells, faces)))
+            marked = {defense: _resolved(study, cells[defense]) for defense in known}
+            drawn.append((attack, _chart(known, cells, marked, faces)))
     return drawn
 
 
 def _curve(study: Study, cell: Cell) -> Curve:
-    place = (cell.defense, cell.attack, cell.round, AUC[0])
-    of = [r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.card.lasting() == cell.card]
-    curves = [curve for row in of if (curve := read_curve(row.extra.get("roc")))]
+    curves = [curve for row in _rows(study, cell) if (curve := read_curve(row.extra.get("roc")))]
     return mean_curve(curves) if curves else []
+
+
+def _rows(study: Study, cell: Cell) -> list[Row]:
+    """The rows with the cell's curves."""
+    place = (cell.defense, cell.attack, cell.round, AUC[0])
+    return [
+        r for r in study.rows if (r.defense, r.attack, r.round, r.metric) == place and r.card.lasting() == cell.card
+    ]
+
+
+def _resolved(study: Study, cell: Cell) -> list[float]:
+    """The rates of ``RATES`` that a test on so many non-members can have: one false positive of n is a rate of 1 / n."""
+    others = min((row.card.others or 0 for row in _rows(study, cell)), default=0)
+    return [rate for rate in RATES if others >= 1 / rate]
 
 
 def _chart(
     curves: Mapping[str, Curve],
     cells: Mapping[str, Cell],
+    marked: Mapping[str, Sequence[float]],
     faces: Faces,
 ) -> Markup:
     with style():
@@ -80,9 +102,17 @@ def _chart(
         canvas.ticks(DECADES, DECADES, _rate, _rate)
         canvas.line([(LEAST_RATE, LEAST_RATE), (1, 1)], "nullline", "var(--soft)", ":", 1.5)
         for defense, curve in curves.items():
-            canvas.line([(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve], "series", faces[defense].color)
+            look = faces[defense]
+            canvas.line([(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve], "series", look.color)
+            canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in marked[defense]])
         canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
         return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")
+
+
+def _at(curve: Curve, rate: float, look: Look, score: Score) -> Mark:
+    found = rate_at(curve, rate)
+    tip = f"{look.name}: {percent(found)} of members at {percent(rate)} false positives"
+    return Mark(rate, max(found, LEAST_RATE), look.shape, look.color, tip, score.status != "ok")
 
 
 def _rate(value: float) -> str:

@@ -101,8 +101,12 @@ sends after a round of training{{ '' if view.updates else '. No attack on images
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">{% if view.of_images %}{{ definition }} {% endif %}
-A range below a count is its 95&nbsp;% interval, not corrected
+<p class="soft small after">{% if view.of_images %}{{ definition }}
+<i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or the attack identifies images or exceeds the
+baselines beyond chance. <i>Not recovered</i>: neither. <i>Unknown</i>: no attack on images
+has a score, fewer than {{ least_images }} images were attacked, the mean exceeds the baselines but its interval does not, or no
+attack works {{ view.plain.without }}.
+{% endif %}A range below a count is its 95&nbsp;% interval, not corrected
 for the choice of the strongest attack. An attack that fails shows only that this attack fails.
 {{ view.not_distinguished }} <a href="#glossary">Glossary</a>.</p>
 </div>

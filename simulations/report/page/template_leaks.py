@@ -27,8 +27,8 @@ MEMBERSHIP = """
 <section id="membership{{ s }}">
 <header><h2>Membership</h2><p>Was a record part of a client's training data? An AUC of 0.5, the dotted
 diagonal, is chance. The true positive rate (TPR) at 1&nbsp;% false positives (FPR), where chance is 1&nbsp;%, shows how many
-members can be named almost without error. Charts have logarithmic axes and show the last attacked round.
-† and hollow marks: the attack did not break the undefended run (not validated), or it was
+members can be named almost without error. Charts have logarithmic axes and show the last attacked round; marks stand at
+1&nbsp;% and 0.1&nbsp;% false positives. † and hollow marks: the attack did not break the undefended run (not validated), or it was
 tested on too few records (under-powered). A test is under-powered if its interval includes both chance and the undefended AUC,
 or if it has fewer than 100 non-members. An attack infers members if the interval of its AUC lies above chance, or if
 chance gives as high a rate in at most 2.5&nbsp;% of runs. The other tests are folded.</p></header>

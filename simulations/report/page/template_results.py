@@ -32,6 +32,30 @@ baselines, costs and further scores. <a href="#glossary">Glossary</a>.</p></head
       {{- ', ' if cell.observation }}{{ cell.observation }}
       {{- ', adaptive to this defence' if (line.defense, cell.attack) in view.adaptive }}</span>
     {% endfor %}
+    {% if line.deployed %}
+    <span>test accuracy {{ line.deployed.mean | percent }}
+      {%- if line.change %} ({{ line.change.mean | points }} points
+      {%- set ends = within(line.change.low, line.change.high, points) %}{{ ', ' ~ ends if ends }}){% endif %}
+      {{- ', ' ~ line.cost_note if line.cost_note }}</span>
+    {% endif %}
+    {% if line.epsilon is not none %}
+    <span>ε = {{ line.epsilon | two }}
+      {%- if line.epsilon_with_probes is not none %}, with the audit's probes
+        {{ line.epsilon_with_probes | two }}{% endif %}
+      {%- if line.epsilon_all_cuts is not none %} at one cut,
+      {{ line.epsilon_all_cuts | two }} at all cuts together{% endif %}</span>{% endif %}
+    {% if line.shown %}<span>{{ line.shown.level ~ ' ' if line.shown.level }}ε claimed {{ line.shown.claimed | two }},
+      ε shown at least {{ line.shown.plain | two }}
+      without an assumption (gap {{ line.shown.gap | two }})
+      {%- if line.shown.gaussian_adds %}, at least {{ line.shown.gaussian | two }} if noise is Gaussian
+      (gap {{ line.shown.gap_gaussian | two }}){% endif %};
+      {{ (line.shown.confidence * 100) | round(1) | plain }}&nbsp;% confidence
+      {%- if line.shown.seeds > 1 %} in one of {{ line.shown.seeds }} seeds, not corrected for them{% endif %},
+      {{ line.shown.canaries }} canaries
+      {{- ', which could not have refuted the claim' if not line.shown.could_refute
+        else ', which could have refuted the claim only if noise is Gaussian'
+        if not line.shown.exceeded_by(line.shown.largest_plain) }};
+      <a href="#audited_epsilon{{ s }}">audit</a></span>{% endif %}
     {% if line.budget %}<span>{{ line.budget }}</span>{% endif %}
     </p>
     {% if line.windows %}
@@ -203,7 +227,9 @@ PLANE = """
 <header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more
 accurate) and lower (fewer images recovered by its strongest attack).
 {% if view.lines | selectattr('canaries') | list %}Canaries in training lower the accuracy of audited defences. {% endif %}
-{%- if view.strengths %}Defences that differ only in their strength are joined by a dashed line in its order.
+{%- if view.dp_sgd %}DP-SGD, the baseline with a proof, is joined by a dashed line in order of
+its example-level ε. {% endif %}
+{%- if view.strengths %} Defences that differ only in their strength are joined by a dashed line in its order.
 {% endif %}Bars are 95&nbsp;% intervals;
 hollow points are not validated, or of too few images.</p></header>
 <figure class="panel">{{ view.plane }}</figure>

@@ -19,7 +19,7 @@ from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.sentences import called
 from simulations.report.drawing import plots
-from simulations.report.drawing.looks import Faces
+from simulations.report.drawing.looks import Faces, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
@@ -92,7 +92,8 @@ def view(
         "best": best,
         "star": star(lines, best, plain.name),
         "has": _columns(lines),
-        "strengths": strengths(study.pipelines),
+        "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
+        "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "plane": plots.plane_of(lines, faces),
         "accuracy": plots.accuracy(study, faces),
         "panels": plots.panels(study, faces),

@@ -2,9 +2,8 @@ from html import unescape
 from pathlib import Path
 
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.line import TERMS, by_accountant_text
+from simulations.report.analysis.line import TERMS, by_accountant_text, largest
 from simulations.report.analysis.outcome import as_json
-from simulations.report.analysis.summary import largest
 from simulations.report.page.page import build
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
 

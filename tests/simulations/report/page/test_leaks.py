@@ -110,10 +110,14 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: 
         assert ("not-validated" in written, "under-powered" in written) == ("not v" in status, "under" in status)
         drawing = charts(rows)[0][1]
         assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
-        assert len(shapes(drawing, "hollow")) == sum(["validated" in status, bool(mark)])
+        # One on each curve, at 1 % false positives: 400 non-members cannot have 0.1 %. And one in the legend.
+        assert len(shapes(drawing, "hollow")) == 2 * sum(["validated" in status, bool(mark)])
 
 
-def test_rates_are_told_only_where_the_non_members_can_have_them(tmp_path: Path) -> None:
+def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_path: Path) -> None:
+    for others, marks in ((99, 0), (100, 1), (999, 1), (1000, 2)):
+        drawing = charts(member_rows("", 0.7, SURE, others=others))[0][1]
+        assert (len(shapes(drawing, "mark")), len(shapes(drawing, "entry"))) == (marks, 1)
     low = {"metric": "membership-low-tpr", "value": 0.04, "ci_low": 0.03, "ci_high": 0.06}
     for at, (others, more, mark, expected) in enumerate(
         [(99, {}, " †", None), (100, {}, "", None), (1000, low, "", ["4.0 %", "3.0 to 6.0"])]
