@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Shape, Training, TrainingDefense
-from defenses.checks import require, share_field
+from defenses.checks import share_field
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
@@ -23,7 +23,7 @@ GRADIENTS_AT_ONCE = 256
 class Soteria(TrainingDefense):
     """Zero columns of one layer's weight gradient, those whose absence should change a reconstruction most.
 
-    For the representation r (B, D), which is the input of a fully connected layer, and images x,
+    For the representation r (B, D), which is the input of the last fully connected layer, and images x,
 
         score_i = sum_b ||d r_bi / d x_b||_2 / (|r_bi| + 0.1),
 
@@ -40,11 +40,9 @@ class Soteria(TrainingDefense):
 
     Args:
         fraction: Part of the representation's entries that is pruned, in [0, 1]; 0 changes nothing. The paper uses 0.8.
-        layer: Name of the defended ``nn.Linear``; "" is the last one in order of definition.
     """
 
     fraction: float = share_field(0.8)
-    layer: str = ""
 
     no_defense_at = {"fraction": 0}
     always_shown = ("fraction",)
@@ -56,14 +54,8 @@ class Soteria(TrainingDefense):
     resamples = False
     adaptive_attacks = ("OmittedLayerInversion",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        parts = self.layer.split(".") if isinstance(self.layer, str) and self.layer else []
-        named = isinstance(self.layer, str) and all(part.isidentifier() or part.isdigit() for part in parts)
-        require(named, self, "layer", "3, head.fc or another name of an nn.Linear; '' for the last")
-
     def check_model(self, model: nn.Module, input_shape: Shape) -> None:
-        """Refuse a model without the layer."""
+        """Refuse a model without a fully connected layer."""
         self.defended(model)
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
@@ -88,12 +80,11 @@ class Soteria(TrainingDefense):
         return replace(training, loss=loss)
 
     def defended(self, model: nn.Module) -> tuple[str, nn.Linear]:
-        """The defended layer and its name."""
-        found = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        if not found or (self.layer and self.layer not in found):
-            raise DefenseError(f"{self}: the model's fully connected layers are {', '.join(found) or 'none'}")
-        name = self.layer or list(found)[-1]
-        return name, found[name]
+        """The defended layer, the last ``nn.Linear`` in order of definition, and its name."""
+        found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        if not found:
+            raise DefenseError(f"{self}: the model's fully connected layers are none")
+        return found[-1]
 
     def kept(self, representation: Tensor, images: Tensor) -> Tensor:
         """Which entries of a representation (B, D) of images (B, C, H, W), which ask for gradients, are not pruned: (D,) bool."""

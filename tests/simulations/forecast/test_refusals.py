@@ -63,7 +63,7 @@ REFUSED = [
     ("defenses=GaussianNoise(std=1e308)", "std is 1e+308; allowed: 0, or a number from 1e-12 to 1e+06"),
     ("defenses=Clip(max_norm=1); Clip(max_norm=1.0)", "given twice; allowed: each pipeline once"),
     ("defenses=Clip(max_norm=1) | VisualMixer()", "write VisualMixer"),
-    ("defenses=Soteria(layer='nope')", "the model's fully connected layers are"),
+    ("defenses=SiloBN()", "the model has no BatchNorm layer with running averages"),
     ("defenses=ATS(policies='3-1-7', channels=3)", "was searched for images of 3 channels, and these have 1"),
     ("probe-attacks=DLG(); DLG()", "probe-attacks: DLG() is given twice"),
     ("probe-attacks=LossThreshold()", "does not attack one-step probes but training updates (see update-attacks)"),
