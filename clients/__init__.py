@@ -1,5 +1,6 @@
 """The client side: Flower messages (``app``), local training, data and models."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -35,26 +36,21 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
         replace_worker_class(NodeWorkers)
 
 
+_FOR_APPS = {
+    "answer_audits": "app",
+    "protect_mod": "protect",
+    "save_originals": "originals",
+    "set_canary_gradients": "canaries",
+    "with_canaries": "canaries",
+}
+"""Function for external apps -> its module of ``clients.external_app``."""
+
+
 def __getattr__(name: str) -> object:
-    """Import the functions for external apps (``clients.external_app``) on first use."""
-    if name in ("answer_audits", "protect_mod", "save_originals", "set_canary_gradients", "with_canaries"):
-        from clients.process.own_packages import require_own_packages
+    """Import the functions for external apps on first use."""
+    if name not in _FOR_APPS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from clients.process.own_packages import require_own_packages
 
-        require_own_packages(("attacks", "defenses"))
-    if name == "answer_audits":
-        from clients.external_app.app import answer_audits
-
-        return answer_audits
-    if name == "protect_mod":
-        from clients.external_app.protect import protect_mod
-
-        return protect_mod
-    if name == "save_originals":
-        from clients.external_app.originals import save_originals
-
-        return save_originals
-    if name in ("set_canary_gradients", "with_canaries"):
-        from clients.external_app import canaries
-
-        return getattr(canaries, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_own_packages(("attacks", "defenses"))
+    return getattr(importlib.import_module(f"clients.external_app.{_FOR_APPS[name]}"), name)

@@ -29,6 +29,16 @@ Update = Tensors
 """Parameter name -> (local weight - global weight); floating-point tensors only."""
 
 
+def on_cpu(tensors: NamedTensors, prefix: str = "") -> Tensors:
+    """Copies of the tensors on the CPU, detached, with ``prefix`` before their names."""
+    return {prefix + name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def part_of(tensors: NamedTensors, prefix: str) -> Tensors:
+    """The tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 TensorMap = Callable[[Tensor], Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """(model, normalised images (B, C, H, W), soft targets (B, K)) -> scalar."""

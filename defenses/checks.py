@@ -46,7 +46,12 @@ def shown(value: Any) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or tuples in tuples
         return f"{type(value).__name__} that is too large to show"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+    return cut(text, LONGEST)
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its first ``most`` characters and its length."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 MOST_STEPS = 10**9
@@ -133,6 +138,11 @@ def noise_field(default: float, least: float = SMALLEST) -> float:
 def share_field(default: float) -> float:
     """A field of shares of something, none and all included."""
     return checked_field(default, lambda value: is_number(value) and 0 <= value <= 1, "a number from 0 to 1")
+
+
+def probability_field(default: float) -> float:
+    """A field of probabilities that are neither 0 nor 1, such as delta."""
+    return checked_field(default, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
 
 
 def flag_field(default: bool) -> bool:

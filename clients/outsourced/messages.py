@@ -91,7 +91,8 @@ def upload(message: Message, context: Context) -> Message:
     if client.task.round != UPLOAD_ROUND:
         raise ValueError(f"an upload was requested in round {client.task.round}; allowed: {UPLOAD_ROUND}")
     # Before anything is booked: fresh draws for each pass are more looks at one image, as repeats are.
-    answers_of(context).require_upload_passes(OutsourcedPlan.narrow(client.task.plan).upload_passes)
+    passes = OutsourcedPlan.narrow(client.task.plan).upload_passes
+    answers_of(context).require_times("upload_passes", f"uploads of an image in {passes} passes", passes)
     first, count = int(config["first"]), int(config["count"])
     if count < 1:  # which would begin the upload anew and book nothing
         raise ValueError(f"an upload of {count} batches was requested; allowed: 1 or more")

@@ -10,7 +10,7 @@ from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Represent
 from attacks.membership.federation.round_signals import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
-from defenses.base import NamedTensors, Tensors
+from defenses.base import NamedTensors, Tensors, part_of
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 
@@ -24,21 +24,31 @@ GUESSES: dict[str, type[Any]] = {
 }
 """The kind that an audit message names -> the type of its guesses."""
 
+FIELDS = {
+    "images": {"labels": "labels", "images": "images"},
+    "labels": {"labels": "classes"},
+    "representatives": {"labels": "classes", "images": "images"},
+    "attributes": {"attributes": "logits"},
+    "cells": {"categories": "categories", "embeddings": "embeddings"},
+}
+"""Kind -> name in a message -> attribute of the guess."""
+
+
+def kind_of_guess(guess: Any) -> str:
+    """The kind that an audit message names."""
+    return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
+
 
 def guess_tensors(guess: Guess, target: int, recognised: Tensor | None) -> Tensors:
     """One guess under the number of its target (0 for a training update), with the classes (B,) that an oracle sees."""
     end = f"-{target}"
     if isinstance(guess, Membership):
         return {f"test{end}/{name}": tensor for name, tensor in guess.to_tensors().items()}
-    if isinstance(guess, Labels):
-        return {f"labels{end}": guess.classes}
-    if isinstance(guess, Attributes):
-        return {f"attributes{end}": guess.logits}
-    if isinstance(guess, Cells):
-        return {f"categories{end}": guess.categories, f"embeddings{end}": guess.embeddings.float()}
-    classes = guess.labels if isinstance(guess, Reconstruction) else guess.classes
-    seen = {} if recognised is None else {f"recognised{end}": recognised}
-    return {f"labels{end}": classes, f"images{end}": guess.images.float(), **seen}
+    found = {name: getattr(guess, field) for name, field in FIELDS[kind_of_guess(guess)].items()}
+    found |= {"recognised": recognised} if recognised is not None and "images" in found else {}
+    return {
+        name + end: tensor.float() if name in ("images", "embeddings") else tensor for name, tensor in found.items()
+    }
 
 
 def read_guesses(
@@ -53,22 +63,16 @@ def read_guesses(
     """
     found: list[tuple[Guess, Tensor | None]] = []
     for at in range(count):
-        recognised = tensors.get(f"recognised-{at}")
         if kind == "membership":
-            prefix = f"test-{at}/"
             assert model is not None
-            mine = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            mine = part_of(tensors, f"test-{at}/")
             over_rounds = any(name.partition("/")[0] == PART for name in mine)
             found.append(((RoundsTest if over_rounds else Membership).from_tensors(mine, model), None))
-        elif kind == "labels":
-            found.append((Labels(tensors[f"labels-{at}"]), None))
-        elif kind == "attributes":
-            found.append((Attributes(tensors[f"attributes-{at}"]), None))
-        elif kind == "cells":
-            found.append((Cells(tensors[f"categories-{at}"], tensors[f"embeddings-{at}"]), None))
         elif kind not in GUESSES:
             raise RecordError(f"kind is {shortened(kind)}; allowed: {', '.join(GUESSES)}")
         else:
-            images, classes = tensors[f"images-{at}"].float(), tensors[f"labels-{at}"]
-            found.append((GUESSES[kind](images, classes), recognised))
+            fields = {field: tensors[f"{name}-{at}"] for name, field in FIELDS[kind].items()}
+            if "images" in fields:
+                fields["images"] = fields["images"].float()
+            found.append((GUESSES[kind](**fields), tensors.get(f"recognised-{at}") if "images" in fields else None))
     return found

@@ -198,7 +198,7 @@ class BlindGuesses:
         means = self._shown(self._means[0].mean()), self._means[1].mean()
         nulls = [null_baselines(of, mean) for of, mean in zip(images, means, strict=True)]
         found = {GuessName(Role.NULL_BASELINE, name): (nulls[0][name], nulls[1][name]) for name in nulls[0]}
-        scale = [_unlabelled(blurred(of)) for of in images]
+        scale = [Reconstruction.unlabelled(blurred(of), {}) for of in images]
         found[BLURRED] = (scale[0], scale[1])
         at = next(at for at, one in enumerate(self._known) if one is truth)
         # Of all images at once a mean would be of the attacked ones themselves, under a name that denies it.
@@ -207,7 +207,8 @@ class BlindGuesses:
         classes = truth.original.targets[self.few].argmax(1).tolist()
         by_class = [torch.stack([of.class_mean(one, at) for one in classes]).to(images[0]) for of in self._means]
         by_class[0] = torch.stack([self._shown(image) for image in by_class[0]])
-        return found | {CLASS_MEAN: (_unlabelled(by_class[0]), _unlabelled(by_class[1]))}
+        guess, protected = (Reconstruction.unlabelled(images, {}) for images in by_class)
+        return found | {CLASS_MEAN: (guess, protected)}
 
     def _shown(self, mean: Tensor) -> Tensor:
         return _shown(self._data, self._known, mean)
@@ -221,7 +222,3 @@ def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:
         return seen.images
 
     return read
-
-
-def _unlabelled(images: Tensor) -> Reconstruction:
-    return Reconstruction(images, torch.full((len(images),), -1))

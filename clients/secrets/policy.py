@@ -77,27 +77,13 @@ class AnswerPolicy(Settings):
         if not getattr(self, name):
             raise RefusedError(refusal(name, what))
 
-    def require_transmissions(self, wanted: int, so_far: int) -> None:
-        """Raise ``RefusedError`` if ``wanted`` more transmissions of audit batches after ``so_far`` are too many."""
-        if wanted < 1:
-            raise ValueError(f"{wanted} transmissions were requested; allowed: 1 or more")
-        what, used = f"{wanted} more transmissions of audit batches", f", {so_far} of them used"
-        self._require_times("transmissions", what, so_far + wanted, used)
-
-    def require_upload_passes(self, wanted: int) -> None:
-        """Raise ``RefusedError`` if ``wanted`` uploads of each image are too many."""
-        self._require_times("upload_passes", f"uploads of an image in {wanted} passes", wanted)
-
     @property
     def has_account(self) -> bool:
         """Whether the node counts what it sends."""
         return self.repeats != UNLIMITED
 
-    def require_repeats(self, what: str, so_far: int) -> None:
-        """Raise ``RefusedError`` for a message sent ``so_far`` times that may not be sent again."""
-        self._require_times("repeats", f"{what} again", so_far, f"; sent {so_far} times")
-
-    def _require_times(self, name: str, what: str, times: int, used: str = "") -> None:
+    def require_times(self, name: str, what: str, times: int, used: str = "") -> None:
+        """Raises ``RefusedError`` when the field ``name`` allows ``what`` fewer than ``times`` times."""
         most = getattr(self, name)
         if most != UNLIMITED and times > most:
             raise RefusedError(f"{refusal(name, what)} (now {most}{used})")

@@ -84,9 +84,13 @@ def smash(message: Message, context: Context) -> Message:
     config = values_of(message, "config")
     transmissions, targets = int(config["transmissions"]), range(client.task.plan.probe_targets)
     kept: Any = context.state.get("transmissions") or {"sent": 0}
-    answers.require_transmissions(transmissions * len(targets), int(kept["sent"]))
+    wanted, so_far = transmissions * len(targets), int(kept["sent"])
+    if wanted < 1:
+        raise ValueError(f"{wanted} transmissions were requested; allowed: 1 or more")
+    what = f"{wanted} more transmissions of audit batches"
+    answers.require_times("transmissions", what, so_far + wanted, f", {so_far} of them used")
     received = _received(client, message, context)
-    context.state["transmissions"] = ConfigRecord({"sent": int(kept["sent"]) + transmissions * len(targets)})
+    context.state["transmissions"] = ConfigRecord({"sent": so_far + wanted})
     edge = client.load_edge(received).requires_grad_(False)
     sent = {f"target-{at}": client.audits.send(edge, at, transmissions) for at in targets}
     records: Records = {name: to_record({"features": features}) for name, features in sent.items()}

@@ -26,7 +26,7 @@ from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state, protect_gradient
-from defenses.base import NamedTensors, Tensors, Update
+from defenses.base import NamedTensors, Tensors, Update, on_cpu, part_of
 from defenses.random_draws import generator_for
 
 NETWORK = "network/"
@@ -112,14 +112,14 @@ class SplitClient(Client):
             )
             for optimizer in optimizers:
                 optimizer.step()
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(edge).items()}
+        weights = on_cpu(shared_tensors(edge))
         if bad := [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]:
             raise TrainingError(
                 f"client {self.data.partition}, round {self.task.round}: training diverged, {bad[0]!r} is not finite; lower "
                 f"block-learning-rate (now {self.task.learning_rate:g})"
             )
         if network:
-            weights |= {NETWORK + name: t.detach().cpu().clone() for name, t in network.state_dict().items()}
+            weights |= on_cpu(network.state_dict(), NETWORK)
         return EdgeState(weights, flat_state(optimizers), state.steps + len(steps))
 
     def _surrogate(self, edge: EdgeHalf, network: nn.Module | None, number: int, gradient: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class SplitClient(Client):
         network = defense.build_network(
             edge.num_tokens, self.pipeline.widening * edge.dim, values, generator_for(*self.data.key("network"))
         ).to(device())
-        if kept := {name.removeprefix(NETWORK): t for name, t in weights.items() if name.startswith(NETWORK)}:
+        if kept := part_of(weights, NETWORK):
             network.load_state_dict(kept)
         return network
 

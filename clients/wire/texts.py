@@ -59,7 +59,7 @@ def _escape(character: str) -> str:
 def shortened(value: object) -> str:
     """A received value for an error or a row: in Python's notation, cut to a maximum length."""
     text = one_line(str(value), MOST_SHOWN) if isinstance(value, Exception) else repr(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]}... ({len(text)} characters)"
+    return _cut(text, SHORT)
 
 
 def shown(value: object) -> str:
@@ -68,7 +68,11 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or lists in lists
         return f"{type(value).__name__} that is too large to show"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
+    return _cut(text, LONGEST)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 _TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

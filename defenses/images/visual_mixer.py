@@ -15,8 +15,8 @@ from defenses.checks import (
     checked_field,
     choice_field,
     flag_field,
-    is_number,
     is_whole,
+    probability_field,
     require,
     scale_field,
     whole_field,
@@ -104,7 +104,7 @@ class VisualMixer(InputDefense):
     target_vfe: float = scale_field(0.0, zero=True)
     vfe_margin: float = scale_field(0.0, zero=True)
     max_change: float = scale_field(5.0)
-    confidence: float = checked_field(0.5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    confidence: float = probability_field(0.5)
     estimator: str = choice_field("exact", ESTIMATORS)
     strict_upper: bool = flag_field(False)
     reshuffle: bool = flag_field(False)

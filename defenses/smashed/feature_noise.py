@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Numbers, SmashedDefense
-from defenses.checks import LEAST_MULTIPLIER, checked_field, choice_field, is_number, noise_field, scale_field
+from defenses.checks import LEAST_MULTIPLIER, choice_field, noise_field, probability_field, scale_field
 from defenses.functional import clip_factors, gaussian_like, widened
 from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -76,7 +76,7 @@ class FeatureDP(SmashedDefense):
 
     clip: float = scale_field(1.0)
     noise_multiplier: float = noise_field(1.0, LEAST_MULTIPLIER)
-    delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    delta: float = probability_field(1e-5)
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ZERO_OUT))
 
     bounds_examples = True

@@ -10,26 +10,33 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from defenses.base import EdgeTrainingDefense
-from defenses.checks import MOST_DEPTH, is_whole, require, scale_field, whole_field, width_field
+from defenses.checks import scale_field
 from defenses.random_draws import spawned
+
+WIDTH = 64
+"""Length of a token inside of G'."""
+DEPTH = 2
+"""Transformer blocks of G'."""
+HEADS = 4
+"""Attention heads of a block."""
 
 
 class PatchDecoder(nn.Module):
     """G': a transformer from smashed data to the images' patches, (B, N, D) -> (B, N, V) in (0, 1); positions belong to slots."""
 
-    def __init__(self, num_tokens: int, dim: int, patch_values: int, *, width: int, depth: int, heads: int) -> None:
+    def __init__(self, num_tokens: int, dim: int, patch_values: int) -> None:
         super().__init__()
-        self.embed = nn.Linear(dim, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, width))
+        self.embed = nn.Linear(dim, WIDTH)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, num_tokens, WIDTH))
         self.blocks = nn.Sequential(
             *(
                 # Without dropout, so that a forward pass needs no randomness.
-                nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True)
-                for _ in range(depth)
+                nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, F.gelu, batch_first=True, norm_first=True)
+                for _ in range(DEPTH)
             )
         )
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, patch_values)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, patch_values)
 
     def forward(self, features: Tensor) -> Tensor:
         """Pixels in (0, 1) of the patch that each slot of the image shows."""
@@ -50,9 +57,6 @@ class AdversarialTraining(EdgeTrainingDefense):
 
     Args:
         weight: w, weight of the reconstruction loss against the task loss; 0 trains G' without any effect.
-        width: Length of a token inside of G', a multiple of ``heads``.
-        depth: Transformer blocks of G'.
-        heads: Attention heads of a block.
 
     The paper gives neither w nor the size and training of G'. The "Adv" of its Table I (privacy as without a defence) is
     the snapshot after 1000 iterations of Table V (MSE 0.014), not the converged defence (0.373). Here w is 1 unless given,
@@ -60,9 +64,6 @@ class AdversarialTraining(EdgeTrainingDefense):
     """
 
     weight: float = scale_field(1.0, zero=True)
-    width: int = width_field(64)
-    depth: int = whole_field(2, 1, MOST_DEPTH)
-    heads: int = 4
 
     always_shown = ("weight",)
     source = (
@@ -71,17 +72,12 @@ class AdversarialTraining(EdgeTrainingDefense):
     )
     adaptive_attacks = ("TokenDecoder",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        divides = is_whole(self.heads) and 1 <= self.heads <= MOST_DEPTH and self.width % self.heads == 0
-        require(divides, self, "heads", f"a whole number from 1 to {MOST_DEPTH} that divides width = {self.width}")
-
     def build_network(self, num_tokens: int, dim: int, patch_values: int, generator: torch.Generator) -> PatchDecoder:
         """G', with weights that depend on ``generator`` alone; see the base class."""
         with torch.random.fork_rng(devices=[]):
             # All of the state, as a seed would be cut to 32 bits; and of the CPU's generator alone.
             torch.default_generator.set_state(spawned(generator).get_state())
-            return PatchDecoder(num_tokens, dim, patch_values, width=self.width, depth=self.depth, heads=self.heads)
+            return PatchDecoder(num_tokens, dim, patch_values)
 
     def losses(self, network: nn.Module, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """MSE(G'(F(X)), X) for G' alone, and -w times the same for the client half alone; their sum trains both.

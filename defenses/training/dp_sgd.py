@@ -16,9 +16,9 @@ from defenses.base import DefenseError, Loss, Numbers, Shape, Training, Training
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
-    checked_field,
     choice_field,
     is_number,
+    probability_field,
     require,
     require_scale,
     scale_field,
@@ -103,7 +103,7 @@ class DPSGD(TrainingDefense):
 
     target_epsilon: float | None = None
     noise_multiplier: float | None = None
-    target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    target_delta: float = probability_field(1e-5)
     max_grad_norm: float = scale_field(1.0)
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None

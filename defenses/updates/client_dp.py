@@ -15,9 +15,9 @@ from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
     MOST_STEPS,
-    checked_field,
     is_number,
     is_whole,
+    probability_field,
     require,
     require_scale,
     scale_field,
@@ -70,7 +70,7 @@ class ClientDP(UpdateDefense):
     noise_multiplier: float | None = None
     target_epsilon: float | None = None
     rounds: int | None = None
-    target_delta: float = checked_field(1e-5, lambda value: is_number(value) and 0 < value < 1, "a number in (0, 1)")
+    target_delta: float = probability_field(1e-5)
 
     neighbours = REPLACE_CLIENT
     bounds_client = True

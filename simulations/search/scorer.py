@@ -16,7 +16,7 @@ from clients.data.images import ImageDataset, MissingDataError, to_float
 from clients.models.classifiers import build_model
 from clients.task.task import load_weights
 from clients.training.evaluation import device
-from defenses.base import Batch, Tensors
+from defenses.base import Batch, Tensors, on_cpu
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
 from simulations.runtime.own_code_trials import try_dataset, try_model
@@ -172,7 +172,7 @@ def semi_train(search: Search) -> Tensors:
     except DivergedError as error:
         raise _degenerate(search, "its weights are not finite") from error
     _require_learned(search, model, normalise(images.to(device()), DataCard.of(data)), targets)
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    return on_cpu(model.state_dict())
 
 
 def _require_learned(search: Search, model: nn.Module, images: Tensor, targets: Tensor) -> None:

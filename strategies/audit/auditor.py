@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import Message, RecordDict
 
+from attacks.base import AnyAttack
 from attacks.guesses import Attributes, Cells, Labels
 from attacks.membership.loss_threshold import Membership
 from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
@@ -18,13 +19,13 @@ from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, S
 from attacks.metrics.images import ORACLE_ACCURACY
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from clients.scoring.audit import ALONE, COUNTS
-from clients.scoring.guesses import GUESSES, guess_tensors
+from clients.scoring.guesses import guess_tensors, kind_of_guess
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Tensors
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
-from strategies.audit.kinds import Kind, Seen
+from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import (
     BASELINES,
@@ -75,6 +76,13 @@ class Auditor:
         """Queues a job; ``collect`` finishes it."""
         self.recorder.open_job(job)
         self.pool.submit(job)
+
+    def submit_groups(
+        self, name: str, groups: Iterable[tuple[AnyAttack, ...]], kind: Kind, observed: Observed, card: ThreatCard
+    ) -> None:
+        """Queues a job for each group of attacks on one observation, numbered behind ``name``."""
+        for at, group in enumerate(groups):
+            self.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card))
 
     def collect(self, *, wait: bool = False) -> None:
         """Audit the finished jobs; with ``wait``, continue until no job is left."""
@@ -141,7 +149,7 @@ class Auditor:
                 records[partition] = RecordDict({"guesses": to_record(merged)})
             first = next(iter(guesses.values()))
             most = {partition: sum(map(_images_of, theirs)) for partition, theirs in guesses.items()}
-            replies = self._ask(task, kind, _guessed(first[0]), records, most, len(first))
+            replies = self._ask(task, kind, kind_of_guess(first[0]), records, most, len(first))
             found.append(_gather(replies).get(ALONE, {}))
             refused.update(replies.refused)
         best = max(found, key=lambda scores: sum(map(sum, joined(scores.values()).values())))
@@ -172,7 +180,7 @@ class Auditor:
                 guesses[judge].append((one.target, guess))
                 most[judge] += max(1, one.scored(_images_of(guess)) // len(one.judges))
                 records[judge] |= guess_tensors(guess, one.target, recognised)
-        guessed = _guessed(outcome.guesses[0])
+        guessed = kind_of_guess(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
@@ -300,10 +308,6 @@ def _images_of(guess: Any) -> int:
     if isinstance(guess, Membership):
         return 1
     return len(getattr(guess, _ONE_EACH.get(type(guess), "images")))
-
-
-def _guessed(guess: Any) -> str:
-    return next(name for name, cls in GUESSES.items() if isinstance(guess, cls))
 
 
 def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:

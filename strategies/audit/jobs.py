@@ -14,8 +14,8 @@ from attacks.base import AnyAttack
 from attacks.metrics.names import Role
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
-from defenses.base import Tensors
-from strategies.audit.kinds import Kind, Observed, kind_of, part_of
+from defenses.base import Tensors, part_of
+from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
 

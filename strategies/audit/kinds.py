@@ -23,7 +23,7 @@ from attacks.spec import ATTACKS, parse_attacks, stages_of
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
 from clients.task.task import Plan, Task, WholeModelPlan, load_weights
-from defenses.base import Batch, Tensors
+from defenses.base import Batch, Tensors, part_of
 from defenses.registry import RegistryError, collected, modules_in
 
 ATTRIBUTE_SETTING = "attribute-attacks"
@@ -230,11 +230,6 @@ def kind_of(name: str) -> Kind:
     if name not in known:
         raise RegistryError(f"no kind of observation is called {name!r}; known: {', '.join(known)}")
     return known[name]
-
-
-def part_of(tensors: Tensors, prefix: str) -> Tensors:
-    """The tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def digest(tensors: Tensors) -> str:

@@ -11,7 +11,7 @@ import torch
 from clients.task.task import Task
 from defenses.base import Tensors, Update
 from defenses.random_draws import generator_for
-from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.jobs import grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ThreatCard
 from strategies.federated.audit import UpdateAudit
@@ -70,8 +70,7 @@ class SecureSums:
         count = sums[0].num_clients
         name = f"{self._audit.label}-r{task.round:04d}-{AGGREGATE.name}-{size:03d}-{count:03d}"
         observed = Observed(task, weights, judged)
-        for at, group in enumerate(grouped(self._audit.attacks[AGGREGATE])[0]):
-            self._auditor.submit(AttackJob(f"{name}-{at:02d}", group, AGGREGATE, observed, card))
+        self._auditor.submit_groups(name, grouped(self._audit.attacks[AGGREGATE])[0], AGGREGATE, observed, card)
 
     def _card(
         self, task: Task, size: int, sums: Sequence[SeenAggregate], weights: Tensors, accuracy: float | None

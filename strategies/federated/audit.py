@@ -57,8 +57,7 @@ class UpdateAudit:
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}"
         at_once, over_rounds = grouped(self.attacks[kind])
-        for at, group in enumerate(at_once):
-            self.auditor.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card))
+        self.auditor.submit_groups(name, at_once, kind, observed, card)
         if not over_rounds:
             return
         history = AttackJob(f"{name}-history", over_rounds, kind, observed, card)

@@ -12,9 +12,8 @@ from attacks.local_model import shared_tensors
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch, Tensors
+from defenses.base import Batch, Tensors, on_cpu, part_of
 from defenses.random_draws import generator_for
-from strategies.audit.kinds import part_of
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
 from strategies.inference.public_model import Examples
 
@@ -82,9 +81,7 @@ class OfflineAdversaries:
         found = {f"{cut}/{name}": tensor for cut, kept in self._kept.items() for name, tensor in kept.items()}
         for cut, one in self._found.items():
             numbers = torch.tensor([one.held, one.accuracy, one.majority], dtype=torch.float64)
-            found |= {
-                f"{cut}/{name}": tensor.detach().cpu().clone() for name, tensor in one.network.state_dict().items()
-            }
+            found |= on_cpu(one.network.state_dict(), f"{cut}/")
             found[f"{cut}/{HELD}"] = numbers
         return found
 

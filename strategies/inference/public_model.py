@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +15,7 @@ from clients.models.pretrained_classifier import load_classifier
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch, Tensors
+from defenses.fitting import sha256_of
 from defenses.random_draws import generator_for
 from strategies.training.central_training import MODEL, CentralTraining
 
@@ -58,12 +58,7 @@ def read_weights(plan: WholeModelPlan, source: str) -> FileWeights:
 
 def fingerprint(weights: Tensors) -> Tensors:
     """The 32 bytes of SHA-256 that a checkpoint keeps of weights from a file."""
-    digest = hashlib.sha256()
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
-    return {FINGERPRINT: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
+    return {FINGERPRINT: torch.tensor(list(sha256_of(weights)), dtype=torch.uint8)}
 
 
 def check_fingerprint(weights: Tensors, kept: Tensors) -> None:

@@ -23,12 +23,12 @@ from clients.task.batches import chunks
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY, device
 from clients.wire.records import to_record
-from defenses.base import DefenseError
+from defenses.base import DefenseError, part_of
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import FIT, AttackJob, grouped
-from strategies.audit.kinds import Kind, Observed, part_of
+from strategies.audit.jobs import FIT, grouped
+from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import judged
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels
@@ -243,6 +243,4 @@ class InferenceServer:
         observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
         # All attacks on attributes are one piece of work: what they see is large, and kept in a file until they are done.
         groups = [tuple(self.attacks[kind])] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
-        for at, group in enumerate(groups):
-            name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
-            self.auditor.submit(AttackJob(name, group, kind, observed, card))
+        self.auditor.submit_groups(f"{self.label}-r{task.round:04d}-{kind.name}", groups, kind, observed, card)

@@ -24,10 +24,10 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Batch, Tensors
+from defenses.base import Batch, Tensors, part_of
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import AttackJob, grouped
-from strategies.audit.kinds import Kind, Observed, Seen, part_of
+from strategies.audit.jobs import grouped
+from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.majority import judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
@@ -221,9 +221,8 @@ class OutsourcedServer:
             return
         observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
-        for at, group in enumerate([*at_once, *((attack,) for attack in over_rounds)]):
-            name = f"{self.label}-r{task.round:04d}-{kind.name}-{at:02d}"
-            self.auditor.submit(AttackJob(name, group, kind, observed, card))
+        groups = [*at_once, *((attack,) for attack in over_rounds)]
+        self.auditor.submit_groups(f"{self.label}-r{task.round:04d}-{kind.name}", groups, kind, observed, card)
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         passes = self.plan.upload_passes

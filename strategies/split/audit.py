@@ -282,5 +282,5 @@ class AttributeAudit:
         if seen := judged(self.auditor, task, TOKEN_ATTRIBUTE, seen, card):
             observed = Observed(task, server.weights(), seen)
             # One piece of work: what the attacks see is large, and kept in a file until they are done.
-            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}-00"
-            self.auditor.submit(AttackJob(name, self.attacks, TOKEN_ATTRIBUTE, observed, card))
+            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}"
+            self.auditor.submit_groups(name, [self.attacks], TOKEN_ATTRIBUTE, observed, card)

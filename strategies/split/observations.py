@@ -23,8 +23,8 @@ from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights
 from clients.training.evaluation import device
-from defenses.base import Update
-from strategies.audit.kinds import Kind, Observed, Seen, digest, part_of
+from defenses.base import Update, part_of
+from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 EDGE, SERVER = "edge/", "server/"
 """Prefixes of the weights of a split model's halves."""

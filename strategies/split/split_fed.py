@@ -38,9 +38,8 @@ from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors
+from defenses.base import Tensors, part_of
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import part_of
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
 from strategies.exchange.guard import fault, numbered, require_enough, update_bound

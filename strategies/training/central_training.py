@@ -14,9 +14,8 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import batches, flat_state, load_flat_state, plain_training, train_on
-from defenses.base import Batch, Tensors, TrainingDefense
+from defenses.base import Batch, Tensors, TrainingDefense, on_cpu, part_of
 from defenses.random_draws import Key, generator_for
-from strategies.audit.kinds import part_of
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 """Prefixes of what a checkpoint keeps."""
@@ -64,7 +63,7 @@ class CentralTraining:
 
     def weights(self) -> Tensors:
         """Weights of the model, on the CPU."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in shared_tensors(self.model).items()}
+        return on_cpu(shared_tensors(self.model))
 
     def tensors(self) -> Tensors:
         """State that a later round depends on, under flat names."""

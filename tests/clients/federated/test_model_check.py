@@ -1,4 +1,4 @@
-"""ModelCheck accepts what honest rounds made and refuses the rest, each of its tests for a reason of its own."""
+"""The model check accepts what honest rounds made and refuses the rest, each of its tests for a reason of its own."""
 
 import math
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from attacks.active.base import AgreedModel
 from attacks.local_model import shared_tensors
 from clients.federated.client import LocalClient
 from clients.messages.agreed_model import tried_on_own
-from clients.messages.model_check import ModelCheck, Remembered, Tried, share_of_copies, turn
+from clients.messages.model_check import Remembered, Tried, fault, share_of_copies, turn
 from clients.task.local_data import LocalData
 from clients.task.task import load_weights
 from clients.wire.records import tensors_of
@@ -45,7 +45,7 @@ def verdict(sent: dict[str, Tensor], last: Remembered = LAST, at: int = 4, tried
     def of(weights: Any) -> Tried:
         return tried if weights is sent else PLAIN
 
-    return ModelCheck().fault(sent, INITIAL, last, at, of, CLASSES)
+    return fault(sent, INITIAL, last, at, of, CLASSES)
 
 
 def moved(times: float = 1.0) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ def honest(task: Any, rounds: int) -> Iterator[tuple[int, dict[str, Tensor], Nod
 
 def judged(client: LocalClient, last: Remembered, sent: dict[str, Tensor], at: int) -> str:
     initial = weights_of(client.task)
-    return ModelCheck().fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), CLASSES)
+    return fault(sent, initial, last, at, lambda weights: tried_on_own(client, weights), CLASSES)
 
 
 @pytest.mark.numeric

@@ -25,7 +25,7 @@ TASK = SplitPlan(
     weight_decay=0.01, probe_targets=2, probe_images=2, scenario="split", patch_size=7, depth=2, heads=2, edge_blocks=1,
     train_edge=True,
 ).at(1, 0.02)  # fmt: skip
-ADVERSARY = "AdversarialTraining(weight={}, width=8, depth=1, heads=2)"
+ADVERSARY = "AdversarialTraining(weight={})"
 Weights = dict[str, Tensor]
 
 
