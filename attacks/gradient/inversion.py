@@ -159,9 +159,12 @@ class GradientInversion(TargetPreparation):
         # Two, because a forward pass that mixes the images of a batch does no harm to one.
         differenced = all(in_chunks(lambda first: self._differences(first, victim), trials[:2], 2))
         if self.normalise_by == "sent":
-            differs = differenced and self.optimizer != "lbfgs"
-            layers = float(self._normalised_layers(trials[:1], victim)) if differs else 0.0
-            targets = [replace(one, diagnostics=one.diagnostics | {"normalised_by_sent": layers}) for one in targets]
+            layers = 0
+            if differenced and self.optimizer != "lbfgs":
+                first = self._stages(self._differenced(self._objective(trials[:1], victim)))[0].objective
+                layers = len(first.constants) if isinstance(first, DifferencedMatching) else 0
+            sent = {"normalised_by_sent": float(layers)}
+            targets = [replace(one, diagnostics=one.diagnostics | sent) for one in targets]
         parts = in_chunks(lambda some: self._minimize(some, victim, differenced), trials, min(self.chunk, fitting))
         unknowns, loss, evaluations = (torch.split(torch.cat(rows), self.restarts) for rows in zip(*parts, strict=True))
         return {
@@ -184,11 +187,6 @@ class GradientInversion(TargetPreparation):
     def _differenced(self, exact: GradientMatching) -> DifferencedMatching:
         """What may stand for the objective where differences serve."""
         return DifferencedMatching(exact)
-
-    def _normalised_layers(self, trials: Trials, victim: Victim) -> int:
-        """Number of BatchNorm layers that normalise by sent statistics before the first decay."""
-        first = self._stages(self._differenced(self._objective(trials, victim)))[0].objective
-        return len(first.constants) if isinstance(first, DifferencedMatching) else 0
 
     def _objective(self, trials: Trials, victim: Victim) -> GradientMatching:
         return GradientMatching(self._problem(trials, victim))
