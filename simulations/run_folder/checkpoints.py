@@ -24,12 +24,15 @@ class Checkpoints:
         self._fixed: set[int] = set()
         """Pipelines whose second file is known to be of this run: another may have been killed before its first checkpoint."""
 
-    def save(self, pipeline: int, checkpoint: Checkpoint) -> None:
-        """Replace the last checkpoint in one move; fixed content is written before the first one only."""
+    def save(self, pipeline: int, checkpoint: Checkpoint, rows: int) -> None:
+        """Replace the last checkpoint in one move; fixed content is written before the first one only.
+
+        ``rows``: how many there are of the pipeline.
+        """
         if checkpoint.fixed and pipeline not in self._fixed:
             save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
             self._fixed.add(pipeline)
-        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers}
+        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers, "rows": rows}
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
         sums = {f"{SUMS}{name}": tensor for name, tensor in checkpoint.sums.items()}
         save_tensors(self._path(pipeline), checkpoint.weights | sums, whole)
@@ -50,13 +53,18 @@ class Checkpoints:
             sums = {name.removeprefix(SUMS): weights.pop(name) for name in list(weights) if name.startswith(SUMS)}
             return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed, sums)
 
-    def round_of(self, pipeline: int) -> int:
-        """The last complete round; -1 where there is none, ``ConfigError`` where its file is damaged. Reads no weights."""
+    def reached(self, pipeline: int) -> tuple[int, int]:
+        """The last complete round and the rows until then; (-1, 0) where there is none. Reads no weights.
+
+        Raises:
+            ConfigError: Where its file is damaged.
+        """
         path = self._path(pipeline)
         if not path.is_file():
-            return -1
+            return -1, 0
         with undamaged(path), safe_open(path, framework="pt") as file:
-            return int(json.loads(file.metadata()["about"])["round"])
+            about = json.loads(file.metadata()["about"])
+            return int(about["round"]), int(about["rows"])
 
     def _path(self, pipeline: int) -> Path:
         return self.folder / f"p{pipeline:02d}.safetensors"

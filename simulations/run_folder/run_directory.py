@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -133,7 +134,8 @@ class RunDirectory(Generic[S]):
 
     def _load(self) -> None:
         """Reads rows and pictures, without those of rounds that were not complete and of jobs that were not closed."""
-        complete = {text: self._checkpoints.round_of(at) for text, at in self._order.items()}
+        reached = {text: self._checkpoints.reached(at) for text, at in self._order.items()}
+        complete = {text: at for text, (at, _) in reached.items()}
         rows_file = self.path / "rows.jsonl"
         if max(complete.values(), default=-1) >= 0 and not rows_file.is_file():
             raise ConfigError(
@@ -162,6 +164,10 @@ class RunDirectory(Generic[S]):
                 f"resume: {rows_file} has no row of round {gone[0][1]}, which was complete, {of_defense(gone[0][0])}; restore the "
                 "file from a copy, or begin a run in another folder"
             )
+        counts = Counter(row.defense for row in rows if row.round <= complete.get(row.defense, -1))
+        fewer = sum(max(before - counts[text], 0) for text, (_, before) in reached.items())
+        if fewer > len(lost) and all(row.metric != LINES_LOST for row in rows):  # else the loss is on record
+            lost.append(f"{rows_file.name}: lines are missing, {fewer} of those that complete rounds had written")
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)
@@ -257,7 +263,8 @@ class RunDirectory(Generic[S]):
     def complete_round(self, pipeline: Pipeline, checkpoint: Checkpoint) -> None:
         """Makes a round final: rows first, then the checkpoint that counts them as complete."""
         self.flush()
-        self._checkpoints.save(self._order[str(pipeline)], checkpoint)
+        rows = sum(row.defense == str(pipeline) and row.round <= checkpoint.round for row in self._rows)
+        self._checkpoints.save(self._order[str(pipeline)], checkpoint, rows)
 
     def checkpoint(self, pipeline: Pipeline) -> Checkpoint | None:
         """The pipeline's last complete round, or None."""

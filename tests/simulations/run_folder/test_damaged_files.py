@@ -285,6 +285,18 @@ def test_a_run_does_not_go_on_without_the_rows_of_a_complete_round(tmp_path: Pat
             begin(folder, resume=True)
 
 
+def test_rows_of_complete_rounds_that_are_missing_are_reported_once(tmp_path: Path) -> None:
+    folder = after_round_one(tmp_path / "run", "first", "second", "third")
+    path = folder / "rows.jsonl"
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+    for _ in range(2):
+        run = begin(folder, resume=True)
+        lost = [row.message for row in run._rows if row.metric == "lines-lost"]
+        assert lost == ["rows.jsonl: lines are missing, 2 of those that complete rounds had written"]
+        run.flush()
+        run.close()
+
+
 def test_a_damaged_line_in_the_middle_is_named_and_following_the_advice_helps(tmp_path: Path) -> None:
     damages = (b"{", b"[]", b'{"metric": 3}', b"\xff\xfe")
     for name, (number, damage) in product(("rows.jsonl", "pictures/index.jsonl"), enumerate(damages)):
@@ -298,7 +310,8 @@ def test_a_damaged_line_in_the_middle_is_named_and_following_the_advice_helps(tm
         assert "--resume" not in str(refused.value), "the same command again would end in the same way"
         path.write_bytes(b"\n".join([lines[0], *lines[2:]]))  # as the error says
         run = begin(folder, resume=True)
-        assert len(run._rows) == (2 if "rows" in name else 3)
+        assert [row.status for row in run._rows].count("failed") == ("rows" in name), "a line less is a loss, and on record"
+        assert len(run._rows) == 3
         run.close()
 
 
