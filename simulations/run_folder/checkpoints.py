@@ -32,7 +32,12 @@ class Checkpoints:
         if checkpoint.fixed and pipeline not in self._fixed:
             save_tensors(self._fixed_path(pipeline), checkpoint.fixed, {})
             self._fixed.add(pipeline)
-        about = {"round": checkpoint.round, "accuracy": checkpoint.accuracy, "ledgers": checkpoint.ledgers, "rows": rows}
+        about = {
+            "round": checkpoint.round,
+            "accuracy": checkpoint.accuracy,
+            "ledgers": checkpoint.ledgers,
+            "rows": rows,
+        }
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
         sums = {f"{SUMS}{name}": tensor for name, tensor in checkpoint.sums.items()}
         save_tensors(self._path(pipeline), checkpoint.weights | sums, whole)

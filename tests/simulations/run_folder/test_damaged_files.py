@@ -310,7 +310,9 @@ def test_a_damaged_line_in_the_middle_is_named_and_following_the_advice_helps(tm
         assert "--resume" not in str(refused.value), "the same command again would end in the same way"
         path.write_bytes(b"\n".join([lines[0], *lines[2:]]))  # as the error says
         run = begin(folder, resume=True)
-        assert [row.status for row in run._rows].count("failed") == ("rows" in name), "a line less is a loss, and on record"
+        assert [row.status for row in run._rows].count("failed") == ("rows" in name), (
+            "a line less is a loss, and on record"
+        )
         assert len(run._rows) == 3
         run.close()
 
