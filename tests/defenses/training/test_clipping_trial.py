@@ -110,10 +110,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }  # fmt: skip
 """Name -> a model that neither clipping has the right gradients of, and what the refusal says."""
 
-ONLY_PER_EXAMPLE = {
-    "twice": over(lambda net, x: net.head(net.mix(net.mix(x.flatten(1)).tanh())), mix=(36, 36), head=(36, CLASSES)),
-}
 TAKEN = {
+    "twice": over(lambda net, x: net.head(net.mix(net.mix(x.flatten(1)).tanh())), mix=(36, 36), head=(36, CLASSES)),
     "inputs of four dimensions": over(lambda net, x: net.head(net.mix(x).mean((1, 2))), mix=(6, 8), head=(8, CLASSES)),
     "zeros": padded("zeros"),
     "unused head": over(lambda net, x: (net.other(x.flatten(1)), net.head(x.flatten(1)))[1], head=(36, CLASSES), other=(36, 2)),
@@ -149,14 +147,6 @@ def test_a_model_with_false_gradients_per_example_is_refused_with_the_weight_and
     build, message = REFUSED[name]
     for clipping, refusal in both(name, build).items():
         assert re.search(message, refusal), (clipping, refusal)
-
-
-def test_where_only_ghost_clipping_is_false_the_refusal_names_the_other() -> None:
-    for name, build in ONLY_PER_EXAMPLE.items():
-        found = both(name, build)
-        assert found[PER_EXAMPLE] == "", (name, found)
-        assert "ghost clipping: " in found[GHOST], name
-        assert found[GHOST].endswith("; use clipping='per-example'"), name
 
 
 def test_a_model_that_is_taken_makes_the_step_of_a_loop_over_examples() -> None:
