@@ -45,7 +45,7 @@ def random_signs(shape: torch.Size | Shape, generator: torch.Generator) -> Tenso
     return torch.randint(0, 2, shape, generator=generator).float() * 2 - 1
 
 
-def clip_factors(lengths: Tensor, most: float) -> Tensor:
+def clip_factors(lengths: Tensor, most: float | Tensor) -> Tensor:
     """Factors min(1, most / length) for vectors of these lengths, (B,) -> (B,).
 
     The factor is 0 where a length is not finite, or so large that the factor would have no digits left. The caller must then count

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from defenses.base import Loss, NamedTensors, Shape
 from defenses.functional import clip_factors
 
-SCALES = (0.3, 1.0, 0.03)
+SCALES = (0.3, 1.0, 0.03, 0.1, 0.5)
 """Sizes of the examples' pixels: their gradients have different lengths, of which the clipping norm lies below two."""
 BATCHES = ((False, slice(None)), (True, slice(1, None)))
 """Whether gradients are clipped, and of which examples. Without clipping, a difference shows the layer at fault. Then all but one:
@@ -62,7 +62,10 @@ def clipping_fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum
 
 
 def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype: torch.dtype) -> str:
-    model, generator = copy.deepcopy(model).to("cpu", dtype).train(), torch.Generator().manual_seed(0)
+    try:
+        model, generator = copy.deepcopy(model).to("cpu", dtype).train(), torch.Generator().manual_seed(0)
+    except RuntimeError:
+        return "the model cannot be copied: use torch.nn.utils.parametrizations in place of torch.nn.utils.weight_norm"
     _vary(model, generator)
     scales = torch.tensor(SCALES, dtype=dtype).view(-1, *[1] * len(input_shape))
     images = torch.randn(len(scales), *input_shape, generator=generator).to(dtype) * scales
@@ -78,10 +81,10 @@ def _fault(model: nn.Module, input_shape: Shape, clipped_sum: ClippedSum, dtype:
     gradients = {name: torch.stack([one.pop(name) for one in found]) for name in list(found[0])}
     lengths = {name: one.reshape(len(one), one[0].numel()).norm(dim=1) for name, one in gradients.items()}
     together = torch.stack(list(lengths.values())).norm(dim=0)
-    longest, middle, least = together.sort(descending=True).values.tolist()
-    norm = math.sqrt(middle * least) or longest / 2
+    longest, second, third, *_ = together.sort(descending=True).values.tolist()
+    norm = math.sqrt(second * third) or longest / 2
     if not (norm > 0 and longest < math.inf):
-        return f"random examples have gradients of the lengths {longest:.2g}, {middle:.2g}, {least:.2g}"
+        return f"random examples have gradients of the lengths {longest:.2g}, {second:.2g}, {third:.2g}"
     for clips, at in BATCHES:
         most = norm if clips else 2 * longest
         tried, factors = copy.deepcopy(model), clip_factors(together[at], most)
@@ -116,6 +119,8 @@ def _gradient(model: nn.Module, image: Tensor, target: Tensor) -> dict[str, Tens
     model.zero_grad()
     _distance(model, image, target).backward()  # type: ignore[no-untyped-call]
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if sparse := [name for name, one in trained.items() if one.grad is not None and one.grad.is_sparse]:
+        raise ValueError(f"{_named(sparse)} with sparse gradients; use sparse=False")
     return {name: torch.zeros_like(one) if one.grad is None else one.grad.clone() for name, one in trained.items()}
 
 

@@ -1,11 +1,11 @@
 """Gradients per example by Opacus: kept for every example, or only their norms (ghost clipping).
 
-Ghost clipping makes two backward passes. The first gives the norm of each example's gradient, layer by layer. The second weights
-each example's loss by its clipping factor, so that the sum of clipped gradients arises without the gradients themselves. Where
-there is no shortcut for a layer's norm (all but embeddings and linear layers), the layer's gradients are computed and dropped.
+Ghost clipping keeps the inputs of each call of a layer and the gradients at its outputs ("book-keeping"). From them come the length
+of each example's gradient and then the sum of clipped gradients, so that a share has the length that was measured. Linear layers
+need no gradients per example for it; those of other layers are computed twice, one layer at a time.
 
 Source: Li, Tramer, Liang, Hashimoto, "Large Language Models Can Be Strong Differentially Private Learners" (ICLR 2022), section 4;
-Lee, Kifer, "Scaling up Differentially Private Deep Learning with Fast Per-Example Gradient Clipping" (PoPETs 2021).
+Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Foundation Models" (ICML 2023), book-keeping.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ PER_EXAMPLE, GHOST = "per-example", "ghost"
 """Ways of clipping; both give the same sum, up to rounding."""
 
 LEAST_PART = 1e-5
-"""Of the lengths of a gradient's terms together: its own length counts as no less. Rounding in float32 is some 1e-7 of them."""
+"""Of the lengths of a gradient's terms together: its own length counts as no less. Rounding in float64 is some 1e-8 of them."""
 
 HOOK_WARNING = "Full backward hook is firing when gradients are computed with respect to module outputs"
 """How a warning of torch begins that every first layer under Opacus would cause."""
@@ -89,33 +90,41 @@ def attach_hooks(model: nn.Module, owner: object, clipping: str = PER_EXAMPLE) -
         # Backward hooks cannot watch a layer that overwrites its input; the function computed is the same.
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
-    name = "GradSampleModuleFastGradientClipping" if clipping == GHOST else "GradSampleModule"
+    kind = _book_keeper() if clipping == GHOST else opacus_module("grad_sample").GradSampleModule
     try:
-        watched = getattr(opacus_module("grad_sample"), name)(model, batch_first=True, loss_reduction="mean")
+        watched = kind(model, batch_first=True, loss_reduction="mean")
     except (NotImplementedError, ValueError) as error:
         raise DefenseError(f"{owner}: the model has no gradients per example: {error}") from error
     watched.forbid_grad_accumulation()
-    if clipping == GHOST:
-        watched.NORM_SAMPLERS = {**watched.NORM_SAMPLERS, nn.Linear: _linear_lengths}
+    watched.calls = []
     return watched
 
 
-def _linear_lengths(layer: nn.Linear, inputs: Sequence[Tensor], gradients: Tensor) -> dict[Tensor, Tensor]:
-    """Lengths (B,) of the gradients of a linear layer's weights, from its inputs and the gradients (B, ..., F) at its outputs.
+@functools.cache
+def _book_keeper() -> Any:
+    """Opacus' module that keeps (layer, its inputs, the gradients (B, ...) at its outputs) of each call of a layer."""
 
-    The gradient of the weight is the sum of g_t a_t^T over tokens t, whose squared length is the sum of (g_s g_t) (a_s a_t). Where
-    its terms cancel, rounding would decide, here and in the second pass: the length is at least ``LEAST_PART`` of the terms'.
-    In float32, as in Opacus' own shortcut, it could come out as 0, and the example would not be clipped.
-    """
-    g, a = (one.double().reshape(len(one), -1, one.shape[-1]) for one in (gradients, inputs[0]))
-    ones = a.new_ones(*a.shape[:2], 1)
-    found = {}
-    for weight, of in ((layer.weight, a), (layer.bias, ones)):
-        if weight is not None and weight.requires_grad:
-            squared = ((g @ g.mT) * (of @ of.mT)).sum((1, 2)).clamp(min=0)
-            terms = (g.norm(dim=2) * of.norm(dim=2)).sum(1)
-            found[weight] = squared.sqrt().maximum(LEAST_PART * terms).to(gradients.dtype)
-    return found
+    class BookKeeper(opacus_module("grad_sample").GradSampleModule):  # type: ignore[misc]
+        def capture_backprops_hook(self, module: nn.Module, _: Any, gradients: Any, **arranged: Any) -> None:
+            kept = self.rearrange_grad_samples(module=module, backprops=gradients[0].detach(), **arranged)
+            self.calls.append((module, *kept))
+
+    return BookKeeper
+
+
+def _linear_terms(calls: list[Any]) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    """Weights of linear layers, with g (B, T, F) and a (B, T, A) in float64: the gradient is the sum of g_t a_t^T over tokens t."""
+    for layer, inputs, gradients in calls:
+        g, a = (one.double().reshape(len(one), -1, one.shape[-1]) for one in (gradients, inputs[0]))
+        for weight, of in ((layer.weight, a), (layer.bias, a.new_ones(*a.shape[:2], 1))):
+            if weight is not None and weight.requires_grad:
+                yield weight, g, of
+
+
+def _linear_lengths(g: Tensor, a: Tensor) -> Tensor:
+    """Lengths (B,) of sums of g_t a_t^T. The squared length is the sum of (g_s g_t) (a_s a_t), which rounds if terms cancel."""
+    squared = ((g @ g.mT) * (a @ a.mT)).sum((1, 2)).clamp(min=0)
+    return squared.sqrt().maximum(LEAST_PART * (g.norm(dim=2) * a.norm(dim=2)).sum(1))
 
 
 def forget(model: nn.Module) -> None:
@@ -144,8 +153,7 @@ def example_optimizer() -> Any:
             held = self.grad_samples
             factors = clip_factors(_together([_lengths_of(one) for one in held]), self.max_grad_norm)
             for weight, one in zip(self.params, held, strict=True):
-                one[factors == 0] = 0.0
-                weight.summed_grad = torch.einsum("i,i...", factors.to(one.dtype), one)
+                weight.summed_grad = _clipped_sum(one, factors)
 
     return ExampleOptimizer
 
@@ -163,50 +171,29 @@ def example_sums(model: nn.Module, count: int) -> tuple[dict[str, Tensor], dict[
 def ghost_loss(loss: Loss, watched: Any, max_norm: float, owner: object) -> Loss:
     """The same loss, whose backward pass leaves the sum of clipped gradients in ``grad``, without gradients per example.
 
-    The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...). Otherwise
-    a factor for each row of the output would not clip each example.
-
-    An example whose gradient is not finite is left out, and both passes begin anew: a factor of zero would not remove it.
-
-    Args:
-        loss: Mean loss of a batch.
-        watched: As ``attach_hooks`` returns it with ``GHOST``.
-        max_norm: The clipping norm.
-        owner: Named in errors.
+    The loss must be a mean over examples, and depend on the weights through one output of the model alone, (B, ...): else a row of
+    the gradients at a layer's outputs is not that of one example. ``watched`` is what ``attach_hooks`` returns with ``GHOST``.
     """
     weights = [weight for weight in watched.parameters() if weight.requires_grad]
 
-    def forward(model: nn.Module, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, the model's outputs, and the gradient of the loss at them."""
+    def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         forget(model)
         seen = _SeenOutputs(model)
         value = loss(seen, images, targets)  # type: ignore[arg-type]
-        found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True, retain_graph=True)
-        if len(seen.leaves) != 1 or found[0] is None or any(one is not None for one in found[1:]):
+        found = torch.autograd.grad(value, [*seen.leaves, *weights], allow_unused=True)
+        if len(seen.leaves) != 1 or (gradient := found[0]) is None or any(one is not None for one in found[1:]):
             raise DefenseError(
                 f"{owner}: ghost clipping needs a loss that depends on the weights through one output of the model alone; use "
                 f"clipping={PER_EXAMPLE!r}"
             )
-        return value, seen.outputs[0], found[0]
-
-    def backward(
-        model: nn.Module, images: Tensor, targets: Tensor, outputs: Tensor, gradient: Tensor, factor: Tensor
-    ) -> None:
-        factors = clip_factors(_lengths(weights, outputs, factor * gradient), max_norm)
-        while not (kept := factors > 0).all():
-            images, targets = images[kept], targets[kept]
-            factors = factors[kept]
-            if len(images):
-                with torch.enable_grad():
-                    _, outputs, gradient = forward(model, images, targets)
-                factors = clip_factors(_lengths(weights, outputs, factor * gradient), max_norm)
-        _add_clipped(watched, weights, outputs, factor * gradient, factors)
-
-    def ghost(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        value, outputs, gradient = forward(model, images, targets)
         proxy = value.detach().requires_grad_()
-        # At the time of backward, because zero_grad may come between the loss and it.
-        proxy.register_hook(lambda factor: backward(model, images, targets, outputs, gradient, factor))  # type: ignore[no-untyped-call]
+
+        def backward(factor: Tensor) -> None:
+            watched.calls.clear()
+            seen.outputs[0].backward(factor * gradient)  # type: ignore[no-untyped-call]
+            _set_clipped_sums(watched, weights, gradient, max_norm)
+
+        proxy.register_hook(backward)  # type: ignore[no-untyped-call]  # later, because zero_grad may come first
         return proxy
 
     return ghost
@@ -230,15 +217,43 @@ class _SeenOutputs:
         return self.leaves[-1]
 
 
-def _lengths(weights: list[Any], outputs: Tensor, gradient: Tensor) -> Tensor:
-    """Lengths (B,) of the gradients of examples, by a first backward pass; a weight that takes no part adds nothing."""
-    # Opacus leaves the norms of a layer that takes no part in a batch as they were: they are of examples of an earlier batch.
+def _set_clipped_sums(watched: Any, weights: list[Any], outputs: Tensor, max_norm: float) -> None:
+    """Leave the sum of clipped gradients in ``grad`` and their lengths in ``_norm_sample``; zero for a weight without part."""
+    calls, watched.calls = watched.calls, []
+    used = Counter(weight for layer, *_ in calls for weight in layer.parameters())
+    short = [type(layer) is nn.Linear and all(used[one] == 1 for one in layer.parameters()) for layer, *_ in calls]
+    linear, others = ([call for call, one in zip(calls, short, strict=True) if one == way] for way in (True, False))
     for weight in weights:
-        weight._norm_sample = None
-    outputs.backward(gradient, retain_graph=True)  # type: ignore[no-untyped-call]
-    for weight in weights:
-        weight._norm_sample = gradient.new_zeros(len(gradient)) if weight._norm_sample is None else weight._norm_sample
-    return _together([weight._norm_sample for weight in weights])
+        weight._norm_sample, weight.grad = outputs.new_zeros(len(outputs)), torch.zeros_like(weight)
+    for weight, g, a in _linear_terms(linear):
+        weight._norm_sample = _linear_lengths(g, a).to(outputs.dtype)
+    for weight, gradients in _gradients(watched, others):
+        weight._norm_sample = _lengths_of(gradients)
+    factors = clip_factors(_together([weight._norm_sample for weight in weights]), max_norm)
+    kept = factors > 0
+    for weight, g, a in _linear_terms(linear):
+        clipped = torch.einsum("nti,ntj->ij", g[kept] * factors[kept].view(-1, 1, 1), a[kept])
+        weight.grad.copy_(clipped.view_as(weight))
+    for weight, gradients in _gradients(watched, others):
+        # Some operations of a GPU round anew each time: the share counts as no longer than it was.
+        weight.grad = _clipped_sum(gradients, factors * clip_factors(_lengths_of(gradients), weight._norm_sample))
+
+
+def _gradients(watched: Any, calls: list[Any]) -> Iterator[tuple[Any, Tensor]]:
+    """Each weight and its gradients (B, ...) over all calls of layers; they are computed call by call."""
+    left, held = Counter(weight for layer, *_ in calls for weight in layer.parameters()), dict[Any, Tensor]()
+    by_functions = opacus_module("grad_sample.functorch").ft_compute_per_sample_gradient
+    for layer, inputs, gradients in calls:
+        for weight, one in watched.GRAD_SAMPLERS.get(type(layer), by_functions)(layer, inputs, gradients).items():
+            held[weight], left[weight] = held[weight] + one if weight in held else one, left[weight] - 1
+            if not left[weight] and weight.requires_grad:
+                yield weight, held.pop(weight)
+
+
+def _clipped_sum(gradients: Tensor, factors: Tensor) -> Tensor:
+    """Sum of gradients (B, ...) times factors (B,); where the factor is zero, an infinite gradient is none."""
+    gradients[factors == 0] = 0.0
+    return torch.einsum("i,i...", factors.to(gradients.dtype), gradients)
 
 
 def _lengths_of(gradients: Tensor) -> Tensor:
@@ -253,20 +268,3 @@ def _together(by_weight: list[Tensor]) -> Tensor:
         raise DefenseError(f"layers see {' and '.join(map(str, sorted(counts)))} examples of one batch")
     lengths: Tensor = torch.stack(by_weight).norm(dim=0)
     return lengths
-
-
-def _add_clipped(watched: Any, weights: list[Any], outputs: Tensor, gradient: Tensor, factors: Tensor) -> None:
-    """Leave the sum of clipped gradients in ``grad``, by a second backward pass; that of a weight without a known norm is zero."""
-    for weight in weights:
-        weight.grad = None
-    if len(factors):
-        watched.disable_hooks()
-        try:
-            # Times the number of examples: the loss is their mean, and the optimizer divides by the expected number.
-            scaled = gradient * factors.view(-1, *[1] * (gradient.dim() - 1)) * len(gradient)
-            outputs.backward(scaled)  # type: ignore[no-untyped-call]
-        finally:
-            watched.enable_hooks()
-    for weight in weights:
-        if weight.grad is None or not weight._norm_sample.any():
-            weight.grad = torch.zeros_like(weight)
