@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from clients.wire.texts import regular
 from defenses.base import Tensors
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
@@ -37,7 +38,7 @@ class Checkpoints:
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None; ``ConfigError`` where its file is damaged."""
         path = self._path(pipeline)
-        if not path.is_file():
+        if not path.exists():
             return None
         fixed: Tensors = {}
         with undamaged(path):
@@ -53,9 +54,9 @@ class Checkpoints:
     def round_of(self, pipeline: int) -> int:
         """The last complete round; -1 where there is none, ``ConfigError`` where its file is damaged. Reads no weights."""
         path = self._path(pipeline)
-        if not path.is_file():
+        if not path.exists():
             return -1
-        with undamaged(path), safe_open(path, framework="pt") as file:
+        with undamaged(path), safe_open(regular(path), framework="pt") as file:
             return int(json.loads(file.metadata()["about"])["round"])
 
     def _path(self, pipeline: int) -> Path:

@@ -35,7 +35,7 @@ def undamaged(
         yield
     except ConfigError:
         raise
-    except UNREADABLE as error:
+    except (*UNREADABLE, OSError) as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error
 
