@@ -68,8 +68,7 @@ class AppSource:
     images: Images
     loading: Loading | None
     start: Start | None
-    one_hot: bool
-    """Whether a call makes one-hot vectors."""
+    one_hot: bool  # whether a call makes one-hot vectors
 
     @property
     def sgd(self) -> bool:
