@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.wire.texts import read_object
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError
@@ -50,7 +50,7 @@ def write_events(directory: Path) -> None:
     from simulations.report.analysis.summary import summarise
     from simulations.report.studies.rows import read_rows
 
-    about = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    about = read_object(directory / "config.json")
     settings = about["config"] | {f"version.{package}": version for package, version in about["versions"].items()}
     lines = [line for study in read_run(directory).studies for line in summarise(study, {})]
     shutil.rmtree(folder := directory / "tensorboard", ignore_errors=True)  # else numbers of an earlier time would stay

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clients.data.files.file_sets import Place
@@ -56,10 +57,12 @@ def hugging_face(place: Place) -> Source:
 def _read(place: Place, name: str) -> Any:
     import datasets
 
-    stored = place.root / name
-    offered = stored.is_dir() and stored.resolve().is_relative_to(place.root.resolve())  # not through a link
+    stored, root = place.root / name, place.root.resolve()
+    below = (one.resolve() for one in (stored, *stored.rglob("*")))
+    offered = stored.is_dir() and all(one.is_relative_to(root) and (one.is_file() or one.is_dir()) for one in below)
     if not offered and not place.download:
-        raise MissingDataError(f"{place.name}: there is no folder {stored}", download="download=true")
+        without = " of files alone and without a link out of data-dir" if stored.is_dir() else ""
+        raise MissingDataError(f"{place.name}: there is no folder {stored}{without}", download="download=true")
     if not offered and os.path.lexists(name):
         raise DataError(
             f"{place.name}: {name} lies below the working directory too, and would be read in its place; work elsewhere, or save "
@@ -91,7 +94,8 @@ def _columns(name: str, data: Dataset) -> tuple[str, str]:
 
 class _Rows:
     def __init__(self, data: Dataset, image: str, label: str) -> None:
-        self._data, self._image = data, image
+        self._image, self._feature = image, data.features[image]
+        self._data = data.select_columns([image]).cast_column(image, replace(self._feature, decode=False))
         self.targets = data[label][:]  # of all, without decoding an image
         self.classes = data.features[label].names
 
@@ -99,4 +103,7 @@ class _Rows:
         return len(self._data)
 
     def __getitem__(self, at: int) -> tuple[Any, int]:
-        return self._data[at][self._image], self.targets[at]
+        found = self._data[at][self._image]["bytes"]
+        if found is None:  # else the library reads whatever file the entry names
+            raise DataError("the entry names a file and holds no image; save_to_disk writes data sets that hold theirs")
+        return self._feature.decode_example({"bytes": found, "path": None}), self.targets[at]

@@ -63,10 +63,6 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     """Two map-style data sets of (image, class), for ``own_source``; ``DataError`` for an example that does not fit."""
     train, test = _part(f"{name}, train", train_data), _part(f"{name}, test", test_data)
     count = int(max(train.labels.max(), test.labels.max())) + 1
-    if count > MOST_CLASSES:
-        raise DataError(
-            f"dataset: {name} has the class {count - 1}; allowed: 0 to {MOST_CLASSES - 1}, numbered without gaps"
-        )
     # A node's own examples may be of some classes where the data set names the others.
     whole = train_data
     while not hasattr(whole, "classes") and hasattr(whole, "dataset"):  # such as a Subset of torch.utils.data
@@ -137,7 +133,12 @@ def _labels(what: str, data: Any) -> Labels:
     targets = getattr(data, "targets", None)
     if targets is None or len(targets) != len(data):
         targets = [_example(what, data, at)[1] for at in range(len(data))]
-    found = np.asarray(targets)
+    try:
+        found = np.asarray(targets)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"dataset: {what} has labels of several lengths; one class for each example is expected"
+        ) from error
     if found.shape not in ((len(data),), (len(data), 1)):
         raise DataError(
             f"dataset: {what} has labels of shape {found.shape}; one class for each of the {len(data)} examples is expected"
@@ -148,13 +149,15 @@ def _labels(what: str, data: Any) -> Labels:
         raise DataError(
             f"dataset: {what} has the class {found.min()}, and 0 is the lowest; leave examples without a class out"
         )
+    if found.max() >= MOST_CLASSES:
+        raise DataError(f"dataset: {what} has the class {found.max()}; allowed: 0 to {MOST_CLASSES - 1}, without gaps")
     return found.astype(np.int64).reshape(-1)
 
 
 def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
     try:
         found = data[at]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"dataset: {what}[{at}] raises {type(error).__name__}: {error}") from error
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise DataError(f"dataset: {what}[{at}] is {type(found).__name__}; (image, class) is expected")

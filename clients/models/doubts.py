@@ -36,7 +36,7 @@ def examine(
     try:
         # As training makes it: code may do otherwise on larger batches, or in train mode.
         model.train()(images).sum().backward()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"model {name!r} fails in train mode on a batch of {len(images)} images: {type(error).__name__}: {error}"
         ) from error

@@ -27,6 +27,8 @@ REMEDIES = {
     "inplace": IN_PLACE, "in-place": IN_PLACE,
     "setup_context": "; register no backward hooks, and write functions with setup_context and generate_vmap_rule = True",
     "item()": "; choose by torch.where in place of a number's value",
+    "broadcast shape": "; among torch's recurrent layers, attacks can follow only nn.LSTM",
+    "tuple": "; a layer such as nn.GRU answers with several values: take the one that the next layer needs",
 }  # fmt: skip
 """What a message of torch holds -> what to do."""
 
@@ -106,12 +108,19 @@ def answer_of(called: str, model: nn.Module, images: Tensor) -> Any:
     """What a model answers to normalised images (B, C, H, W); ``ModelError``, with the layer, where it fails."""
     try:
         return model(images)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         mode = "in train mode" if model.training else "in eval mode"
-        where = f"at its layer {layer!r}: " if (layer := layer_of(error, model)) else ""
         raise ModelError(
-            f"{called} does not take images of {tuple(images.shape[1:])} {mode}: {where}{error}"
+            f"{called} does not take images of {tuple(images.shape[1:])} {mode}: {_said(error, model)}"
         ) from error
+
+
+def _said(error: BaseException, model: nn.Module) -> str:
+    where = f"at its layer {layer!r}: " if (layer := layer_of(error, model)) else ""
+    why = str(error).partition("\n")[0].rstrip(".") if isinstance(error, Exception) else repr(error)
+    return where + why + next((REMEDIES[one] for one in REMEDIES if one in str(error)), "")
 
 
 def require_one_input(called: str, model: nn.Module) -> None:
@@ -132,7 +141,7 @@ def _images(input_shape: ImageShape) -> Tensor:
 def _copied(called: str, model: Any) -> Any:
     try:
         return copy.deepcopy(model)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             f"{called} cannot be copied ({error}); its tensors must be parameters or buffers, and what it keeps of an answer must "
             "be detached"
@@ -150,7 +159,7 @@ def _require_two_signs(called: str, model: nn.Module, images: Tensor) -> None:
         for trial, scale in ((model, FAR), (last, 1.0)):
             try:
                 answers = trial(both * scale)
-            except Exception:  # not the size of an image: whatever it is, nothing is proved
+            except (Exception, SystemExit):  # not the size of an image: whatever it is, nothing is proved
                 continue
             if not answers.isfinite().all() or not answers.any():
                 continue
@@ -181,12 +190,10 @@ def _require_inversion(called: str, model: nn.Module, images: Tensor, num_classe
             labels = inverted(seen).argmin(1)[None]  # Of the likeliest class a gradient may round to zero.
             problem = MatchingProblem(inverted, shape, num_classes, shown, labels, COSTS["l2"], 0.0)
             _, reached = GradientMatching(problem)(seen.reshape(1, -1), torch.arange(1))
-        except Exception as error:
-            why = str(error).partition("\n")[0].rstrip(".")
-            remedy = next((REMEDIES[one] for one in REMEDIES if one in str(error)), "")
+        except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{called}: the gradient of its gradient, by which attacks compare updates, cannot be computed"
-                f"{_cut_at(model, images)}: {why}{remedy}"
+                f"{_cut_at(model, images)}: {_said(error, inverted)}"
             ) from error
         if not reached.any():
             raise ModelError(
@@ -208,7 +215,7 @@ def _cut_at(model: nn.Module, images: Tensor) -> str:
     hooks = [module.register_forward_hook(leave) for module in names]
     try:
         model(images.clone().requires_grad_())
-    except Exception:
+    except (Exception, SystemExit):
         return ""
     finally:
         for hook in hooks:
@@ -223,9 +230,9 @@ def _last(model: nn.Module) -> nn.Module | None:
 
 
 def _require_logits(called: str, logits: Any, count: int, num_classes: int) -> None:
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+    if not isinstance(logits, Tensor) or logits.dtype != torch.float32:
         came = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(f"{called} answers with {came}; real logits (B, {num_classes}) are expected")
+        raise ModelError(f"{called} answers with {came}; real logits (B, {num_classes}) in float32 are expected")
     if tuple(logits.shape) != (count, num_classes):
         raise ModelError(
             f"{called} answers {'two images' if count == 2 else 'one image'} with shape {tuple(logits.shape)}; logits "

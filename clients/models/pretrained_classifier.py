@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
+from clients.wire.texts import regular
 from defenses.base import NamedTensors, part_of
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def _paired(file: Path, own: NamedTensors, found: NamedTensors) -> dict[str, tup
 
 def _read(file: Path) -> NamedTensors:
     try:
-        if file.suffix == ".safetensors":
+        if regular(file).suffix == ".safetensors":
             from safetensors.torch import load_file
 
             found: object = load_file(file)

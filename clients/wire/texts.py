@@ -1,10 +1,12 @@
-"""Describe unreadable messages for logs and rows; without Flower, as code that reads no message uses it too."""
+"""Open files from outside, and describe what cannot be read; without Flower, as code that reads no message uses it too."""
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 SHORT = 120
@@ -31,6 +33,21 @@ def read_json(text: str) -> Any:
     """
     require_short(text)
     return json.loads(text)
+
+
+def regular(path: Path) -> Path:
+    """Give back the path of what may be opened; ``OSError`` for a pipe, socket or device, whose reader may wait for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, and no file", str(path))
+    return path
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file of one JSON object; ``OSError``, ``ValueError`` or ``RecursionError`` for any other."""
+    found = json.loads(regular(path).read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__}; allowed: an object")
+    return found
 
 
 def require_short(text: str) -> None:

@@ -118,7 +118,9 @@ class ATS(InputDefense):
             ValueError: When ``channels`` is not allowed.
         """
         try:
-            found = json.loads(Path(policies).read_text(encoding="utf-8"))
+            if (path := Path(policies)).exists() and not path.is_file():
+                raise ValueError("no regular file")  # to open a pipe is to wait for its writer
+            found = json.loads(path.read_text(encoding="utf-8"))
             text, searched = str(found["policies"]), int(found["channels"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             reason = error.strerror if isinstance(error, OSError) else f"it is no result of fedveil search ({error!r})"

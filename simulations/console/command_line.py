@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 from rich.markup import escape
 
+from clients.wire.texts import regular
 from simulations.console.terminal import Terminal
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.presets import presets
@@ -42,7 +43,7 @@ def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
         ConfigError: When the file cannot be read, or has no such size.
     """
     try:
-        values = _settings(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
+        values = _settings(regular(path).read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except OSError as error:
         hint = f"; a configuration of fedveil has this name: --preset {path}" if str(path) in presets() else ""
         raise ConfigError(f"cannot read {path}: {error.strerror}{hint}") from error

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from clients.wire.texts import read_object
 from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
 from simulations.run_folder.folder_lock import remove_lock, require_new, take_lock
@@ -123,7 +124,7 @@ class Manifest:
     def _lines(self) -> list[dict[str, Any]]:
         """The journal, without a line that was cut off; or the manifest as such lines."""
         if self._begun != self._journal:
-            manifest = {"levels": []} | json.loads(self._begun.read_text(encoding="utf-8"))
+            manifest = {"levels": []} | read_object(self._begun)
             return [{name: manifest[name] for name in self.about}, *(one | {"error": ""} for one in manifest["files"])]
         *lines, _ = self._journal.read_bytes().split(b"\n")  # behind the last line feed is what was cut off
         return [json.loads(line) for line in lines]

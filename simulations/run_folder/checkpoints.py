@@ -7,6 +7,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
+from clients.wire.texts import regular
 from defenses.base import Tensors
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
@@ -45,7 +46,7 @@ class Checkpoints:
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None; ``ConfigError`` where its file is damaged."""
         path = self._path(pipeline)
-        if not path.is_file():
+        if not path.exists():
             return None
         fixed: Tensors = {}
         with undamaged(path):
@@ -65,9 +66,9 @@ class Checkpoints:
             ConfigError: Where its file is damaged.
         """
         path = self._path(pipeline)
-        if not path.is_file():
+        if not path.exists():
             return -1, 0
-        with undamaged(path), safe_open(path, framework="pt") as file:
+        with undamaged(path), safe_open(regular(path), framework="pt") as file:
             about = json.loads(file.metadata()["about"])
             return int(about["round"]), int(about["rows"])
 

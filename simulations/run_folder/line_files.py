@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulations.settings.errors import UNREADABLE, ConfigError
+from clients.wire.texts import regular
+from simulations.settings.errors import UNREADABLE, ConfigError, undamaged
 
 T = TypeVar("T")
 HALF = rb"\ud"
@@ -69,7 +70,7 @@ def read_json_lines(
     """
     if not path.exists():
         return [], []
-    lines = [(at, line) for at, line in enumerate(path.read_bytes().split(b"\n"), 1) if line.strip()]
+    lines = [(at, line) for at, line in enumerate(regular(path).read_bytes().split(b"\n"), 1) if line.strip()]
     found, damaged = list[tuple[int, T]](), list[Damage]()
     for at, line in lines:
         try:
@@ -99,11 +100,8 @@ def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
     Raises:
         ConfigError: When another line is damaged, or no line can be read. The error says what helps.
     """
-    if path.is_dir():
-        raise ConfigError(
-            f"resume: {path} is no file, but a folder; restore it from a copy, or begin a run in another folder"
-        )
-    found, damaged = read_json_lines(path, read)
+    with undamaged(path):
+        found, damaged = read_json_lines(path, read)
     for one in damaged:
         if not one.last:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -23,6 +22,7 @@ from clients.data.own import GROUP as DATASETS
 from clients.models.library import LIBRARIES
 from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
+from clients.wire.texts import read_object
 from defenses.pipeline import Pipeline
 from simulations.settings.chosen_shares import machines
 from simulations.settings.defaults import FEDERATED
@@ -99,7 +99,7 @@ def read_config(path: Path, key: str) -> dict[str, Any]:
         ConfigError: When it is none, or cannot be read.
     """
     try:
-        kept: dict[str, Any] = {OWN_CODE: {}, "progress": {}} | json.loads(path.read_text(encoding="utf-8"))
+        kept: dict[str, Any] = {OWN_CODE: {}, "progress": {}} | read_object(path)
         for name in ("config", OWN_CODE, "progress"):
             if not isinstance(kept.get(name), dict):
                 raise TypeError(f"{name} is a {type(kept.get(name)).__name__}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from clients.wire.texts import read_object
 from simulations.console.progress import Display
 from simulations.console.terminal import Terminal
 from simulations.runtime.nodes import CLIENTS_READY
@@ -78,10 +78,8 @@ def step_of(log: Path, begin: int, steps: Mapping[bytes, str]) -> str:
 
 def read_progress(directory: Path) -> dict[str, Any]:
     """The latest progress of a run; empty where there is none, or where it cannot be read."""
-    path = directory / "config.json"
     try:
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (ValueError, RecursionError):
+        progress = read_object(directory / "config.json").get("progress")
+    except (OSError, ValueError, RecursionError):
         return {}
-    progress = kept.get("progress") if isinstance(kept, dict) else None
     return progress if isinstance(progress, dict) else {}

@@ -35,6 +35,8 @@ def undamaged(
         yield
     except ConfigError:
         raise
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} is no file that can be read ({error.strerror}); {instead}") from error
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(f"{key}: {path} is damaged ({reason}); {instead}") from error

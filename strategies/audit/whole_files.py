@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from clients.wire.texts import regular
 from defenses.base import Tensors
 
 PARTIAL = ".tmp"
@@ -53,7 +54,7 @@ def load_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
         SafetensorError: When it is none.
         ValueError: When it holds other tensors or metadata than were written, or is another file under this name.
     """
-    with safe_open(path, framework="pt") as file:
+    with safe_open(regular(path), framework="pt") as file:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     kept = metadata.pop(DIGEST, "no digest")

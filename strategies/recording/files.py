@@ -28,6 +28,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from clients.wire.texts import read_object, regular
+
 EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")
 BATCHES = ("batch-size", "batch_size")
@@ -192,7 +194,7 @@ class RecordedReply:
 
     def _read(self, path: Path) -> Arrays:
         try:
-            with safe_open(path, framework="np") as file:
+            with safe_open(regular(path), framework="np") as file:
                 order = json.loads((file.metadata() or {}).get("order", "[]"))
                 return {name: file.get_tensor(name) for name in order or file.keys()}
         except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as error:
@@ -267,9 +269,6 @@ def plain(value: Any) -> Any:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError, RecursionError) as error:
         raise RecordingError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise RecordingError(f"{path} holds {type(values).__name__}; allowed: an object")
-    return values

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.images import DataError
+from clients.wire.texts import regular
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -73,7 +74,7 @@ def full_scale(paths: Iterable[Path]) -> FullScale | None:
     found = []
     for path in (one for one in paths if one.suffix.lower() not in EIGHT_BITS):
         try:
-            with Image.open(path) as file:
+            with Image.open(regular(path)) as file:
                 deep = file.mode.startswith("I") or _sample_format(file) == SIGNED
             if deep:
                 levels = _pixels(path, MOST_PIXELS)[0]
@@ -112,7 +113,7 @@ def _pixels(path: Path, most_pixels: int | None) -> tuple[NDArray[np.integer], l
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as file:
+        with Image.open(regular(path)) as file:
             if most_pixels is not None and file.width * file.height > most_pixels:
                 raise DataError(f"has {file.width} x {file.height} pixels, and {most_pixels:,} are allowed")
             frames, signed = getattr(file, "n_frames", 1), _sample_format(file)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from simulations.external_app.check.lines import UNKNOWN_MODEL, lines_to_add
+from simulations.external_app.check.lines import lines_to_add
 from simulations.external_app.check.report import AppReport, ClientFacts, ModelFacts, ServerFacts, settings_of
 from simulations.external_app.check.source.project import Module, Project, read_project
 from simulations.external_app.check.source.reading import AppSource, read_source
@@ -20,8 +20,9 @@ SECONDS = 120.0
 """That importing the app and starting its server may take."""
 MOST_NODES = 10_000
 """Limit of a checked federation: the app's server holds all its nodes and a message for each in memory."""
+CLASSES = re.compile(r"CrossEntropy|(?<!binary_)cross_entropy|\b(NLL|nll_|MultiMargin|multi_margin_)")
 NO_CLASSES = re.compile("BCE|binary_cross_entropy|MultiLabel")
-"""Losses of PyTorch."""
+"""Losses of PyTorch: of one class for each image, and of several labels; others may take one-hot classes."""
 SECURE = re.compile(r"(secagg(plus)?_mod|SecAgg(Plus)?Workflow)$")
 PACKAGES = {"attacks", "clients", "defenses", "simulations", "strategies"}
 """fedveil's own, which an audited app imports."""
@@ -87,10 +88,11 @@ def hopeless(project: Project) -> Iterator[str]:
 
 def _of_labels(report: AppReport, source: AppSource) -> Iterator[str]:
     """A reason against an audit: every loss takes labels that are no classes, and the app does not say how it answers audits."""
-    if source.losses and not report.client.answers and all(map(NO_CLASSES.search, source.losses)):
+    other = (not CLASSES.search(one) and (not source.one_hot or NO_CLASSES.search(one)) for one in source.losses)
+    if source.losses and not report.client.answers and all(other):
         yield (
-            f"the clients train with {source.losses[0]}, for several labels or one answer of yes or no: an audit needs one class "
-            "for each image. If each image has one, call answer_audits with a loss= of logits and classes, and check again"
+            f"the clients train with {source.losses[0]}, for numbers, several labels or one answer of yes or no: an audit "
+            "needs a class for each image. If each has one, call answer_audits with a loss= of logits and classes, and check again"
         )
 
 
@@ -107,9 +109,7 @@ def limits(source: AppSource) -> Iterator[str]:
 def questions(report: AppReport, source: AppSource) -> Iterator[str]:
     """Missing or unclear facts, each as a sentence with the action that settles it."""
     yield from _of_server(report, source)
-    if not (report.model.factory or report.model.call):
-        yield f"No model with the arrays that the server sends was seen: name what builds it in place of {UNKNOWN_MODEL}."
-    elif not report.model.images:
+    if report.model.home and not report.model.images:
         yield "The model took no image of the many sizes that were tried, so that attacks on it were not tried."
     if not report.client.answers:
         yield from _of_data(source)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attacks.metrics.names import Role
+from clients.wire.texts import regular
 from simulations.report.studies.recovery import BestImage, is_recovered
 from simulations.report.studies.rows import grouped, number_in, read_lines
 from simulations.report.text import count
@@ -164,5 +165,5 @@ def _numbers(guesses: Sequence[Picture], originals: Sequence[Picture], folder: P
 def _read(path: Path) -> np.ndarray[Any, Any]:
     from PIL import Image
 
-    with Image.open(path) as image:
+    with Image.open(regular(path)) as image:
         return np.asarray(image, dtype=np.float64).ravel()

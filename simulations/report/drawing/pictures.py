@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.wire.texts import regular
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -82,7 +83,7 @@ class Embedder:
         try:
             path = (self._folder / file).resolve()
             # A report may be built from someone else's directory: its index must not reach outside.
-            data = path.read_bytes() if path.is_relative_to(self._folder) else b""
+            data = regular(path).read_bytes() if path.is_relative_to(self._folder) else b""
         except (OSError, ValueError):
             data = b""
         if not data.startswith(SIGNATURE):

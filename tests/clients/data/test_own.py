@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from clients.data.datasets import DataError, load_dataset
 from clients.wire.schema import key_of
@@ -88,6 +89,8 @@ class Columns(Given):
 unnamed = lambda: [Columns([1 + one for one in labels]) for _ in range(2)]
 columns = lambda: [Columns(np.zeros((10, 2), int)) for _ in range(2)]
 fractions = lambda: [Columns(np.zeros(10)) for _ in range(2)]
+ragged = lambda: [Columns([[0], *[[0, 1]] * 9]) for _ in range(2)]
+unsigned = lambda: [Columns(np.full(10, 2**63, np.uint64)) for _ in range(2)]
 column = lambda: [Columns(torch.tensor(labels)[:, None]) for _ in range(2)]
 """
 
@@ -127,6 +130,8 @@ def test_what_is_no_data_set_is_refused_by_its_place(file: Path, subtests: pytes
         "unknown": r"the class -1, and 0 is the lowest; leave examples without a class out",
         "unnamed": r"has the class 3, and 'classes' names 3, 0 to 2",
         "columns": r"has labels of shape \(10, 2\); one class for each of the 10 examples is expected",
+        "ragged": "has labels of several lengths; one class for each example is expected",
+        "unsigned": "has the class 9223372036854775808; allowed: 0 to 99999",
         "fractions": r"has labels of float64; whole numbers from 0 are expected",
         "same": "returns the same object as train and as test",
         "augmented": r"train\[0\] is another image at every reading; leave augmentations to crop-padding",
@@ -217,13 +222,15 @@ def test_only_what_the_operator_offered_is_read(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(datasets, "load_dataset", from_network)
     work, offered = tmp_path / "work", tmp_path / "offered"
-    for root in (work, tmp_path / "elsewhere"):
+    for root in (work, tmp_path / "elsewhere", offered):
         saved(root, train=table(12), test=table(6))
+    part = (offered / "somebody").rename(offered / "partly") / "things" / "test"
+    part.symlink_to(part.rename(tmp_path / "test"))
     (offered / "linked").mkdir(parents=True)
     (offered / "somebody").symlink_to(tmp_path / "elsewhere" / "somebody")
     (offered / "linked" / "things").symlink_to(tmp_path / "elsewhere" / "somebody" / "things")
     monkeypatch.chdir(work)
-    for name in ("somebody/things", "linked/things"):
+    for name in ("somebody/things", "linked/things", "partly/things"):
         with pytest.raises(DataError, match=f"there is no folder {offered}/{name}"):
             load_dataset(f"hf:{name}", data_dir=str(offered))
     with pytest.raises(DataError, match="lies below the working directory too"):
@@ -234,3 +241,16 @@ def test_only_what_the_operator_offered_is_read(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(DataError, match="cannot be read from Hugging Face: no network"):
         load_dataset("hf:somebody/things", data_dir=str(offered), download=True)
     assert asked == ["somebody/things"], "with download, and nothing else in the way"
+
+
+def test_a_picture_that_a_data_set_of_the_hub_names_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(4):
+        Image.fromarray(GREY[at]).save(tmp_path / f"{at}.png")
+    rows = table(4).cast_column("image", datasets.Image(decode=False)).to_dict()
+    rows["image"] = [{"bytes": None, "path": str(tmp_path / f"{at}.png")} for at in range(4)]
+    part = datasets.Dataset.from_dict(rows, features=table(4).features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: {"train": part, "test": part})
+    with pytest.raises(DataError, match=r"train\[0\] raises .*names a file and holds no image"):
+        load_dataset("hf:somebody/things", data_dir=str(tmp_path), download=True)

@@ -1,6 +1,7 @@
 """Files that are cut off, have a bit turned over or hold something else: read, left out with a note, or refused by name."""
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
+from clients.data.files.decoding import decode
+from clients.data.images import DataError
 from clients.secrets.draws import BYTES, SecretError, kept_secret
 from defenses.base import DefenseError
 from defenses.images.ats import ATS
@@ -213,7 +216,9 @@ def test_an_undamaged_run_is_resumed_and_a_config_that_is_no_object_says_so(tmp_
     assert (done and done.round) == 1
     run.close()
     (tmp_path / "config.json").write_text(json.dumps([1]))
-    with pytest.raises(ConfigError, match=r"config\.json is no configuration of a run"):
+    with pytest.raises(
+        ConfigError, match=r"config\.json is no configuration of a run: it holds a list; allowed: an object"
+    ):
         requested(None, {}, resume=tmp_path)
 
 
@@ -402,6 +407,28 @@ def test_damaged_files_end_a_command_with_one_error_that_names_them(tmp_path: Pa
     (tmp_path / "s" / "scores.jsonl").write_text(hostile.BOMB + "\n")
     with pytest.raises(ConfigError, match=r"scores\.jsonl is damaged: none of its lines can be read"):
         PolicySearch.resume(tmp_path / "s", {})
+
+
+def test_no_command_waits_for_what_is_no_regular_file(tmp_path: Path) -> None:
+    """A link to the null device stands for a pipe, whose readers would wait in this test, too."""
+    run = tmp_path / "run"
+    for name in FILES:
+        _write(run, run_files())
+        (run / name).unlink()
+        (run / name).symlink_to(os.devnull)
+        with pytest.raises(ConfigError, match=r"it is a pipe, a socket or a device|rows\.jsonl is no file"):
+            requested(None, {}, resume=run) if name == "config.json" else begin(run, resume=True)
+        (run / name).unlink()
+    for name in ("a.safetensors", "a.json", "a.toml"):
+        (tmp_path / name).symlink_to(os.devnull)
+    for words in (
+        ["-s", "scenario=inference", "-s", f"weights={tmp_path / 'a.safetensors'}"], [tmp_path / "a.toml"],
+        ["-s", f"defenses=ATS(policies={str(tmp_path / 'a.json')!r})"],
+    ):  # fmt: skip
+        code, told = command("run", "--dry-run", *words)
+        assert (code, "a pipe, a socket or a device" in told or "no regular file" in told) == (2, True), told
+    with pytest.raises(DataError, match="a pipe, a socket or a device"):
+        decode(tmp_path / "a.json")
 
 
 def test_damaged_journals_of_protected_pictures_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

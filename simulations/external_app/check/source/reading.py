@@ -68,6 +68,7 @@ class AppSource:
     images: Images
     loading: Loading | None
     start: Start | None
+    one_hot: bool  # whether a call makes one-hot vectors
 
     @property
     def sgd(self) -> bool:
@@ -88,7 +89,10 @@ def read_source(project: Project) -> AppSource:
         elif name in PRIVACY:
             privacy.setdefault(name, module.at(call))
     listed = [tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy)]
-    return AppSource(listed[0], listed[1], listed[2], read_images(project), read_loading(project), _start(project))
+    one_hot = any(module.full(call.func).endswith((".one_hot", ".eye")) for module, call in project.calls())
+    return AppSource(
+        listed[0], listed[1], listed[2], read_images(project), read_loading(project), _start(project), one_hot
+    )
 
 
 def _start(project: Project) -> Start | None:

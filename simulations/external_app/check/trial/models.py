@@ -28,7 +28,8 @@ LEAST_PIXELS = 64
 """Of an image; a model without convolutions that takes fewer numbers is one of tables."""
 SIDES = (28, 32, 64, 96, 128, 224, 256, 299, 384)
 IMAGES = "an audit probes images, (C, H, W) in [0, 1]"
-ONE_OUTPUT = "the model ends in one output: an audit needs a classifier, with a logit for each class"
+ONE_OUTPUT = "the model ends in one output, or one for each pixel: an audit needs a classifier, with logits of classes"
+NOT_SEEN = "no model of the server's arrays was seen: build it by a class or function of a module, and check again"
 Arrays = Sequence[Sequence[Any]]
 """Name and shape of each array."""
 
@@ -70,7 +71,7 @@ def watched_models() -> Iterator[list[BuiltModel]]:
             return
         name, model, maker = frame.f_code.co_name, given, None
         if name == "__init__":
-            model = frame.f_locals.get("self")
+            model = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
             maker = type(model)
             own = inspect.getattr_static(maker, "__init__")  # the frame may be of a base class
             if getattr(own, "__code__", None) is not frame.f_code or maker.__module__.startswith("torch.nn."):
@@ -123,9 +124,9 @@ def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -
                 place = {"call": one.call} if one.given else {"factory": one.target}
                 return {**place, "home": one.maker.__module__, "images": images}
     matrices = [shape for _, shape in arrays if len(shape) == 2]
-    if not part_of and matrices and matrices[-1][0] == 1:
-        refused.append(ONE_OUTPUT)
-    if part_of:
+    if not part_of:
+        refused.append(ONE_OUTPUT if matrices and matrices[-1][0] == 1 else NOT_SEEN)
+    else:
         refused.append(
             f"the server sends some of the arrays of {part_of}; an audit needs every parameter that the model trains, and all "
             "buffers, such as BatchNorm's running averages"
@@ -159,7 +160,7 @@ def _tried(model: nn.Module) -> tuple[str, list[str]]:
         sizes = logits.shape if isinstance(logits, Tensor) else (2, *heads[-1:])
         if not channels and (len(sizes) > 2 or math.prod(shape) < LEAST_PIXELS):
             return "", [f"the model takes rows of {math.prod(shape)} numbers, which are no image: {IMAGES}"]
-        if len(sizes) < 2 or sizes[-1] == 1:
+        if len(sizes) < 2 or sizes[-1] in (1, math.prod(shape)):
             return "", [ONE_OUTPUT]
         if logits is not None:
             require_attackable("the model", model, sizes[-1], shape)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
+from clients.wire.texts import regular
 from strategies.recording.files import RecordedReply, RecordingError
 
 T = TypeVar("T")
@@ -16,10 +17,8 @@ T = TypeVar("T")
 
 def _read(path: Path, fact: Callable[[Any], T], unknown: T) -> T:
     """A fact from an open safetensors file; ``unknown`` where the file lacks it, or cannot be read."""
-    if not path.is_file():  # to open a pipe is to wait for its writer
-        return unknown
     try:
-        with safe_open(path, framework="np") as file:
+        with safe_open(regular(path), framework="np") as file:
             return fact(file)
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError):
         return unknown

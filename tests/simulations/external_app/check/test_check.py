@@ -144,7 +144,7 @@ FROM_TRIAL: list[tuple[str, Change]] = [
     ("after its message 'query.embed', which no node answers here",
      ("server", "    strategy.start(", SENDS.format("while True: ", "query.embed"))),
     ("the model answers one image with shape (4,)", ("task", ".flatten(1))", ".flatten(1)).squeeze()")),
-    ("nn.BCEWithLogitsLoss() (task.py:26), for several labels or one answer of yes or no",
+    ("nn.BCEWithLogitsLoss() (task.py:26), for numbers, several labels or one answer of yes or no",
      ("task", "nn.CrossEntropyLoss()", "nn.BCEWithLogitsLoss()")),
     ("the first round of the ServerApp was not seen, as configure_train raised",
      ("server", "    strategy.start(", "    strategy.configure_train = None\n    strategy.start(")),
@@ -168,7 +168,11 @@ def test_an_app_whose_first_round_is_not_seen_or_that_no_audit_fits_is_never_rea
 
 
 def test_a_loss_of_one_hot_classes_is_a_hint_and_no_reason_against_an_audit(tmp_path: Path) -> None:
-    report = check_app(small_app(tmp_path, ("task", "nn.CrossEntropyLoss()", "nn.MSELoss()")))
+    mean = ("task", "nn.CrossEntropyLoss()", "nn.MSELoss()")
+    report = check_app(small_app(tmp_path / "numbers", mean))
+    assert report.refused[0].startswith("the clients train with nn.MSELoss() (task.py:26), for numbers")
+    one_hot = ("task", "net(images), labels)", "net(images), nn.functional.one_hot(labels, 4).float())")
+    report = check_app(small_app(tmp_path / "classes", mean, one_hot))
     assert report.refused == ()
     (hint,) = (one for one in report.to_decide if "the loss" in one)
     assert hint.startswith("The source has the loss nn.MSELoss() (task.py:26). answer_audits assumes cross entropy")
