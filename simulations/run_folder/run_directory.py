@@ -156,18 +156,15 @@ class RunDirectory(Generic[S]):
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
         rows, pictures, lost = kept(self.path)
-        there = {(row.defense, row.round) for row in rows}
-        if gone := [
-            (text, one) for text, at in complete.items() for one in range(1, at + 1) if (text, one) not in there
-        ]:
-            raise ConfigError(
-                f"resume: {rows_file} has no row of round {gone[0][1]}, which was complete, {of_defense(gone[0][0])}; restore the "
-                "file from a copy, or begin a run in another folder"
-            )
         counts = Counter(row.defense for row in rows if row.round <= complete.get(row.defense, -1))
-        fewer = sum(max(before - counts[text], 0) for text, (_, before) in reached.items())
-        if fewer > len(lost) and all(row.metric != LINES_LOST for row in rows):  # else the loss is on record
-            lost.append(f"{rows_file.name}: lines are missing, {fewer} of those that complete rounds had written")
+        fewer = {text: before - counts[text] for text, (_, before) in reached.items() if counts[text] < before}
+        if gone := [text for text in fewer if not counts[text]]:
+            raise ConfigError(
+                f"resume: {rows_file} has no row of complete rounds {of_defense(gone[0])}; restore the file from a copy, or begin a "
+                "run in another folder"
+            )
+        if sum(fewer.values()) > len(lost) and all(row.metric != LINES_LOST for row in rows):  # else the loss is on record
+            lost.append(f"{rows_file.name}: lines are missing, {sum(fewer.values())} of those that complete rounds had written")
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)

@@ -76,7 +76,7 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
     page = page_of(out)
     assert "in round 1 recovered images from these updates." in page
-    assert "Where no defence is known: readable (" in page
+    assert '<b class="word readable">readable</b>' in page
     (line,) = (line.split() for line in result.output.splitlines() if " readable " in line)
     assert line[1].startswith("Spear"), "the verdict of the page"
     nulls = [row["value"] for row in read_lines(out / "rows.jsonl") if row["role"] == "null baseline"]
