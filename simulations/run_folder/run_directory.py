@@ -160,8 +160,8 @@ class RunDirectory(Generic[S]):
         fewer = {text: before - counts[text] for text, (_, before) in reached.items() if counts[text] < before}
         if gone := [text for text in fewer if not counts[text]]:
             raise ConfigError(
-                f"resume: {rows_file} has no row of complete rounds {of_defense(gone[0])}; restore the file from a copy, or begin a "
-                "run in another folder"
+                f"resume: {rows_file} has no row of complete rounds {of_defense(gone[0])}; restore the file from a copy, or begin "
+                "a run in another folder"
             )
         if sum(fewer.values()) > len(lost) and all(row.metric != LINES_LOST for row in rows):  # else the loss is on record
             lost.append(f"{rows_file.name}: lines are missing, {sum(fewer.values())} of those that complete rounds had written")

@@ -284,7 +284,7 @@ def test_a_run_does_not_go_on_without_any_row_of_complete_rounds(tmp_path: Path)
     for at, left in enumerate((b"", b"\n\n")):
         folder = after_round_one(tmp_path / str(at), "first", "second")
         (folder / "rows.jsonl").write_bytes(left)
-        with pytest.raises(ConfigError, match="rows.jsonl has no row of complete rounds of the part without"):
+        with pytest.raises(ConfigError, match=r"rows\.jsonl has no row of complete rounds of the part without"):
             begin(folder, resume=True)
 
 
