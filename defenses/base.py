@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from defenses.checks import check_fields
+from defenses.checks import check_fields, is_number
 
 Numbers = dict[str, float]
 """Numbers by name, such as an attack's diagnostics, or a privacy budget."""
@@ -160,6 +160,8 @@ def call_text(instance: Any) -> str:
     for spec in fields(instance):
         value = getattr(instance, spec.name)
         value = value.item() if hasattr(value, "item") else value  # NumPy's repr of a number is not a literal
+        if "float" in str(spec.type) and is_number(value):
+            value += 0.0  # equal values have one text, under which accounts and draws are kept: 4.0 for 4, 0.0 for -0.0
         default = spec.default_factory() if spec.default_factory is not MISSING else spec.default
         if spec.init and spec.repr and (value != default or spec.name in always):
             shown.append(f"{spec.name}={value!r}")

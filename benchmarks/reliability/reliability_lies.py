@@ -29,6 +29,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "model": "mlp", "attack_rounds": "first", "probe_attacks": "SpearPlusPlus()", "update_attacks": "LossThreshold()",
         "probe_targets": 4, "probe_images": 1,
     },
+    "private": {"model": "mlp", "defenses": "DPSGD(noise_multiplier=1.0)"},
     "split": {"scenario": "split", "model": "vit", "patch_size": 7, "width": 16, "depth": 2, "heads": 2},
     "split-trained": {
         "scenario": "split", "model": "vit", "patch_size": 7, "width": 16, "depth": 2, "heads": 2, "train_edge": True,
@@ -60,6 +61,8 @@ REFUSED: dict[tuple[str, str, str], Change] = {
     **{("federated", "train", f"an update of {size}"): arrays(size) for size in ("3e38", "1e30", "1e3")},
     ("federated", "train", f"{MOST_WHOLE} examples"): numbers(num_examples=MOST_WHOLE),
     ("federated", "train", "a negative time"): numbers(train_seconds=-1.0),
+    **{("private", "train", f"epsilon {value:g}"): numbers(epsilon=value) for value in (0.0, 1e9)},
+    ("private", "train", "a delta of 0.9"): numbers(delta=0.9),
     ("federated", "evaluate", f"{MOST_WHOLE} examples"): numbers(num_examples=MOST_WHOLE),
     ("federated", "evaluate", "a loss of 1e308"): numbers(test_loss_original=1e308),
     **{
@@ -70,6 +73,11 @@ REFUSED: dict[tuple[str, str, str], Change] = {
         )
     },
     ("federated", "query.audit", "each score a hundred times"): scores("psnr", lambda values: values * 100),
+    ("federated", "query.audit", "no score of any guess"): lambda content: content.update({"metrics": MetricRecord()}),
+    **{
+        ("federated", "query.audit", f"{name} of {metric}"): scores(metric, lambda values, count=count: values[:count])
+        for metric in ("psnr", "member-score") for count, name in ((0, "no value"), (1, "one value"))
+    },
     ("federated", "query.audit", "more members than dealt"): scores("member-score", lambda values: values * 100),
     ("split", "train.step", "features of 3e38"): arrays("3e38"),
     ("split", "train.step", "features of 1e30"): arrays("1e30"),

@@ -178,7 +178,7 @@ class Auditor:
             recognised = outcome.recognised[at] if outcome.recognised else None
             for judge in one.judges:
                 guesses[judge].append((one.target, guess))
-                most[judge] += max(1, one.scored(_images_of(guess)) // len(one.judges))
+                most[judge] += one.scored(_images_of(guess)) // len(one.judges)
                 records[judge] |= guess_tensors(guess, one.target, recognised)
         guessed = kind_of_guess(outcome.guesses[0])
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
@@ -272,7 +272,7 @@ class Auditor:
         messages = {partition: RecordDict({**content, "config": config}) for partition, content in contents.items()}
 
         def fault_in(partition: int, reply: Message) -> str:
-            return fault_in_scores(reply, guessed, task, most[partition], self.exchange.most(partition))
+            return fault_in_scores(reply, guessed, task, most[partition], self.exchange.most(partition), guesses)
 
         return self._guarded.ask(task, "query.audit", messages, fault_in)
 
@@ -306,7 +306,7 @@ _ONE_EACH: dict[type, str] = {Labels: "classes", Attributes: "logits", Cells: "c
 
 def _images_of(guess: Any) -> int:
     if isinstance(guess, Membership):
-        return 1
+        return int(not guess.failure)
     return len(getattr(guess, _ONE_EACH.get(type(guess), "images")))
 
 

@@ -14,16 +14,17 @@ from flwr.app import Message, MetricRecord
 
 from attacks.metrics.guesses import (
     COLUMN,
+    LABEL_ACCURACY,
     MEMBER_SCORE,
     MEMBERSHIP_AUC,
     MEMBERSHIP_LOW_TPR,
     MEMBERSHIP_TPR,
     OTHER_SCORE,
 )
-from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
-from attacks.metrics.metric import Interval, Metric
-from attacks.metrics.names import GuessName, Role, Scores, names_of, scores_to_texts
-from attacks.metrics.registry import known_metric, metric_of
+from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, REFERENCES, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.metric import ATTRIBUTES, CELLS, LABELS, Interval, Metric
+from attacks.metrics.names import GuessName, Role, ScoreName, Scores, names_of, scores_to_texts
+from attacks.metrics.registry import MEASURED, known_metric, metric_of
 from attacks.metrics.training import COUNTED
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
 from clients.scoring.audit import ALONE, COUNTS
@@ -37,6 +38,12 @@ BASELINES = "baselines"
 LONGEST_NAME = 200
 MOST_PICTURES = 1024
 """Of one record; a report shows a few."""
+_EXPECTED = {
+    "images": (*(one.of(of) for one in MEASURED for of in REFERENCES), NULL_PSNR.of(), FLAT_PSNR.of()),
+    "membership": (MEMBER_SCORE.of(), OTHER_SCORE.of()),
+    **{one.name: (ScoreName(*one.decides),) for one in (ATTRIBUTES, CELLS, LABELS)},
+}
+"""Kind of guesses -> scores that all of them have."""
 _PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
 
 
@@ -46,17 +53,28 @@ def fault_in_scores(
     task: Task,
     guesses: float = math.inf,
     dealt: tuple[float, float] = (math.inf, math.inf),
+    targets: int = 0,
 ) -> str:
     """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or "".
 
     ``guesses`` is the most values of one score, ``dealt`` the most members and the most others of a test of membership.
+    Of ``targets`` observations no expected score may be missing; 0: any may be.
     """
     found = reply.content.get("metrics")
     if not isinstance(found, MetricRecord):
         return "the answer has no 'metrics'"
     most = {MEMBER_SCORE.name: dealt[0], OTHER_SCORE.name: dealt[1]}
     faults = (_fault_in_score(name, found, guessed, guesses, most) for name in found)
-    return next(filter(None, faults), "") or _fault_in_pictures(reply, task)
+    steps = task.plan.local_steps
+    known = math.inf not in dealt and not (steps and task.plan.defenses.bounded)  # a Poisson sample's size is secret
+    least = {LABEL_ACCURACY.of(): targets, MEMBER_SCORE.of(): 1 if steps else dealt[0], OTHER_SCORE.of(): dealt[1]}
+    short = (
+        f"metrics: {'/'.join(name)} has too few values, expected {number:g}"
+        for name in (_EXPECTED.get(guessed, ()) if guesses and targets else ())
+        for number in [least.get(name, min(guesses, *filter(None, dealt))) if known else 1]
+        if len(scores_of(reply).get(ALONE, {}).get(name, [])) < number
+    )
+    return next(filter(None, faults), "") or _fault_in_pictures(reply, task) or next(short, "")
 
 
 def _fault_in_score(

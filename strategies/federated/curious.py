@@ -29,6 +29,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_AT
 from strategies.federated.replies import (
     MOST_LEDGER,
     alike,
+    fault_in_budget,
     fault_in_probe,
     fault_in_update,
     record_probe,
@@ -166,7 +167,9 @@ class CuriousFedAvg(FedAvg):
 
         def fault_in(partition: int, reply: Message) -> str:
             own = self.exchange.most(partition)[0] + self.canaries.most_examples
-            return fault_in_update(reply, self._reference(), ["arrays"], public or own)
+            why = fault_in_update(reply, self._reference(), ["arrays"], public or own)
+            known = partition in self.exchange.dealt and not self.canaries.most_examples
+            return why or (fault_in_budget(reply, task, int(own)) if known else "")
 
         self._guarded.bounds["train"] = {"arrays": update_bound(self._weights, self.max_update_norm)}
         good = self._guarded.check(task, "train", clients, received, fault_in)

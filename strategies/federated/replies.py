@@ -8,11 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from torch import nn
+from torch.utils.data import DataLoader
 
 from attacks.metrics.training import CLIENT, EPSILON_WITH_PROBES, UPDATE_BYTES
+from clients.federated.budget import budget_spent
 from clients.task.task import Task
+from clients.training.sgd import plain_training
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
+from defenses.neighbours import BUDGET
+from defenses.pipeline import Pipeline
 from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.guard import fault
@@ -51,6 +57,22 @@ def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Ta
         whole = not labels.is_floating_point() and labels.shape == (images,)
         if name not in names or not whole or not ((labels >= 0) & (labels < classes)).all():
             return f"labels: {shortened(name)} is {shortened(labels)}, expected {images} whole numbers below {classes}"
+    return ""
+
+
+def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
+    """Reason why a client of so many examples cannot have spent the budget that it reports, in any number of rounds, or ""."""
+    found, plan = values_of(reply, "metrics"), task.plan
+    bound = Pipeline(tuple(one for one in plan.defenses.defenses if one.bounds_examples or one.bounds_client))
+    loader: DataLoader[int] = DataLoader(range(examples), plan.batch_size)  # type: ignore[arg-type]
+    training = bound.protect_training(plain_training(plan, nn.Linear(1, 1), loader, 1.0, examples), ("budget",))
+    for _ in range(plan.local_steps or training.epochs * len(training.loader)):
+        getattr(training.optimizer, "step_hook", id)(training.optimizer)  # which books the step
+    for entry in bound.recorded(training.state).get("accountant", {"steps": []})["steps"]:
+        entry[2] *= int(min(max(found.get(f"{BUDGET}steps", 1) // entry[2], 1), task.round))
+        for name, value in budget_spent(bound, task, {"accountant": {"steps": [entry]}}).items():
+            if not math.isclose(found.get(name, math.nan), value, rel_tol=0.01):
+                return f"metrics: {name} is {shortened(found.get(name))}, expected {value:g} by the plan"
     return ""
 
 

@@ -33,7 +33,7 @@ from defenses.base import Update
 from defenses.fitting import version_of
 from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
-from defenses.spec import parse
+from defenses.spec import parse, settings_of
 from tests.common.any_attack import registered
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
@@ -229,6 +229,11 @@ def test_its_text_and_its_pickle_are_itself() -> None:
         (read,) = parse(repr(defense)).defenses
         assert (read, hash(read)) == (defense, hash(defense)), repr(defense)
         assert pickle.loads(pickle.dumps(defense)) == defense, repr(defense)
+        values = {name: getattr(defense, name) for name in settings_of(type(defense))}
+        for name, value in values.items():
+            if isinstance(value, float) and value.is_integer():
+                for equal in (int(value), value or -0.0):
+                    assert repr(replace(defense, **{name: equal})) == repr(defense), "equal, so of the same text"
 
 
 def test_a_class_says_what_an_evaluator_must_know_and_refuses_bad_values(subtests: pytest.Subtests) -> None:

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.images import REFERENCES
 from clients.data.card import DataCard
 from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
@@ -27,7 +28,7 @@ from strategies.exchange.guard import GuardedExchange
 from strategies.federated.audit import seen_updates
 from strategies.federated.curious import CuriousFedAvg
 from strategies.federated.observations import PROBE
-from strategies.federated.replies import fault_in_probe
+from strategies.federated.replies import fault_in_budget, fault_in_probe
 from strategies.training.evaluation import record_reports
 from tests import hostile
 from tests.clients.federated.test_client import TASK
@@ -263,6 +264,27 @@ def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_a
         for count in (most, most + 1):
             reply = reply_of(RecordDict({"metrics": metrics({text: [1.0] * count})}))
             assert (fault_in_scores(reply, "membership", PLANNED, 1, (3, 2)) == "") == (count == most)
+
+
+def test_no_score_of_a_guess_may_be_missing() -> None:
+    """Fewer scores of one client would turn a verdict of all into "unknown"."""
+    names = [f"{metric}/{reference}" for metric in ("mse", "psnr", "ssim") for reference in REFERENCES]
+    whole = {f"attack//{name}": [0.5] * 4 for name in (*names, "psnr-null/", "psnr-flat/")}
+    for guessed, honest in (("images", whole), ("membership", {MEMBER: [1.0] * 30, OTHER: [1.0] * 20})):
+        lies = ({}, *({**honest, name: values[:count]} for name, values in honest.items() for count in (0, 1)))
+        for sent in (honest, *lies):
+            reply = reply_of(RecordDict({"metrics": metrics(sent)}))
+            fault = fault_in_scores(reply, guessed, PLANNED, 4, (30, 20), targets=2)
+            assert (fault == "") == (sent is honest), (sent, fault)
+
+
+def test_a_budget_is_that_of_the_plan_after_some_rounds() -> None:
+    task = PLANNED.but(pipeline="DPSGD(noise_multiplier=1.0)", rounds=9, batch_size=16, local_epochs=2).but(round=3)
+    for rounds in (1, 2, 3, 4):  # of 3 steps a pass; a client may have missed a round, and has trained in none to come
+        honest = task.plan.defenses.privacy({"accountant": {"steps": [(0.5, 1 / 3, rounds * 6)]}})
+        for lie in ({}, {"epsilon": 0.0}, {"epsilon": 1e9}, {"delta": 0.9}, {"budget-noise-multiplier": 2.0}):
+            reply = reply_of(RecordDict({"metrics": metrics({**honest, **lie})}))
+            assert (fault_in_budget(reply, task, 40) == "") == (rounds <= 3 and not lie), (rounds, lie)
 
 
 def test_an_evaluation_counts_at_most_what_was_dealt() -> None:
