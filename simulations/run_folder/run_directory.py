@@ -163,8 +163,12 @@ class RunDirectory(Generic[S]):
                 f"resume: {rows_file} has no row of complete rounds {of_defense(gone[0])}; restore the file from a copy, or begin "
                 "a run in another folder"
             )
-        if sum(fewer.values()) > len(lost) and all(row.metric != LINES_LOST for row in rows):  # else the loss is on record
-            lost.append(f"{rows_file.name}: lines are missing, {sum(fewer.values())} of those that complete rounds had written")
+        if sum(fewer.values()) > len(lost) and all(
+            row.metric != LINES_LOST for row in rows
+        ):  # else the loss is on record
+            lost.append(
+                f"{rows_file.name}: lines are missing, {sum(fewer.values())} of those that complete rounds had written"
+            )
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)
