@@ -32,7 +32,7 @@ COUNTED = (*ORDER, "tests")
 MOST_FILES = 15
 """Python files of one folder, without its ``__init__.py``."""
 BUDGETS = {
-    "product lines": 70_400, "product nodes": 486_700, "product files": 535, "lines under benchmarks/": 9_000,
+    "product lines": 68_000, "product nodes": 470_000, "product files": 525, "lines under benchmarks/": 9_000,
     "lines under tests/": 45_000, "quick tests": 3_000, "words of documentation": 40_000, "words of results": 29_200,
     "setting keys": 99, "options": 35,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from clients.task.task import Task
 from clients.training.sgd import plain_training
 from clients.wire.records import tensors_of, values_of
 from clients.wire.texts import shortened
+from defenses.base import DefenseError
 from defenses.neighbours import BUDGET
 from defenses.pipeline import Pipeline
 from strategies.audit.jobs import Recorder
@@ -65,7 +66,10 @@ def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
     found, plan = values_of(reply, "metrics"), task.plan
     bound = Pipeline(tuple(one for one in plan.defenses.defenses if one.bounds_examples or one.bounds_client))
     loader: DataLoader[int] = DataLoader(range(examples), plan.batch_size)  # type: ignore[arg-type]
-    training = bound.protect_training(plain_training(plan, nn.Linear(1, 1), loader, 1.0, examples), ("budget",))
+    try:
+        training = bound.protect_training(plain_training(plan, nn.Linear(1, 1), loader, 1.0, examples), ("budget",))
+    except DefenseError:  # of one that needs another model, as an own defence may
+        return ""
     for _ in range(plan.local_steps or training.epochs * len(training.loader)):
         getattr(training.optimizer, "step_hook", id)(training.optimizer)  # which books the step
     for entry in bound.recorded(training.state).get("accountant", {"steps": []})["steps"]:

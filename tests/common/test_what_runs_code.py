@@ -19,6 +19,8 @@ KNOWN = {
     ("clients/models/library.py", "import pickle"),
     # code that a person named; on a deployed node, that its operator listed
     ("clients/process/own_code.py", IMPORT),
+    # functions for external apps, by constant names
+    ("clients/__init__.py", IMPORT),
     # a module of our own, which the parent process names
     ("clients/process/trial_process.py", IMPORT),
     # modules of Ray and of Opacus, by constant names
