@@ -155,32 +155,32 @@ class RunDirectory(Generic[S]):
         def keep(defense: str, at: int, attack: str, observation: str) -> bool:
             return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
 
-        rows, pictures, lost = kept(self.path)
-        counts = Counter(row.defense for row in rows if row.round <= complete.get(row.defense, -1))
+        rows, pictures, cut = kept(self.path)
+        lost = dict.fromkeys(cut, 1)
+        done = [row for row in rows if row.round <= complete.get(row.defense, -1) and row.metric != LINES_LOST]
+        counts = Counter(row.defense for row in done)
         fewer = {text: before - counts[text] for text, (_, before) in reached.items() if counts[text] < before}
         if gone := [text for text in fewer if not counts[text]]:
             raise ConfigError(
                 f"resume: {rows_file} has no row of complete rounds {of_defense(gone[0])}; restore the file from a copy, or begin "
                 "a run in another folder"
             )
-        if sum(fewer.values()) > len(lost) and all(
-            row.metric != LINES_LOST for row in rows
-        ):  # else the loss is on record
-            lost.append(
-                f"{rows_file.name}: lines are missing, {sum(fewer.values())} of those that complete rounds had written"
-            )
+        told = len(lost) + sum(row.n for row in rows if row.metric == LINES_LOST)
+        if (missing := sum(fewer.values()) - told) > 0:
+            why = f"{rows_file.name}: lines are missing, at least {missing} of those that complete rounds had written"
+            lost[why] = missing
         self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
         self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
         self._add_lost(lost)
 
-    def _add_lost(self, lost: Sequence[str]) -> None:
-        """A row for each line that could not be read; none where no complete round can have lost anything."""
-        for message in lost:
+    def _add_lost(self, lost: Mapping[str, int]) -> None:
+        """A row for each loss of so many lines; none where no complete round can have lost anything."""
+        for message, n in lost.items():
             log(WARNING, "resume: %s", message)
             if self._rows:
                 last = self._rows[-1]
                 about = {name: getattr(last, name) for name in (*OF_STUDY, "cut", "defense", "round", "final")}
-                self._rows.append(Row(metric=LINES_LOST, status="failed", message=message, **about))
+                self._rows.append(Row(metric=LINES_LOST, n=n, status="failed", message=message, **about))
 
     # Recording --------------------------------------------------------------------------------------------------------
 

@@ -289,13 +289,17 @@ def test_a_run_does_not_go_on_without_any_row_of_complete_rounds(tmp_path: Path)
 
 
 def test_rows_of_complete_rounds_that_are_missing_are_reported_once(tmp_path: Path) -> None:
-    folder = after_round_one(tmp_path / "run", "first", "second", "third")
+    folder = after_round_one(tmp_path / "run", "first", "second", "third", "fourth")
     path = folder / "rows.jsonl"
-    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
-    for _ in range(2):
+    for left, told in ((3, [1]), (3, [1]), (1, [1, 2])):
+        kept = [line for line in path.read_text().splitlines(keepends=True) if "lines-lost" not in line][:left]
+        path.write_text(
+            "".join(kept + [line for line in path.read_text().splitlines(keepends=True) if "lines-lost" in line])
+        )
         run = begin(folder, resume=True)
-        lost = [row.message for row in run._rows if row.metric == "lines-lost"]
-        assert lost == ["rows.jsonl: lines are missing, 2 of those that complete rounds had written"]
+        lost = [row for row in run._rows if row.metric == "lines-lost"]
+        assert sorted(row.n for row in lost) == told
+        assert all(f"lines are missing, at least {row.n} of those that complete rounds" in row.message for row in lost)
         run.flush()
         run.close()
 
