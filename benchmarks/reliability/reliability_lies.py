@@ -138,4 +138,4 @@ def _run(run: str, kind: str, change: Change) -> tuple[list[dict[str, Any]], lis
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run_experiment(Lying(CLIENTS), Experiment.of(**COMMON | RUNS[run], output_dir=str(out)))
-        return rows_of(out), [one["verdict"] for one in as_json(out)]
+        return rows_of(out), [message["verdict"] for one in as_json(out) for message in one["messages"]]

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
-from attacks.metrics.metric import IMAGES
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
-from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.outcome import Finding, outcomes
+from simulations.report.analysis.sentences import in_plain_words, recommendation
+from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
 from simulations.report.page.page import render
-from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent, whole_percent
 from simulations.run_folder.places import is_there
-from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 
 TITLE = "fedveil: runs side by side"
@@ -36,54 +36,43 @@ BODY = """
 put together</p>
 {% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <section id="sides">
-<header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
-interval. An example-level ε and a client-level ε protect different things and cannot be
-compared. The share of recovered images is that of all seeds together, with its exact interval. With several seeds,
-the PSNR interval is Student's t over seeds. Accuracy intervals treat each seed as a cluster. AUC intervals are never narrower than
-single seeds' are on average. With one seed, an interval is over images or records. The change of the accuracy is against no
-defence of the same runs. {{ definition }}
-An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
-defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
-Seeds are those of the strongest attack's score.</p></header>
+<header><h2>Every defence</h2><p>Below a number is its 95&nbsp;% interval: of images that of all seeds together; of accuracies each
+seed is a cluster. The change of the accuracy is against no defence of the same runs. An example-level ε and a client-level ε protect
+different things and cannot be compared. {{ rule }} An attack that fails shows only that this attack fails.</p></header>
 {{ table('Every defence', '') }}
-{{ head(['Experiment', 'Defence', 'Verdict', '|strongest attack', '#recovered', '|#accuracy, %', '#change', '|#PSNR, dB',
-  '#over null', '#best image', '|#member AUC', '#ε', '|#n', '#seeds']) }}
+{{ head(['Experiment', 'Defence', '|message', 'verdict', '#images', 'strongest attack', 'against no defence', '|#accuracy, %',
+  '#change', '|#ε', '|#seeds']) }}
 <tbody>
-{% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
-<tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
-<td class="attack">{{ label(line.defense, row.plain.name) }}
-{% for caveat in line.all_caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
-<td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
-<td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}
-  {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>
-{% if best and best.recovered %}{{ recovered_images(line, best) }}{% else %}{{ number(nothing) }}{% endif %}
-{{ score(line.deployed, percentage, true) }}
-{{ change_of(line) }}
-{{ score(best.psnr if best else none, decibel, true) }}
-{{ number((best.gap if best else none) | signed) }}
-{% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
-{{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
-{% set probed = 'probes: ' ~ (line.epsilon_with_probes | two) if line.epsilon_with_probes is not none else '' %}
-{{ number(line.epsilon | two, [probed, line.level if line.epsilon is not none else '',
-  line.neighbours if line.epsilon is not none else '',
-  'shown ≥ ' ~ (line.shown.plain | two) if line.shown else ''] | select | join(', ')) }}
-{{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
-{% set of = row.scored or row.seeds %}
-{{ number(of | length, of | join(', ')) }}</tr>
-{% endfor %}
+{% for row in rows %}{% for message in row.finding.messages or [none] %}
+<tr>{% if loop.first %}<th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
+<td class="attack">{{ label(row.finding.defense, row.plain.name) }}
+{% for caveat in row.line.all_caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
+{% else %}<th scope="row"><span class="unseen">{{ row.group.name }}</span></th>
+<td><span class="unseen">{{ label(row.finding.defense, row.plain.name) }}</span></td>{% endif %}
+<td class="edge">{{ message.title if message else nothing }}</td>
+<td>{{ verdict(message.verdict) if message else nothing }}</td>
+{{ number(message.shown or nothing, message.interval) if message else number(nothing) }}
+<td>{{ (message.attack or nothing) | breakable if message else nothing }}</td>
+<td>{{ message.difference.text if message and message.difference else nothing }}</td>
+{% if loop.first %}{{ score(row.line.deployed, percentage, true) }}
+{{ change_of(row.line) }}
+{{ number((row.finding.epsilon.spent if row.finding.epsilon else none) | two,
+  row.finding.epsilon.lines | join(', ') if row.finding.epsilon else '', true) }}
+{{ number(row.scored | length or row.seeds | length, (row.scored or row.seeds) | join(', '), true) }}
+{% else %}{{ number('', '', true) }}{{ number('') }}{{ number('', '', true) }}{{ number('', '', true) }}{% endif %}</tr>
+{% endfor %}{% endfor %}
 </tbody></table></div>
 {% if seeds %}
 <h3>Each seed</h3>
-<p class="soft small">One mark per seed: the share of images that the strongest attack recovered. A filled mark is validated. A
-hollow mark is not: in that seed the attack did not break the run without a defence, or it attacked fewer than {{ least_images }}
-images. The bar is the interval of all seeds together.</p>
+<p class="soft small">One mark per seed: the share of images that the strongest attack identifies. The bar is the interval of all
+seeds together.</p>
 <figure class="panel">{{ seeds }}</figure>
 {% endif %}
 </section>
 {% for group in groups %}
 <section id="group{{ loop.index }}">
 <header><h2>{{ group.name }}</h2>
-<p>{{ alike[loop.index0] }}</p></header>
+<p>{{ said[loop.index0] | join(' ') }}</p></header>
 <ul>
 {% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
 </ul>
@@ -96,7 +85,7 @@ images. The bar is the interval of all seeds together.</p>
 <ul>
 <li>Add seeds: more seeds usually make the intervals narrower. The last command compares all runs.
 <pre tabindex="0">{{ next.seeds }}</pre></li>
-<li>Attack more images, in every experiment alike. After 0 of 16, up to 21&nbsp;% of images could still be recovered.
+<li>Attack more images, in every experiment alike. After 0 of 16, up to 21&nbsp;% of images could still be identified.
 <pre tabindex="0">{{ next.images }}</pre></li>
 </ul>
 </section>
@@ -112,19 +101,19 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
+        finding: The same as the terminal and programs have it.
         seeds: Seeds that have the defence.
         notes: Which scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
-        doubted: Seeds in which the strongest attack's score is not validated or is of too few images -> why, in words.
     """
 
     group: Group
     study: str
     line: Line
+    finding: Finding
     seeds: tuple[int, ...]
     notes: tuple[str, ...]
     plain: Plain
-    doubted: Mapping[int, str]
 
     @property
     def scored(self) -> tuple[int, ...]:
@@ -142,36 +131,16 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             plain = plain_words_of(study.rows)
             lines = group.run.lines(study)
             undefended = next((line for line in lines if not line.defense), None)
-            for line in lines:
+            for line, finding in zip(lines, outcomes(lines), strict=True):
                 seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
                 notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, seeds, notes, plain, _doubted(line, study.rows)))
-    return found
-
-
-def _doubted(line: Line, rows: Sequence[Row]) -> dict[int, str]:
-    """Seed -> why its score of the strongest attack is no evidence: the control failed, or fewer than ``LEAST_IMAGES`` images."""
-    best = line.strongest
-    if best is None:
-        return {}
-    place = (best.observation, best.defense, best.role, best.attack, best.round, best.final)
-    found = dict[int, str]()
-    scored = [row for row in rows if (row.metric, row.reference) == IMAGES.decides]
-    for row in scored:
-        if (row.card.observation, row.defense, row.role, row.attack, row.round, row.final) != place:
-            continue
-        if row.status == "not-validated":
-            found[row.seed] = "not validated"
-        elif row.status != "ok" or row.n < LEAST_IMAGES:
-            found.setdefault(row.seed, f"fewer than {LEAST_IMAGES} images" if row.n < LEAST_IMAGES else row.status)
+                found.append(Side(group, name, line, finding, seeds, notes, plain))
     return found
 
 
 def _scored(line: Line) -> tuple[int, ...]:
     """Seeds behind the score of the strongest attack."""
-    best = line.strongest or line.reading or line.attributes
-    score = (best.psnr or best.leading) if best else None
-    return tuple(score.by_seed) if score else ()
+    return tuple(line.worst.score.by_seed) if line.worst and line.worst.score else ()
 
 
 def _measured(line: Line) -> tuple[int, ...]:
@@ -218,10 +187,17 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
         "seeds": _each_seed(rows),
-        "alike": [
-            " ".join(filter(None, (not_distinguished(group.run.lines(study)) for study in group.run.studies)))
+        "said": [
+            [
+                said
+                for study in group.run.studies
+                for lines in [group.run.lines(study)]
+                for said in [*in_plain_words(lines, plain_words_of(study.rows)), recommendation(lines)]
+                if said
+            ]
             for group in groups
         ],
+        "rule": rule(),
         "next": what_next(groups),
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
         "notes": [
@@ -233,27 +209,24 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
 
 
 def _each_seed(sides: Sequence[Side]) -> Markup | None:
-    """The share of recovered images of each seed; None unless a row has several seeds."""
+    """The share of identified images of each seed; None unless a row has several seeds."""
     faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
     rows = []
     for one in sides:
-        share, look = one.line.strongest.share if one.line.strongest else None, faces[one.line.defense]
+        share = one.line.strongest.scores.get(FOUND) if one.line.strongest else None
         if share is None:
             continue
+        look = faces[one.line.defense]
         name = ", ".join(
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
-        dots = [
-            Dot(value, not why, f"{name}: {percent(value)}, seed {seed}{f' ({why})' if why else ''}")
-            for seed, value in share.by_seed.items()
-            for why in [one.doubted.get(seed, "")]
-        ]
+        dots = [Dot(value, True, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return None
     titles, spoken = (
-        ("Images recovered", "One mark per seed"),
-        "Share of recovered images of each seed, one row per defence",
+        ("Images identified", "One mark per seed"),
+        "Share of identified images of each seed, one row per defence",
     )
     return rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken)
 

@@ -70,10 +70,10 @@ class Point:
 
 
 def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces) -> Markup:
-    """Accuracy against the share of images that the strongest attack recovered; bottom right is better.
+    """Accuracy against the share of images that the strongest attack identifies; bottom right is better.
 
     Args:
-        points: Defence -> (accuracy in [0, 1], share of recovered images in [0, 1]).
+        points: Defence -> (accuracy in [0, 1], share of identified images in [0, 1]).
         spent: DP-SGD defence -> epsilon; these points are joined in order of epsilon. So are others that differ in one number.
         faces: Defence -> look.
     """
@@ -84,7 +84,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces)
         canvas.axes.set(xlim=across, ylim=up)
         canvas.titles(
             "Test accuracy as deployed (higher is better →)",
-            "Images recovered by the strongest attack (lower is better ↓)",
+            "Images identified by the strongest attack (lower is better ↓)",
         )
         canvas.ticks(4, 6, lambda value: f"{plain(100 * value)} %", whole_percent)
         by_budget = tuple(sorted(spent, key=lambda one: spent[one]))
@@ -100,7 +100,7 @@ def plane(points: Mapping[str, Point], spent: Mapping[str, float], faces: Faces)
         names = {one: faces[one].name + (f", ε = {two(spent[one])}" if one in spent else "") for one in points}
         _legend(canvas, [(name, faces[one]) for one, name in names.items()])
         return canvas.svg(
-            "Test accuracy against the share of images that the strongest attack recovered, one point per defence"
+            "Test accuracy against the share of images that the strongest attack identifies, one point per defence"
         )
 
 

@@ -16,7 +16,7 @@ from simulations.report.analysis.line import Line
 from simulations.report.drawing.canvas import Canvas, Mark, paint, style
 from simulations.report.drawing.figures import WIDTH, Domain, Point, bounds, curves, plane, share_bounds
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
@@ -92,22 +92,23 @@ Series = dict[str, list[Point]]
 
 
 def plane_of(lines: Sequence[Line], faces: Faces) -> Markup | None:
-    """The privacy/accuracy plane; None while no defence has both numbers."""
+    """The privacy/accuracy plane of the messages with the worst verdict; None while no defence has both numbers."""
     points, spent = {}, {}
     for line in lines:
-        accuracy, cell = line.deployed, line.strongest
-        if accuracy and accuracy.mean is not None and cell and cell.share:
-            tip = recovered_by(cell, f"{faces[line.defense].name}: {text.percent(accuracy.mean)}")
-            points[line.defense] = Point.of(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high))
+        accuracy, one = line.deployed, line.worst
+        if (
+            accuracy
+            and accuracy.mean is not None
+            and one
+            and one.cell
+            and (share := one.cell.scores.get(FOUND))
+            and one.found
+        ):
+            tip = f"{faces[line.defense].name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
+            points[line.defense] = Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high))
             if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
                 spent[line.defense] = line.epsilon
     return plane(points, spent, faces) if points else None
-
-
-def recovered_by(cell: Cell, before: str) -> str:
-    """The label of a point: the count of recovered images, and the attack."""
-    recovered, n = cell.recovered or (0, 0)
-    return f"{before}, {recovered} of {n} recovered by {cell.attack}, {text.round_name(cell.round, cell.final)}"
 
 
 def accuracy(study: Study, faces: Faces) -> Markup | None:

@@ -11,11 +11,6 @@ MACROS = """
   {{ faces[defense] | swatch }}{{ label(defense) }}
 {%- endmacro %}
 
-{# A word of the report's glossary: a link to it, and what it means as a tooltip. #}
-{% macro term(name, shown='') -%}
-  <a class="term" href="#glossary" title="{{ glossary[name] }}">{{ shown or name }}</a>
-{%- endmacro %}
-
 {# Stands beside every attack that was given what no server of the run has. #}
 {% macro bound(attack) -%}
   {% if attack in upper_bounds %}<small>upper bound: {{ upper_bounds[attack] }}</small>{% endif %}
@@ -83,13 +78,13 @@ MACROS = """
 {{ number(shown ~ (value.status | dagger if value else ''), within(value.low, value.high, show_ends) if value else '', edge) }}
 {% endmacro %}
 
-{# How many true images were identified, with the exact interval of the share and the chance of a null guess. #}
-{% macro picked_out(cell, edge=false) %}
-{% set found = cell.scores.get(('retrieval', 'original')) %}
-<td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
-  {% if cell.picked %}
+{# How many images were identified among others of their class, with the exact interval of the share and the largest chance. #}
+{% macro identified_of(cell, edge=false) %}
+{% set found = cell.scores.get(('identified', 'original')) %}
+<td class="num{{ ' edge' if edge }}">{{ cell.identified | join(' of ') if cell.identified else nothing }}
+  {% if cell.identified %}
   <small>{{ within(found.low, found.high, percentage) }} %</small>
-  {% if cell.chance_of_retrieval %}<small>chance {{ cell.chance_of_retrieval | percent }}</small>{% endif %}
+  {% if cell.chance %}<small>chance {{ cell.chance | percent }}</small>{% endif %}
   {% endif %}</td>
 {% endmacro %}
 
@@ -108,28 +103,25 @@ MACROS = """
 {{ share(cell.scores.get(('recognition', '')), cell.card.chance_of_recognition, cell.mean('oracle-accuracy'), edge) }}
 {% endmacro %}
 
-{# How many images of how many an attack recovered. #}
-{% macro recovered_of(cell) -%}
-  {% if cell.recovered %}{{ cell.recovered[0] }} of {{ cell.recovered[1] }}{% endif %}
-{%- endmacro %}
-
-{# How many images the strongest attack recovered, with its interval and the chance of as many. #}
-{% macro recovered_images(line, cell) %}
-<td class="num">{{ recovered_of(cell) or nothing }}
-  {% if cell.recovered %}
-  <small>{{ within(cell.share.low, cell.share.high, percentage) }} %</small>
-  {% if cell.recovered[0] and line.chance_of_as_many(cell) is not none %}
-  <small>chance ≤ {{ line.chance_of_as_many(cell) | brief }}</small>{% endif %}
-  {% if cell.recovered[0] and cell.recovered_by_class and cell.recovered_by_class[0] %}
-  <small>class mean {{ cell.recovered_by_class | join(' of ') }}</small>{% endif %}
-  {% if cell.detailed is not none and cell.detailed < cell.recovered[0] %}
-  <small>{{ cell.detailed }} above own colour</small>{% endif %}
-  {% endif %}</td>
+{# Accuracy with its interval, and its change. #}
+{% macro accuracy_of(found) %}
+<td class="num">{{ found.mean | percent }}{% set ends = within(found.low, found.high, percentage) %}
+  {%- for below in (ends, found.change_text, found.note.partition(':')[0]) if below %}<small>{{ below }}</small>{% endfor %}</td>
 {% endmacro %}
-{# The best-recovered image: its gain over its own null baseline, and its PSNR; else the highest PSNR. #}
-{% macro best_image(cell) %}
-{% if cell.best %}{{ number(cell.best.gain | signed, (cell.best.psnr | decibel) ~ ' dB') }}
-{% else %}{{ number(nothing, ('highest ' ~ (cell.psnr.worst | decibel)) if cell.psnr.worst is not none else '') }}{% endif %}
+
+{# A cost and its ratio to no defence. #}
+{% macro cost(ratio, absolute, value) %}
+{{ number(ratio | times, absolute, value=value) if ratio is not none else number(absolute, value=value) }}
+{% endmacro %}
+
+{% macro labels_found(cell) %}
+{% if cell %}{% set found = cell.scores['label-accuracy', ''] %}
+<td class="num edge" title="{{ cell.attack }}">{{ found.mean | percent }}{{ found.status | dagger }}
+  {% for value in cell.null_scores.get(('label-accuracy', ''), {}).values() %}
+  <small>chance {{ value | whole_percent }}</small>
+  {% endfor %}
+  <small>{{ round_name(cell.round, cell.final) }}</small></td>
+{% else %}{{ number(nothing, '', true) }}{% endif %}
 {% endmacro %}
 
 {# Opens a table that scrolls by itself, and can be scrolled by keys; no two areas share a name. how: "tall", "pairs", "fitted". #}
@@ -181,7 +173,7 @@ MACROS = """
 {{ score(cell.psnr, decibel) }}
 {{ over_null(cell) }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
-{{ picked_out(cell) }}
+{{ identified_of(cell) }}
 {{ number(cell.psnr.n if cell.psnr else nothing) }}
 {{ number(cell.psnr.failures if cell.psnr else nothing) }}
 {% endmacro %}

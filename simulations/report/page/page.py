@@ -13,12 +13,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attacks.metrics.images import LEAST_STRUCTURE, STRUCTURE
 from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
-from simulations.report.analysis.conclusion import recovers, verdicts
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.sentences import picked, sentence
+from simulations.report.analysis.verdict import MEANING, Verdict, rule
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look, looks
 from simulations.report.drawing.picture_index import placed, read_index
@@ -27,43 +27,28 @@ from simulations.report.page.script import SCRIPT, SCRIPT_HASH
 from simulations.report.page.style import CSS
 from simulations.report.page.template import BODY, whole
 from simulations.report.page.template_every import EVERY as EVERY_BODY
-from simulations.report.page.view import own_pictures, view
+from simulations.report.page.view import message_of, own_pictures, view
 from simulations.report.repeat import command_of
-from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.studies.recovery import DEFINITION, LEAST_GAIN, RECOVERED
-from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row, number_of
 
 GLOSSARY = {
-    "Recovered": "An attack recovered an image if its guess identifies the image, and the guess lies at least "
-    f"{LEAST_GAIN:g} dB (PSNR) above the best null baseline for that image.",
-    "Identified": "Of 100 candidates (the image and 99 others of the same client, or fewer), the attacked image is nearest to the "
-    "guess.",
-    "Above own colour": "The guess has a higher PSNR than a flat image in the attacked image's mean colour. If a recovered image "
-    "fails this test, the guess shows only its colour.",
+    **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},
+    "Identified": "The guess is nearer to the attacked image than to 99 others of its class (of the same client, or fewer), after "
+    "mean and contrast are removed. A guess that knows the class alone does that once in 100 times.",
+    "Structure": f"Similarity of a guess to its image by {metric_label(STRUCTURE.name)}; recognisable images have {LEAST_STRUCTURE:g} "
+    "or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
-    "Strongest attack": "The attack and round that recovers the largest share of the images. Verdict, share, interval, PSNR and "
-    "picture are of this attack. The chance beside the share bounds the probability that the best of equally many null "
-    "guesses recovers as many images.",
-    "One-step probe": "The server asks a client for the gradient of a few images, the strongest setting for an attack.",
+    "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",
     "Training update": "What a client sends after each round of training: a real update.",
-    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered, or images were "
-    "identified far more often than by chance. It is also the verdict if the whole interval of the mean PSNR lies above the null "
-    "baselines and the mean of the class. Not recovered: none of that, by attacks that work without the defence. Unknown: there "
-    f"are fewer than {LEAST_IMAGES} images, or the mean exceeds the baselines but its interval does not, or no attack works "
-    "without the defence.",
-    "Positive control": "The same attack, run on the messages in the first row of the first table. If it does not recover "
-    "images there, its failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
+    "Positive control": "The same attack on the run without a defence, on messages of the same size or a smaller one. If it finds "
+    "no images there, its failure elsewhere shows nothing. † marks a score that is not validated so, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
-    "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. The report never names it as "
-    "the strongest attack.",
+    "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. No verdict counts it.",
     "Threat card": "What an attack saw and knew, recorded with every number.",
 }
 """Term -> meaning."""
-OF_MESSAGES = ("One-step probe", "Training update")
-"""Terms that a page needs only where both were attacked, or could be."""
 
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
@@ -77,7 +62,7 @@ class Built:
     Attributes:
         report: The page for most readers.
         attacks: The page of every attack, every picture and every number.
-        rows: Validated rows with the shares of recovered images.
+        rows: Validated rows.
     """
 
     report: str
@@ -116,11 +101,7 @@ def build(directory: Path) -> Built:
         "upper_bounds": upper_bounds,
         "alone": alone,
         "plain_name": plain.name,
-        "glossary": {
-            term: said
-            for term, said in GLOSSARY.items()
-            if term not in OF_MESSAGES or any(one["probed"] for one in views)
-        },
+        "glossary": GLOSSARY,
         "studies": views,
         "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
@@ -139,14 +120,8 @@ def build(directory: Path) -> Built:
     return Built(
         render(BODY, context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
         render(EVERY_BODY, context | others | {"notes": [*notes, *every.notes()]}),
-        [*rows, *_derived(studies)],
+        list(rows),
     )
-
-
-def _derived(studies: Sequence[Study]) -> list[Row]:
-    """The shares of recovered images, which the page counts and ``rows.jsonl`` does not hold; each once."""
-    found = (row for study in studies for row in study.all_rows if row.metric == RECOVERED[0])
-    return list({row.to_json(): row for row in found}.values())
 
 
 def progress(state: Any) -> str:
@@ -183,11 +158,12 @@ def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
 def _environment() -> jinja2.Environment:
     """With the filters and functions that templates of pages use."""
     found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {one.__name__: one for one in (metric_label, sentence, picked, recovers, verdicts)}
+    named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
-    found.globals.update(named, **limits, least_rounds=plots.LEAST_ROUNDS, definition=DEFINITION, nothing=text.NOTHING)
+    found.globals.update(
+        named, least_images=LEAST_IMAGES, least_rounds=plots.LEAST_ROUNDS, nothing=text.NOTHING, rule=rule()
+    )
     found.globals.update(css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads)
     return found
 

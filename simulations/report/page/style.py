@@ -72,29 +72,10 @@ dl { columns: 2 420px; margin: 0; font-size: .9rem; } dt { font-weight: 650; } d
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
 .word { display: inline-block; padding: 1px 9px; border-radius: 99px; border: 1.5px solid var(--soft); font-size: .84rem;
   font-weight: 650; white-space: nowrap; }
-.word.readable { background: var(--alarm); border-color: var(--alarm); color: var(--card); }
-.word.partly-readable { border-color: var(--alarm); color: var(--alarm); }
-.word.not-recovered { border-color: var(--calm); color: var(--calm); }
+.word.recognisable { background: var(--alarm); border-color: var(--alarm); color: var(--card); }
+.word.identifiable, .word.inferred { border-color: var(--alarm); color: var(--alarm); }
+.word.nothing-found { border-color: var(--calm); color: var(--calm); }
 .word.unknown { border-style: dashed; color: var(--soft); }
-
-.lines { list-style: none; margin: 0; padding: 0; }
-.lines > li { display: grid; grid-template-columns: minmax(0, 1fr) 320px; gap: 8px 28px; align-items: start;
-  padding: 11px 0; border-bottom: 1px solid var(--rule); }
-.lines > li:first-child { padding-top: 2px; }
-.lines .verdicts { display: flex; flex-wrap: wrap; gap: 4px 14px; align-items: baseline; margin-bottom: 4px; }
-.lines .verdicts span { color: var(--soft); font-size: .86rem; }
-.lines .who { font-weight: 650; text-decoration: none; }
-.lines .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); margin-top: 6px; } .lines .tile { max-width: 86px; }
-.lines .tile figcaption { margin-top: 3px; white-space: nowrap; }
-.lines .tile figcaption b { display: inline; white-space: normal; }
-.lines > li:target { background: var(--faint); }
-.lines .who code { font-size: .92em; font-weight: 600; }
-.lines p { margin: 0; text-wrap: pretty; }
-.lines .meta { color: var(--soft); font-size: .86rem; margin-top: 3px; }
-.lines .meta span { display: inline-block; }
-.lines .meta span:not(:last-child)::after { content: " ·"; }
-.lines .caveat { color: var(--soft); font-size: .86rem; margin-top: 3px; }
-.lines .caveat.alarm { color: var(--alarm); }
 
 .scroll { overflow-x: auto; border: 1px solid var(--rule); border-radius: 8px; background: var(--card); max-width: 100%;
   -webkit-overflow-scrolling: touch; }
@@ -172,7 +153,6 @@ details[open] > summary { margin-bottom: 10px; }
 @media (max-width: 860px) {
   main { padding: 26px 16px 60px; }
   section > header { grid-template-columns: 1fr; }
-  .lines > li { grid-template-columns: minmax(0, 1fr); gap: 8px 16px; }
   .panel { padding: 14px 12px 10px; }
   .scroll tr > :first-child { position: sticky; left: 0; background: var(--card); box-shadow: inset -1px 0 var(--rule); }
   .scroll tbody th, .scroll td.tight { min-width: 104px; max-width: 132px; } td.tight code { white-space: normal;
@@ -190,12 +170,10 @@ details[open] > summary { margin-bottom: 10px; }
   body { background: #fff; font-size: 11px; } main { max-width: none; padding: 0; } .tile { max-width: 84px; }
   .glance { grid-template-columns: minmax(0, 1fr); } .glance .tiles { grid-template-columns: repeat(3, 110px); }
   .scroll, .scroll.more, .scroll.tall { max-height: none; overflow: visible; border: 0; box-shadow: none; }
-  .lines .tile figcaption { font-size: 6.2pt; }
   section { break-inside: auto; margin-top: 14px; }
   table { font-size: 7.4pt; } th, td { padding: 3px 3px; }
   td.tight code, td.num, .num, td.num small, td.status { white-space: normal; }
   tbody th, .wide, .attack, .verdict { min-width: 0; } code { overflow-wrap: anywhere; }
-  .lines > li { grid-template-columns: minmax(0, 1fr) 240px; break-inside: avoid; } .lines .tile { max-width: 60px; }
   thead { display: table-header-group; } .tall thead { position: static; }
   .target, .panel, tr { break-inside: avoid; } nav, .skip, .filter { display: none; }
   h1, h2, h3, section > header, summary { break-after: avoid; } section > header { break-inside: avoid; }

@@ -7,7 +7,7 @@ from simulations.report.page.template_details import CONFIGURATION, DETAILS
 from simulations.report.page.template_results import RESULTS
 
 FRONT = """
-<a class="skip" href="#{{ 'headline' if alone else 'headline1' if studies else 'configuration' }}">Skip to the results</a>
+<a class="skip" href="#{{ 'glance' if alone else 'glance1' if studies else 'configuration' }}">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>What the server could see</h1>
 {% for view in studies %}{% set study = view.study %}
@@ -15,12 +15,8 @@ FRONT = """
   {% if study.name[0] %}<b>{{ study.name[0] }}</b> ·{% endif %}
   {{ study.words[1 if study.name[0] else 0:] | join(' · ') }} ·
   {{ numbered('seed', study.seeds) }} ·
-  {% if study.pipelines | select | list %}{{ count(study.pipelines | select | list | length, 'defence') }} ·{% endif %}
-  {{ count(study.attacks | length, 'attack') }} ·
-  {% if view.rounds %}
-  {{ 'round' if view.rounds | length == 1 else 'rounds' }}
-  {{ [view.rounds[0], view.rounds[-1]] | unique | join(' to ') }}{{ ' and the final model' if study.final_rounds }}
-  {% else %}final model{% endif %}
+  {% if view.tested %}{{ count(view.tested, 'defence') }} ·{% endif %}
+  {{ count(study.attacks | length, 'attack') }}
 </p>
 {% else %}
 <p class="facts">There are no results yet.</p>
@@ -35,91 +31,74 @@ FRONT = """
 {% endfor %}{% for sentence, lines in view.steps %}
 <p>{{ sentence }}</p>
 <pre tabindex="0">{{ lines }}</pre>
-{% endfor %}{% endfor %}
-{% for view in studies if not view.scored %}
+{% endfor %}{% if not view.scored %}
 <p class="banner"><b>No attack has a score.</b> Nothing on this page shows how well a defence protects
-{%- if not alone %} {{ view.study.words | join(' · ') }}{% endif %}.</p>
-{% endfor %}
-{% for view in studies if view.too_few %}
-<p class="banner"><b>Too few images for a verdict.</b> At most {{ count(view.too_few, 'image') }} of the {{ view.plain.run }}
-{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %} {{ 'was' if view.too_few == 1 else 'were' }} attacked
-in a round, and a verdict needs {{ least_images }} or more: counts are of these few images alone, and nothing here says that a
-defence works.
-{% if not view.sections.recorded %}Raise <code>probe-targets</code>, <code>probe-images</code> or the number of clients.
-{% endif %}</p>
-{% endfor %}
-{% for view in studies if view.open %}
-<p class="banner"><b>Could not be judged.</b> A client{{ '' if alone else ' of ' ~ view.study.words | join(' · ') }} has fewer
-than 10 other images to look for the attacked ones among (100 are best). So nothing here says that an attack or a
-defence works.</p>
-{% endfor %}
-{% for view in studies if view.unbroken %}
-<p class="banner alarm"><b>Positive control failed.</b> No attack passed the test on the images of the {{ view.plain.run }}
-{%- if not alone %} of {{ view.study.words | join(' · ') }}{% endif %}
-{%- for line in view.lines if not line.defense and line.strongest and recovers(line.strongest) %}, although the strongest recovered
-{{ recovered_of(line.strongest) }}{% endfor %}: nothing here is evidence for any defence.</p>
-{% endfor %}
-{% for view in studies %}{% if view.lines | selectattr('cells') | list %}
-{% set messages = view.outcomes | map(attribute='message') | unique | list %}
-{% set apart = messages | length > 1 %}{% set s = '' if alone else loop.index %}
-<section class="glance{{ ' apart' if apart }}" id="glance{{ '' if alone else loop.index }}">
+{%- if not alone %} {{ study.words | join(' · ') }}{% endif %}.</p>
+{% endif %}{% endfor %}
+{% for view in studies %}{% if view.findings | selectattr('messages') | list %}
+{% set s = '' if alone else loop.index %}{% set shown = view.columns %}
+<section class="glance" id="glance{{ s }}">
 <div>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
-{% if view.probed %}<p>The table shows what the {{ term('Strongest attack', 'strongest attack') }} recovered
-{{- ' from ' ~ messages[0] ~ 's' if not apart and messages[0] }}. In a {{ term('One-step probe', 'one-step probe') }}, the server
-asks a client for the gradient of a few images. {{ term('Training update', 'Training updates') }} are what a client
-sends after a round of training{{ '' if view.updates else '. No attack on images of training updates ' ~
-('has a score' if view.tried else 'ran') }}.</p>{% endif %}
+<div class="said">{% for said in view.said %}<p>{{ said }}</p>{% endfor %}
+{% if view.recommendation %}<p><b>{{ view.recommendation }}</b></p>{% endif %}</div>
 {{ table('At a glance' ~ ('' if alone else ' ' ~ loop.index), 'plain') }}
-{{ head(['Defence', apart and 'From', term('Verdict'),
-  '#' ~ term('Recovered', 'Images recovered' if view.all_images else ''), '#Accuracy',
-  (view.has.epsilon or view.has.claimed) and ('#ε claimed' if view.sections.audited_epsilon else '#Budget ε')]) }}
+<thead><tr><th scope="col">Defence</th>
+{% for column in shown %}<th scope="col">{{ column.message or 'Messages' }}
+  {% if column.size %}<small>{{ column.size }}</small>{% endif %}</th>{% endfor %}
+<th scope="col" class="num">Accuracy</th>
+{% if view.has_epsilon %}<th scope="col" class="num">ε</th>{% endif %}</tr></thead>
 <tbody>
-{% for one in view.outcomes %}
-<tr><th scope="row">
-  {%- if one.first %}{{ who(one.defense) }}{% else %}<span class="unseen">{{ label(one.defense) }}</span>{% endif %}</th>
-{% if apart %}<td>{{ one.message }}</td>{% endif %}
-<td>{{ verdict(one.verdict) }}{% if one.attack %}<small>strongest: {{ attack_names[one.attack] | breakable }}</small>{% endif %}
-{%- if view.plain.alone and one.warnings %}<small><a href="#defence{{ s }}-{{ view.place[one.defense] }}">
-{{- count(one.warnings | length, 'warning') }}</a></small>
-{%- else %}{% for warning in one.warnings %}{% set parts = warning.split(': ') %}
-<small>{{ parts[:2 if parts[0] in messages else 1] | join(': ') if apart else warning }}</small>
-{%- endfor %}{% endif %}</td>
-{{ number((one.shown or nothing) ~ (one.status | dagger), one.interval) }}
-{% if one.reported and one.accuracy is none %}
-<td class="num">{{ one.reported.number }}<small>{{ one.reported.detail }}</small></td>
-{% else %}
-<td class="num">{{ one.accuracy | percent if one.first else '' }}
-{%- for below in (one.change_text, one.cost_note.partition(':')[0]) if below %}<small>{{ below }}</small>{% endfor %}</td>
-{% endif %}
-{% if one.numbered_claims %}
-<td class="num folds">{% for claim in one.numbered_claims %}{{ claim.number }}<small>{{ claim.detail }}</small>{% endfor %}
-{%- for below in (one.protects,) + one.shown_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
-{% elif view.has.epsilon or view.has.claimed %}
-<td class="num folds">{{ one.epsilon | two if one.first else '' }}
-{%- for below in (one.protects,) + one.shown_epsilon + one.further_epsilon if below %}<small>{{ below }}</small>{% endfor %}</td>
+{% for one in view.findings %}
+<tr><th scope="row">{{ who(one.defense) }}</th>
+{% for column in shown %}{% set message = one | message_of(column.title) %}
+<td data-from="{{ column.message }}{{ ', ' ~ column.size if column.size }}">{% if message %}{{ verdict(message.verdict) }}
+  {% if message.shown %}<small><b>{{ message.shown }}</b>{{ ' (' ~ message.interval ~ ')' if message.interval }}</small>{% endif %}
+  {% if message.difference %}<small>{{ message.difference.word }}</small>{% endif %}
+  {% if message.attack %}<small>by {{ attack_names[message.attack] | breakable }}</small>{% endif %}
+{% else %}{{ nothing }}{% endif %}</td>
+{% endfor %}
+{% if one.accuracy %}{{ accuracy_of(one.accuracy) }}
+{% elif one.reported %}{{ number(one.reported.number, one.reported.detail) }}
+{% else %}{{ number(nothing) }}{% endif %}
+{% if view.has_epsilon %}
+<td class="num folds">{% if one.numbered_claims %}{% for claim in one.numbered_claims %}{{ claim.number }}<small>
+{{- claim.detail }}</small>{% endfor %}{% elif one.epsilon %}{{ one.epsilon.spent | two }}{% endif %}
+{%- if one.epsilon %}{% for below in one.epsilon.lines %}<small>{{ below }}</small>{% endfor %}{% endif %}</td>
 {% endif %}</tr>
 {% endfor %}
 </tbody></table></div>
-<p class="soft small after">{% if view.of_images %}{{ definition }}
-<i>Readable</i>: at least half of the images. <i>Partly readable</i>: fewer, or the attack identifies images or exceeds the
-baselines beyond chance. <i>Not recovered</i>: neither. <i>Unknown</i>: no attack on images
-has a score, fewer than {{ least_images }} images were attacked, the mean exceeds the baselines but its interval does not, or no
-attack works {{ view.plain.without }}.
-{% endif %}A range below a count is its 95&nbsp;% interval, not corrected
-for the choice of the strongest attack. An attack that fails shows only that this attack fails.
-{{ view.not_distinguished }} <a href="#glossary">Glossary</a>.</p>
+<p class="soft small after">{{ rule }} A difference to no defence is paired by image and corrected for the number of defences.
+An attack that fails shows only that this attack fails. <a href="#glossary">Glossary</a>.</p>
 </div>
 {% if view.star %}<figure class="target"><figcaption>{{ view.star.target }}</figcaption>{{ row_of(view.star) }}</figure>{% endif %}
 </section>
-{% if view.control.failed and not view.unbroken %}
-<p class="facts small after"><a href="#control{{ '' if alone else loop.index }}"
-title="{{ glossary['Positive control'] }}">Positive control</a>: an attack must work on the {{ view.plain.run }}.
-{{ view.control.failed.values() | map('length') | sum }} of {{ count(view.control.tests, 'check') }} of this failed (
-{%- for attack in view.control.failed %}{{ attack_names[attack] | breakable }}{{ ', ' if not loop.last }}{% endfor %}).
-{{ 'A † marks the results of these attacks' if view.doubted else 'No score of the first table depends on these attacks; a † marks
-their results elsewhere' }}.</p>
+{% if view.ladder %}
+<section id="ladder{{ s }}">
+<header><h2>Where the leak ends</h2><p>The same attacks on messages of growing size, in images. A probe is a request that an ordinary
+client does not answer. An attack that finds nothing in a message counts only where it finds images in a smaller one, or in the same
+one without a defence.</p></header>
+{{ table('Where the leak ends' ~ s, 'plain') }}
+<thead><tr><th scope="col">Defence</th>
+{% for column in view.ladder %}<th scope="col">{{ column.message }}{% if column.size %}<small>{{ column.size }}</small>{% endif %}</th>
+{% endfor %}</tr></thead>
+<tbody>
+{% for one in view.findings %}
+<tr><th scope="row">{{ who(one.defense) }}</th>
+{% for column in view.ladder %}{% set message = one | message_of(column.title) %}
+<td>{% if message %}{{ verdict(message.verdict) }}{% if message.shown %}<small>{{ message.shown }}</small>{% endif %}
+{% else %}{{ nothing }}{% endif %}</td>
+{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+</section>
 {% endif %}
+{% endif %}
+{% if view.notes %}
+<section id="caveats{{ s }}">
+<header><h2>What to keep in mind</h2></header>
+<ul class="small">{% for note in view.notes %}<li>{{ note }}</li>{% endfor %}</ul>
+</section>
 {% endif %}
 {% for claim in view.claims %}
 <p class="facts small after">{% if loop.first %}<b>Claimed by the app.</b> {% endif %}{{ claim }}</p>
@@ -130,7 +109,7 @@ their results elsewhere' }}.</p>
 {% endif %}
 <nav aria-label="Contents">
 {% if alone %}
-  <a href="#headline">Headline</a><a href="#summary">Summary</a>
+  <a href="#glance">Results</a><a href="#cost">Cost and budget</a>
   {% if studies[0].plane %}<a href="#plane">Privacy against accuracy</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
@@ -140,7 +119,7 @@ their results elsewhere' }}.</p>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
 {% else %}
   {% for view in studies %}
-  <a href="#headline{{ loop.index }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
+  <a href="#glance{{ loop.index }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
   {% endfor %}
 {% endif %}
 <a href="#glossary">Glossary</a><a href="#configuration">Configuration</a>

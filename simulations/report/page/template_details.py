@@ -4,14 +4,10 @@ from __future__ import annotations
 
 CONTROL = """
 <section id="control{{ s }}">
-<header><h2>Positive control</h2><div><p>An attack that cannot recover undefended images says nothing about a defence.</p>
-<details><summary>When an attack counts</summary><p>It counts in a
-round only if, {{ view.plain.without }}, the whole 95&nbsp;% interval of its score lies above the best null baseline (grey
-and mean image: what anyone can guess) and, for images, true images are identified among others of their kind far more often than
-chance: the whole exact 95&nbsp;% interval of that share lies above {{ far_more }} times the chance of a null guess.
-Otherwise it is printed as not validated under every defence. With fewer than {{ least_images }} images there is no verdict.
-A chain such as <code>A() | B()</code>, where B undoes a defence, has nothing
-to undo here: without a row of its own it is judged by its first stage, A.</p></details></div></header>
+<header><h2>Positive control</h2><p>An attack counts in a round only if, {{ view.plain.without }}, it identifies images beyond chance
+(exact binomial test at 5&nbsp;%, corrected for all attacks tried), in messages of the same size or a smaller one; of other numbers,
+only if the whole 95&nbsp;% interval lies above the null baseline. With fewer than {{ least_images }} images there is no verdict. A
+chain such as <code>A() | B()</code>, where B undoes a defence, is judged by A where it has no row of its own here.</p></header>
 {% if view.plain.alone and view.control.rows %}
 <p>An app has no second run to compare with, so each attack is tested on the {{ view.plain.run }} itself. A score is tested once for
 each kind of message and each round, so there can be more tests than scores.</p>
@@ -35,8 +31,8 @@ each kind of message and each round, so there can be more tests than scores.</p>
 {% for row in view.control.rows %}
 <tr><th scope="row"><code>{{ row.attack | breakable }}</code>{{ bound(row.attack) }}</th>
 <td>{{ row.metric | metric_label }}</td>
-{% for verdict in row.verdicts %}
-{% if verdict %}{{ judged(verdict, decibel if row.metric == 'psnr' else two) }}
+{% for check in row.checks %}
+{% if check %}{{ checked(check, row.metric) }}
 {% else %}<td>{{ nothing }}</td>{% endif %}
 {% endfor %}</tr>
 {% endfor %}
@@ -46,21 +42,16 @@ each kind of message and each round, so there can be more tests than scores.</p>
 """
 
 CONTROL_MACROS = """
-{% macro judged(verdict, show) %}
-{% set passed = verdict.passed == verdict.seeds %}
+{% macro checked(check, metric) %}
+{% set passed = check.passed == check.seeds %}{% set show = percent if metric == 'identified' else two %}
 <td class="verdict">
-  {% if verdict.too_few or verdict.open %}<span class="status">† {{ show(verdict.value) }}</span>
-  {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(verdict.value) }}</span>
+  {% if not check.judged %}<span class="status">† {{ show(check.value) }}</span>
+  {% else %}<span class="status {{ 'good' if passed else 'bad' }}">{{ '✓' if passed else '✗' }} {{ show(check.value) }}</span>
   {% endif %}
-  {% if verdict.null %}<span class="soft">against {{ verdict.null[0] }} {{ show(verdict.null[1]) }}</span>{% endif %}
-  {% if verdict.picked %}<small>{{ verdict.picked[0] }} of {{ verdict.picked[1] }} identified{{
-  ' of %.3g' | format(verdict.picked[2]) if verdict.picked[2] >= 99
-  else ', %.3g %% by chance' | format(100 / verdict.picked[2]) }}</small>{% endif %}
-  {% if verdict.too_few %}<small>too few images for a verdict: n = {{ verdict.n }}</small>
-  {% else %}
-  {% if verdict.seeds > 1 %}<small>{{ verdict.passed }} of {{ verdict.seeds }} seeds</small>{% endif %}
-  {% for reason in verdict.reasons %}<small>{{ reason }}</small>{% endfor %}
-  {% endif %}
+  {% if check.null %}<span class="soft">against {{ check.null[0] }} {{ show(check.null[1]) }}</span>{% endif %}
+  {% if check.seeds > 1 %}<small>{{ check.passed }} of {{ check.seeds }} seeds</small>{% endif %}
+  {% if not check.judged %}<small>no verdict: n = {{ check.n }}</small>{% endif %}
+  {% for reason in check.reasons %}<small>{{ reason }}</small>{% endfor %}
 </td>
 {% endmacro %}
 """
@@ -150,17 +141,10 @@ only; the same numbers, one a line, are in <code>rows.csv</code>.</p>
 {% if config.get('config') is mapping and 'output-dir' in config['config'] %}
 <h3>What to do next</h3>
 <ul>
-{% if studies | selectattr('unbroken') | list %}
-<li>Attack more strongly: no attack passed the positive control, so this run says nothing about a defence. Attack the untrained
-model (<code>-s attack-rounds=first</code>), or give attacks more iterations and restarts
-{%- if config['config'].get('scenario', 'federated') == 'federated' %}, such as
-<code>-s "probe-attacks=Spear(); InvertingGradients(iterations=2400, restarts=4)"</code>{% endif %}.
-<code>fedveil list attacks</code> shows all.</li>
-{% endif %}
 <li>Repeat with other seeds and the settings above. One seed shows what happened once.
 <pre tabindex="0">{{ repeat }}</pre></li>
-<li>Attack more images: add <code>-s probe-targets=16</code> to that command. After 0 of 16, up to 21&nbsp;% of images could still
-be recovered.</li>
+<li>Attack more images: add <code>-s probe-targets=16</code> to that command. After 0 of 16, up to 21&nbsp;% of images could
+still be identified.</li>
 {% if config['config'].get('scenario', 'federated') == 'federated' %}
 <li>Try a defence with a proof at several budgets: <code>fedveil run --preset dp_curve --out dp</code>.</li>
 {% endif %}

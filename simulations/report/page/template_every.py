@@ -21,14 +21,13 @@ MACROS = """
 
 {% macro attack_table(cells, null_names, card_numbers, recognition=false, adaptive=[], scale_names=[],
   caption='All attacks') %}
-{% set picked = cells | selectattr('picked') | list | length > 0 %}
-{% set recovered = cells | selectattr('recovered') | list | length > 0 %}
+{% set looked = cells | selectattr('identified') | list | length > 0 %}
 {{ table(caption, 'tall dense') }}
-{{ head(['Defence', 'Attack', '#Round', 'Status', '|#mean', '#highest', recovered and '|#recovered',
-  picked and ('#identified' if recovered else '|#identified'), recognition and '|#recognised']
+{{ head(['Defence', 'Attack', '#Round', 'Status', '|#mean', '#highest', looked and '|#identified',
+  looked and '#recognisable', recognition and '|#recognised']
   + null_heads(null_names[:1], '|#') + null_heads(null_names[1:], '#') + null_heads(scale_names, '|#')
   + ['|#SSIM', '#MSE', '#PSNR transf.', '|#labels', '#cost', '#time', '#n', '#failures', '#model acc.', '#card'],
-  [('', 4), ('PSNR, dB', 2), ('Images', picked and 1 + recovered), ('Oracle', recognition and 1),
+  [('', 4), ('PSNR, dB', 2), ('Images', looked and 2), ('Oracle', recognition and 1),
   ('Null baselines, dB', null_names | length), ('Scales, dB', scale_names | length), ('Original / transformed', 3), ('', 7)]) }}
 <tbody>
 {% for cell in cells %}
@@ -37,9 +36,8 @@ MACROS = """
 {{ status(cell.status) }}
 {{ score(cell.psnr, decibel, true) }}
 {{ number((cell.psnr.worst if cell.psnr else none) | decibel) }}
-{% if recovered %}<td class="num edge">{{ recovered_of(cell) or nothing }}
-  {% if cell.best %}<small>best {{ cell.best.gain | signed }}</small>{% endif %}</td>{% endif %}
-{% if picked %}{{ picked_out(cell, not recovered) }}{% endif %}
+{% if looked %}{{ identified_of(cell, true) }}
+{{ number(cell.recognisable | join(' of ') if cell.recognisable else nothing) }}{% endif %}
 {% if recognition %}{{ recognised(cell, true) }}{% endif %}
 {% for name in null_names %}{{ number(cell.nulls.get(name) | decibel, '', loop.first) }}{% endfor %}
 {% for name in scale_names %}{{ number(cell.scales.get(name) | decibel, '', true) }}{% endfor %}

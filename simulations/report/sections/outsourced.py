@@ -91,7 +91,7 @@ TEMPLATE = """
 {{ over_null(cell) }}
 {{ number(one.gain | signed) }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
-{{ picked_out(cell, true) }}
+{{ identified_of(cell, true) }}
 </tr>
 {% endfor %}
 </tbody></table></div>

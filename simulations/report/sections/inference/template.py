@@ -94,7 +94,7 @@ RECONSTRUCTIONS = """
 {{- percentage(cell.mean('ms-ssim-success')) }}
 {% set found = cell.scores.get(('ms-ssim-success', '')) %}
 <small>{{ within(found.low, found.high, percentage) if found }}</small></td>
-{{ picked_out(cell, true) }}
+{{ identified_of(cell, true) }}
 </tr>
 {% endfor %}
 </tbody></table></div>
@@ -154,7 +154,7 @@ ATTACKS = """
 {{ over_null(cell) }}
 {{ score(cell.scores.get(('ssim', 'original')), two) }}
 {{ score(cell.scores.get(('ms-ssim', 'original')), two) }}
-{{ picked_out(cell, true) }}
+{{ identified_of(cell, true) }}
 </tr>
 {% endfor %}
 </tbody></table></div>
