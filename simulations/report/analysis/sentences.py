@@ -12,6 +12,8 @@ from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names, within
 
 NO_CHOICE = "These measurements support no choice of a defence"
+MOST_COST = 0.1
+"""Fall in accuracy up to which a defence is supported: a model that loses more is another model."""
 LEAKS = (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE, Verdict.INFERRED)
 _SAID = {
     Verdict.RECOGNISABLE: "attacks make images recognisable",
@@ -92,12 +94,14 @@ def recommendation(lines: Sequence[Line]) -> str:
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
     images without it, the difference is beyond chance; an attack that knows the defence was tried, or a finite epsilon bounds
-    what any attack finds; and the change in accuracy was measured. Of several such defences it is the one that costs least.
+    what any attack finds; and accuracy falls by at most ``MOST_COST``. Of several such defences it is the one that costs least.
     """
     plain = next((line for line in lines if not line.defense), None)
     tested = [line for line in lines if line.defense]
     if plain is None or not tested:
         return ""
+    if not plain.judged:
+        return f"{NO_CHOICE}: no attack on images has a score without one."
     leaking = [one.title for one in plain.judged if one.verdict in LEAKS]
     if not leaking:
         return f"{NO_CHOICE}: attacks find nothing without one, either."
@@ -127,7 +131,7 @@ def _lacks(line: Line, leaking: Iterable[str]) -> str:
         return "no attack that knows the defence was tried"
     if line.change is None or line.change.low is None:
         return "the cost in accuracy was not measured"
-    return ""
+    return f"accuracy falls by more than {100 * MOST_COST:.0f} points" if (line.change.mean or 0.0) < -MOST_COST else ""
 
 
 def notes(lines: Sequence[Line], plain: str) -> list[str]:

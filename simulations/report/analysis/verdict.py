@@ -143,8 +143,8 @@ def _verdict(cells: Sequence[Cell]) -> tuple[Verdict, Cell | None]:
         return Verdict.UNKNOWN, None
     found = verdict_of(strongest, times)
     # What one attack leaves unknown, another may have decided: an attack that fails its control says nothing.
-    nothing = found is Verdict.UNKNOWN and any(verdict_of(cell, times) is Verdict.NOTHING for cell in cells)
-    return (Verdict.NOTHING if nothing else found), strongest
+    decided = [cell for cell in cells if found is Verdict.UNKNOWN and verdict_of(cell, times) is Verdict.NOTHING]
+    return (Verdict.NOTHING, max(decided, key=strength)) if decided else (found, strongest)
 
 
 def verdict_of(cell: Cell, tried: int = 1) -> Verdict:

@@ -35,8 +35,8 @@ FRONT = """
 <p class="banner"><b>No attack has a score.</b> Nothing on this page shows how well a defence protects
 {%- if not alone %} {{ study.words | join(' · ') }}{% endif %}.</p>
 {% endif %}{% endfor %}
-{% for view in studies %}{% if view.findings | selectattr('messages') | list %}
-{% set s = '' if alone else loop.index %}{% set shown = view.columns %}
+{% for view in studies %}{% set s = '' if alone else loop.index %}{% set shown = view.columns %}
+{% if view.findings | selectattr('messages') | list %}
 <section class="glance" id="glance{{ s }}">
 <div>
 {% if not alone %}<h2>{{ view.study.words | join(' · ') }}</h2>{% endif %}
@@ -75,12 +75,13 @@ An attack that fails shows only that this attack fails. <a href="#glossary">Glos
 </section>
 {% if view.ladder %}
 <section id="ladder{{ s }}">
-<header><h2>Where the leak ends</h2><p>The same attacks on messages of growing size, in images. A probe is a request that an ordinary
-client does not answer. An attack that finds nothing in a message counts only where it finds images in a smaller one, or in the same
-one without a defence.</p></header>
+<header><h2>Where the leak ends</h2><p>The same attacks on messages of growing size, in images. A probe is a request that an
+ordinary client does not answer. An attack that finds nothing in a message counts only where it finds images in a smaller one, or
+in the same one without a defence.</p></header>
 {{ table('Where the leak ends' ~ s, 'plain') }}
 <thead><tr><th scope="col">Defence</th>
-{% for column in view.ladder %}<th scope="col">{{ column.message }}{% if column.size %}<small>{{ column.size }}</small>{% endif %}</th>
+{% for column in view.ladder %}
+<th scope="col">{{ column.message }}{% if column.size %}<small>{{ column.size }}</small>{% endif %}</th>
 {% endfor %}</tr></thead>
 <tbody>
 {% for one in view.findings %}

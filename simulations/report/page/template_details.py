@@ -4,8 +4,8 @@ from __future__ import annotations
 
 CONTROL = """
 <section id="control{{ s }}">
-<header><h2>Positive control</h2><p>An attack counts in a round only if, {{ view.plain.without }}, it identifies images beyond chance
-(exact binomial test at 5&nbsp;%, corrected for all attacks tried), in messages of the same size or a smaller one; of other numbers,
+<header><h2>Positive control</h2><p>An attack counts in a round only if, {{ view.plain.without }}, it identifies images beyond
+chance (exact binomial test at 5&nbsp;%, corrected for all attacks tried), in messages of the same size or a smaller one; of other numbers,
 only if the whole 95&nbsp;% interval lies above the null baseline. With fewer than {{ least_images }} images there is no verdict. A
 chain such as <code>A() | B()</code>, where B undoes a defence, is judged by A where it has no row of its own here.</p></header>
 {% if view.plain.alone and view.control.rows %}

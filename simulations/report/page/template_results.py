@@ -46,8 +46,8 @@ is its 95&nbsp;% interval
 </section>
 {% if view.plane %}
 <section id="plane{{ s }}">
-<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (fewer images identified, in
-the messages with the worst verdict).
+<header><h2>Privacy against accuracy</h2><p>A better defence lies further right (more accurate) and lower (fewer images
+identified, in the messages with the worst verdict).
 {%- if view.dp_sgd %} DP-SGD, the baseline with a proof, is joined by a dashed line in order of its ε.{% endif %}
 Bars are 95&nbsp;% intervals.</p></header>
 <figure class="panel">{{ view.plane }}</figure>

@@ -40,6 +40,7 @@ def test_a_defence_is_supported_that_hides_images_and_costs_least() -> None:
         ((BROKEN, attacked(40, 40, defense="D()")), COSTS, ADAPTED, "attacks still find images under D"),
         ((attacked(0), HIDDEN), COSTS, ADAPTED, "attacks find nothing without one, either"),
         ((BROKEN, HIDDEN), {}, ADAPTED, "the cost in accuracy was not measured under D"),
+        ((BROKEN, HIDDEN), {"none": 0.9, "D": 0.79}, ADAPTED, "accuracy falls by more than 10 points under D"),
         ((BROKEN, HIDDEN), COSTS, {}, "no attack that knows the defence was tried under D"),
         ((attacked(40, 40, attack="B()"), HIDDEN), COSTS, ADAPTED, "it is unknown what attacks find under D"),
         ((attacked(4, 4), HIDDEN), COSTS, ADAPTED, "too few images were attacked to tell the difference to no defence under D"),
