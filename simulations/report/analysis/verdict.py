@@ -84,10 +84,11 @@ class Judged:
 
     @property
     def size(self) -> str:
-        """The rung in words, as "4 steps on 16 images"; "" where it is not known."""
+        """The rung in words, as "1 image" or "4 steps on 16 images"; "" where it is not known."""
         if self.rung is None or not self.rung.images:
             return ""
-        return f"{count(self.rung.steps, 'step')} on {count(self.rung.images, 'image')}"
+        images = count(self.rung.images, "image")
+        return images if self.rung.steps == 1 else f"{count(self.rung.steps, 'step')} on {images}"
 
     @property
     def title(self) -> str:
