@@ -34,7 +34,8 @@ ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88,
 PICTURES = [
     {"defense": of, "attack": INVERSION if kind == "reconstruction" else "", "round": at, "client": client, "target": 0, "image": 0}
     | {"kind": kind, "file": f"{PIPELINES.index(of)}-{at}-{client}-{kind}.png"}
-    | {"psnr": (10.0, 30.5, None)[client] if kind == "reconstruction" else None}
+    | ({"psnr": (10.0, 30.5, None)[client], "structure": (0.1, 0.9, None)[client]} if kind == "reconstruction" else {})
+    | ({"identified": 1, "recognisable": 1} if (client, kind) == (1, "reconstruction") else {})
     for of in PIPELINES[:2] for at in (3, 1) for client in (0, 1, 2) for kind in ("original", "protected", "reconstruction")
 ]  # fmt: skip
 """Of three clients in two rounds, in no order."""
@@ -62,6 +63,13 @@ def setting(at: int, **given: Any) -> dict[str, Any]:
 def each(share: float, n: int = 16) -> dict[str, Any]:
     """The columns of a share of images that a client scored in their order."""
     return {"each": [int(at < round(share * n)) for at in range(n)], "each_of": [[0, at] for at in range(n)], "n": n}
+
+
+def looked_for(identified: float, recognisable: float | None = None, n: int = 16, **known: Any) -> list[dict[str, Any]]:
+    """Shares of the images that an attack identifies among 100 candidates, and makes recognisable: by default the same ones."""
+    shares = {"identified": identified, "recognisable": identified if recognisable is None else recognisable}
+    known |= {"reference": "original", "card": known.get("card", {}) | {"chance": 0.01}}
+    return [row(**known | {"metric": metric, "value": share} | each(share, n)) for metric, share in shares.items()]
 
 
 def training_rows(defense: str, seed: int = 0, rounds: int = ROUNDS) -> list[dict[str, Any]]:
@@ -92,14 +100,12 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
         for metric, reference, value, extra in (
             ("psnr", "original", mean, ends | {"worst": worst}), ("psnr", "transformed", mean + 3, {}),
             ("ssim", "original", mean / 50, {}), ("mse", "original", 10 ** (-mean / 10), {}),
-            *(
-                (metric, "original", float(mean > bar), {"card": card | {"iterations": 600, "chance": 0.01}} | each(float(mean > bar)))
-                for metric, bar in (("identified", 12.25), ("recognisable", 20.0))
-            ),
             ("objective", "", 0.01, {}), ("attack-seconds", "", 12.0, {}),
         ):  # fmt: skip
             given = {"metric": metric, "reference": reference, "value": value, "card": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
+        mine = known | {"attack": INVERSION, "card": card | {"iterations": 600}}
+        rows += looked_for(float(mean > 12.25), float(mean > 20), **mine)
         for role, values in ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES)):
             of = known | {"role": role, "card": card, "metric": "psnr", "reference": "original"}
             rows += [row(attack=name, value=value, **of) for name, value in values.items()]
@@ -147,10 +153,7 @@ def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> lis
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
         row(metric="psnr", reference="original", value=mean, card=setting(at), **ends, **known),
-        *(
-            row(metric=metric, reference="original", value=1.0, card=setting(at, chance=0.01), **each(1.0), **known)
-            for metric in ("identified", "recognisable")
-        ),
+        *looked_for(1.0, card=setting(at), **known),
         row(metric="attack-seconds", value=3.0, card=setting(at), **known),
     ]
 

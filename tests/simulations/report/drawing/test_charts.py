@@ -109,7 +109,7 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
     assert len(shapes(drawing, "hollow")) == 1
     (whisker,) = shapes(drawing, "whisker")
     assert np.ptp(corners(whisker), 0) == pytest.approx((0, 0.2 / 0.4 * (lowest[1] - worse[1])), abs=0.05)
-    assert "Images recovered by the strongest attack" in drawing
+    assert "Images identified" in drawing
 
 
 def test_names_hide_neither_each_other_nor_points() -> None:
