@@ -7,7 +7,9 @@ from simulations.report.page.template_details import CONFIGURATION, DETAILS
 from simulations.report.page.template_results import RESULTS
 
 FRONT = """
-<a class="skip" href="#{{ 'glance' if alone else 'glance1' if studies else 'configuration' }}">Skip to the results</a>
+{% set ids = namespace(all=[]) %}{% for view in studies %}{% set ids.all = ids.all + [
+  ('glance' if view.findings | selectattr('messages') | list else 'cost') ~ ('' if alone else loop.index)] %}{% endfor %}
+<a class="skip" href="#{{ ids.all[0] if studies else 'configuration' }}">Skip to the results</a>
 <p class="kicker">fedveil privacy audit</p>
 <h1>What the server could see</h1>
 {% for view in studies %}{% set study = view.study %}
@@ -33,7 +35,7 @@ FRONT = """
 <pre tabindex="0">{{ lines }}</pre>
 {% endfor %}{% if not view.scored %}
 <p class="banner"><b>No attack has a score.</b> Nothing on this page shows how well a defence protects
-{%- if not alone %} {{ study.words | join(' · ') }}{% endif %}.</p>
+{%- if not alone %} {{ view.study.words | join(' · ') }}{% endif %}.</p>
 {% endif %}{% endfor %}
 {% for view in studies %}{% set s = '' if alone else loop.index %}{% set shown = view.columns %}
 {% if view.findings | selectattr('messages') | list %}
@@ -110,7 +112,7 @@ in the same one without a defence.</p></header>
 {% endif %}
 <nav aria-label="Contents">
 {% if alone %}
-  <a href="#glance">Results</a><a href="#cost">Cost and budget</a>
+  <a href="#{{ ids.all[0] }}">Results</a><a href="#cost">Cost and budget</a>
   {% if studies[0].plane %}<a href="#plane">Privacy against accuracy</a>{% endif %}
   {% if studies[0].grids %}<a href="#pictures">Pictures</a>{% endif %}
   {% if studies[0].membership %}<a href="#membership">Membership</a>{% endif %}
@@ -120,7 +122,7 @@ in the same one without a defence.</p></header>
   <a href="#failures">Failures</a><a href="#cards">Threat cards</a>
 {% else %}
   {% for view in studies %}
-  <a href="#glance{{ loop.index }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
+  <a href="#{{ ids.all[loop.index0] }}">{{ view.study.words | join(' · ') or 'unnamed study' }}</a>
   {% endfor %}
 {% endif %}
 <a href="#glossary">Glossary</a><a href="#configuration">Configuration</a>

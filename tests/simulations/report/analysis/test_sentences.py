@@ -68,8 +68,7 @@ def test_real_messages_are_said_first_and_the_smallest_request_after_them() -> N
     assert in_plain_words(summary(*rows)) == [
         "From real training updates of 4 steps on 16 images, attacks make images recognisable without a defence (30 of 48); attacks "
         "find nothing under D.",
-        "From one-step probes of 1 step on 1 image, attacks make images recognisable without a defence (48 of 48) and under D (48 of "
-        "48).",
+        "From one-step probes of 1 image, attacks make images recognisable without a defence (48 of 48) and under D (48 of 48).",
     ]
 
 
