@@ -16,7 +16,7 @@ from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
-from simulations.report.page.page import render
+from simulations.report.page.templates import render
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent, whole_percent
@@ -28,80 +28,6 @@ TITLE = "fedveil: runs side by side"
 """Title of the page, by which its file is known for a comparison."""
 HEAD = 2000
 """Bytes at the beginning of a file within which a page's title stands."""
-BODY = """
-<a class="skip" href="#sides">Skip to the results</a>
-<p class="kicker">fedveil privacy audit</p>
-<h1>Runs side by side</h1>
-<p class="facts">{{ count(groups | length, 'experiment') }}, {{ count(folders, 'run') }}; those that differ in their seed alone are
-put together</p>
-{% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
-<section id="sides">
-<header><h2>Every defence</h2><p>Means over the seeds of a row (epsilon: the largest); below them is the 95&nbsp;%
-interval. An example-level ε and a client-level ε protect different things and cannot be
-compared. The share of recovered images is that of all seeds together, with its exact interval. With several seeds,
-the PSNR interval is Student's t over seeds. Accuracy intervals treat each seed as a cluster. AUC intervals are never narrower than
-single seeds' are on average. With one seed, an interval is over images or records. The change of the accuracy is against no
-defence of the same runs. {{ definition }}
-An attack that fails shows only that this attack fails. † marks an attack that did not break the run without a
-defence, too few images for a verdict (fewer than {{ least_images }}), or a test of membership on too few records.
-Seeds are those of the strongest attack's score.</p></header>
-{{ table('Every defence', '') }}
-{{ head(['Experiment', 'Defence', 'Verdict', '|strongest attack', '#recovered', '|#accuracy, %', '#change', '|#PSNR, dB',
-  '#over null', '#best image', '|#member AUC', '#ε', '|#n', '#seeds']) }}
-<tbody>
-{% for row in rows %}{% set line = row.line %}{% set best = line.strongest %}
-<tr><th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
-<td class="attack">{{ label(line.defense, row.plain.name) }}
-{% for caveat in line.all_caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
-<td>{% for of, word in verdicts(line) %}{% if of %}<small>{{ of }}</small>{% endif %}{{ verdict(word) }}{% endfor %}</td>
-<td class="edge">{{ (best.attack if best else nothing) | breakable }}{{ best.status | dagger if best }}
-  {% if best %}<small>{{ round_name(best.round, best.final) }}</small>{% endif %}</td>
-{% if best and best.recovered %}{{ recovered_images(line, best) }}{% else %}{{ number(nothing) }}{% endif %}
-{{ score(line.deployed, percentage, true) }}
-{{ change_of(line) }}
-{{ score(best.psnr if best else none, decibel, true) }}
-{{ number((best.gap if best else none) | signed) }}
-{% if best %}{{ best_image(best) }}{% else %}{{ number(nothing) }}{% endif %}
-{{ marked(line.membership.scores.get(('membership-auc', '')) if line.membership else none, two, two, true) }}
-{% set probed = 'probes: ' ~ (line.epsilon_with_probes | two) if line.epsilon_with_probes is not none else '' %}
-{{ number(line.epsilon | two, [probed, line.level if line.epsilon is not none else '',
-  line.neighbours if line.epsilon is not none else '',
-  'shown ≥ ' ~ (line.shown.plain | two) if line.shown else ''] | select | join(', ')) }}
-{{ number(best.psnr.n if best and best.psnr else nothing, '', true) }}
-{% set of = row.scored or row.seeds %}
-{{ number(of | length, of | join(', ')) }}</tr>
-{% endfor %}
-</tbody></table></div>
-{% if seeds %}
-<h3>Each seed</h3>
-<p class="soft small">One mark per seed: the share of images that the strongest attack recovered. A filled mark is validated. A
-hollow mark is not: in that seed the attack did not break the run without a defence, or it attacked fewer than {{ least_images }}
-images. The bar is the interval of all seeds together.</p>
-<figure class="panel">{{ seeds }}</figure>
-{% endif %}
-</section>
-{% for group in groups %}
-<section id="group{{ loop.index }}">
-<header><h2>{{ group.name }}</h2>
-<p>{{ alike[loop.index0] }}</p></header>
-<ul>
-{% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
-</ul>
-{% if group.differs %}{{ pairs(group.differs, 'Settings of ' ~ group.name) }}{% endif %}
-</section>
-{% endfor %}
-{% if next %}
-<section id="next">
-<header><h2>What to do next</h2></header>
-<ul>
-<li>Add seeds: more seeds usually make the intervals narrower. The last command compares all runs.
-<pre tabindex="0">{{ next.seeds }}</pre></li>
-<li>Attack more images, in every experiment alike. After 0 of 16, up to 21&nbsp;% of images could still be recovered.
-<pre tabindex="0">{{ next.images }}</pre></li>
-</ul>
-</section>
-{% endif %}
-"""
 
 
 @dataclass(frozen=True)
@@ -229,7 +155,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
             *(note for group in groups for note in (*group.damaged, *group.notes)),
         ],
     }
-    write_page(page, render(BODY, context))
+    write_page(page, render("comparison.html", context))
 
 
 def _each_seed(sides: Sequence[Side]) -> Markup | None:

@@ -5,34 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
-from simulations.report.analysis.conclusion import recovers, verdicts
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.sentences import picked, sentence
-from simulations.report.drawing import plots
-from simulations.report.drawing.looks import MARKERS, Look, looks
+from simulations.report.drawing.looks import looks
 from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
-from simulations.report.page.script import SCRIPT, SCRIPT_HASH
-from simulations.report.page.style import CSS
-from simulations.report.page.template import BODY, whole
-from simulations.report.page.template_every import EVERY as EVERY_BODY
+from simulations.report.page.templates import render
 from simulations.report.page.view import own_pictures, view
 from simulations.report.repeat import command_of
-from simulations.report.studies.baselines import FAR_MORE
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.studies.recovery import DEFINITION, LEAST_GAIN, RECOVERED
+from simulations.report.studies.recovery import LEAST_GAIN, RECOVERED
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row, number_of
 
@@ -137,8 +124,8 @@ def build(directory: Path) -> Built:
     # Last: embedding pictures adds notes.
     notes = [*run.notes, *picture_notes]
     return Built(
-        render(BODY, context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
-        render(EVERY_BODY, context | others | {"notes": [*notes, *every.notes()]}),
+        render("report.html", context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
+        render("attacks.html", context | others | {"notes": [*notes, *every.notes()]}),
         [*rows, *_derived(studies)],
     )
 
@@ -177,36 +164,3 @@ def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     known = {key: spec.default for key, spec in all_settings().items()}
     unchanged = {key: value for key, value in config.items() if key in known and value == known[key]}
     return {key: value for key, value in config.items() if key not in unchanged}, unchanged
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """With the filters and functions that templates of pages use."""
-    found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {one.__name__: one for one in (metric_label, sentence, picked, recovers, verdicts)}
-    named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    found.filters.update(named | {"swatch": _swatch})
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
-    found.globals.update(named, **limits, least_rounds=plots.LEAST_ROUNDS, definition=DEFINITION, nothing=text.NOTHING)
-    found.globals.update(css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads)
-    return found
-
-
-@cache
-def _template(body: str) -> jinja2.Template:
-    return _environment().from_string(whole(body))
-
-
-def render(body: str, context: Mapping[str, Any]) -> str:
-    """The page around the Jinja text of its body."""
-    return _template(body).render(context).lstrip()
-
-
-def _null_heads(names: Sequence[str], mark: str) -> list[str]:
-    """Column headings, see the macro ``head``."""
-    return [mark + name for name in names]
-
-
-def _swatch(look: Look) -> Markup:
-    shown = '<span class="swatch" style="color:{}" data-mark="{}"></span>'
-    return Markup(shown).format(look.color, MARKERS[look.shape][1])

@@ -15,9 +15,11 @@ from simulations.report.drawing.figures import MOST_NAMED, WIDTH, Point, bounds,
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
-from simulations.report.page.style import CSS
+from simulations.report.page.templates import read
 from simulations.report.text import plain, short_names, whole_percent
 from strategies.audit.kinds import kinds
+
+CSS = read("style.css")
 
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
 FACES = looks(["", "A()", *DP])
