@@ -17,7 +17,7 @@ from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
-from simulations.report.page.page import render
+from simulations.report.page.templates import render
 from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent, whole_percent
@@ -28,69 +28,6 @@ TITLE = "fedveil: runs side by side"
 """Title of the page, by which its file is known for a comparison."""
 HEAD = 2000
 """Bytes at the beginning of a file within which a page's title stands."""
-BODY = """
-<a class="skip" href="#sides">Skip to the results</a>
-<p class="kicker">fedveil privacy audit</p>
-<h1>Runs side by side</h1>
-<p class="facts">{{ count(groups | length, 'experiment') }}, {{ count(folders, 'run') }}; those that differ in their seed alone are
-put together</p>
-{% if notes %}<div class="banner alarm"><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
-<section id="sides">
-<header><h2>Every defence</h2><p>Below a number is its 95&nbsp;% interval: of images that of all seeds together; of accuracies each
-seed is a cluster. The change of the accuracy is against no defence of the same runs. An example-level ε and a client-level ε protect
-different things and cannot be compared. {{ rule }} An attack that fails shows only that this attack fails.</p></header>
-{{ table('Every defence', '') }}
-{{ head(['Experiment', 'Defence', '|message', 'verdict', '#images', 'strongest attack', 'against no defence', '|#accuracy, %',
-  '#change', '|#ε', '|#seeds']) }}
-<tbody>
-{% for row in rows %}{% for message in row.finding.messages or [none] %}
-<tr>{% if loop.first %}<th scope="row">{{ row.group.name }}{% if row.study %}<small>{{ row.study }}</small>{% endif %}</th>
-<td class="attack">{{ label(row.finding.defense, row.plain.name) }}
-{% for caveat in row.line.all_caveats + row.notes %}<small>{{ caveat }}</small>{% endfor %}</td>
-{% else %}<th scope="row"><span class="unseen">{{ row.group.name }}</span></th>
-<td><span class="unseen">{{ label(row.finding.defense, row.plain.name) }}</span></td>{% endif %}
-<td class="edge">{{ message.title if message else nothing }}</td>
-<td>{{ verdict(message.verdict) if message else nothing }}</td>
-{{ number(message.shown or nothing, message.interval) if message else number(nothing) }}
-<td>{{ (message.attack or nothing) | breakable if message else nothing }}</td>
-<td>{{ message.difference.text if message and message.difference else nothing }}</td>
-{% if loop.first %}{{ score(row.line.deployed, percentage, true) }}
-{{ change_of(row.line) }}
-{{ number((row.finding.epsilon.spent if row.finding.epsilon else none) | two,
-  row.finding.epsilon.lines | join(', ') if row.finding.epsilon else '', true) }}
-{{ number(row.scored | length or row.seeds | length, (row.scored or row.seeds) | join(', '), true) }}
-{% else %}{{ number('', '', true) }}{{ number('') }}{{ number('', '', true) }}{{ number('', '', true) }}{% endif %}</tr>
-{% endfor %}{% endfor %}
-</tbody></table></div>
-{% if seeds %}
-<h3>Each seed</h3>
-<p class="soft small">One mark per seed: the share of images that the strongest attack identifies. The bar is the interval of all
-seeds together.</p>
-<figure class="panel">{{ seeds }}</figure>
-{% endif %}
-</section>
-{% for group in groups %}
-<section id="group{{ loop.index }}">
-<header><h2>{{ group.name }}</h2>
-<p>{{ said[loop.index0] | join(' ') }}</p></header>
-<ul>
-{% for folder in group.folders %}<li><a href="{{ links[folder] }}">{{ folder.name }}</a></li>{% endfor %}
-</ul>
-{% if group.differs %}{{ pairs(group.differs, 'Settings of ' ~ group.name) }}{% endif %}
-</section>
-{% endfor %}
-{% if next %}
-<section id="next">
-<header><h2>What to do next</h2></header>
-<ul>
-<li>Add seeds: more seeds usually make the intervals narrower. The last command compares all runs.
-<pre tabindex="0">{{ next.seeds }}</pre></li>
-<li>Attack more images, in every experiment alike. After 0 of 16, up to 21&nbsp;% of images could still be identified.
-<pre tabindex="0">{{ next.images }}</pre></li>
-</ul>
-</section>
-{% endif %}
-"""
 
 
 @dataclass(frozen=True)
@@ -205,7 +142,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
             *(note for group in groups for note in (*group.damaged, *group.notes)),
         ],
     }
-    write_page(page, render(BODY, context))
+    write_page(page, render("comparison.html", context))
 
 
 def _each_seed(sides: Sequence[Side]) -> Markup | None:

@@ -19,9 +19,9 @@ class Section:
     Attributes:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
         title: Its heading, also in the page's list of contents.
-        about: Jinja text beside the heading.
         view: The study and its lines -> what the template shows, as ``shown``; None where the study has nothing for it.
-        template: Jinja text below the heading, rendered once for every study.
+        template: Name of its Jinja text, heading and all, rendered once for every study: of a file of ``report/templates``, or, of
+            another package, the absolute path of one; both without .md.
         metrics: Numbers of the run that it shows, which are then not listed among the others.
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         pictures_show: What the pictures of protected images are, where this needs saying.
@@ -34,7 +34,6 @@ class Section:
 
     name: str
     title: str
-    about: str
     view: Callable[[Study, Sequence[Line]], Any]
     template: str
     metrics: tuple[str, ...] = ()
@@ -43,15 +42,6 @@ class Section:
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: Callable[[Any], str] = lambda _: ""
     steps: Callable[[Any], Sequence[tuple[str, str]]] = lambda _: ()
-
-    @property
-    def framed(self) -> str:
-        """The template with its heading, shown where ``view`` returned content."""
-        return (
-            f"{{% if view.sections.{self.name} %}}{{% set shown = view.sections.{self.name} %}}\n"
-            f'<section id="{self.name}{{{{ s }}}}">\n<header><h2>{self.title}</h2><p>{self.about}</p></header>\n'
-            f"{self.template}</section>\n{{% endif %}}\n"
-        )
 
 
 @functools.cache

@@ -56,7 +56,9 @@ class Truth:
     def candidates(self) -> tuple[Known, Known]:
         """The images and the others of their classes; all of one class where classes are unknown."""
         if self.labels is None or self.classes is None:
-            kinds = (torch.zeros(len(some), dtype=torch.int64) for some in (self.images, self.others[: self.most_others]))
+            kinds = (
+                torch.zeros(len(some), dtype=torch.int64) for some in (self.images, self.others[: self.most_others])
+            )
             return Known(self.images, next(kinds)), Known(self.others[: self.most_others], next(kinds))
         alike = torch.isin(self.classes, self.labels)
         return Known(self.images, self.labels), Known(self.others[alike], self.classes[alike])
@@ -125,7 +127,9 @@ def _with_others(images: Tensor, labels: Tensor | None, every: Tensor, classes: 
     An original that went through an app's normalisation and back differs from the same auxiliary image by float errors.
     """
     known, kept, most = KnownImages(images), list[int](), (CANDIDATES - 1) * len(images)
-    missing = Counter({kind: (CANDIDATES - 1) * n for kind, n in Counter(labels.tolist() if labels is not None else []).items()})
+    missing = Counter(
+        {kind: (CANDIDATES - 1) * n for kind, n in Counter(labels.tolist() if labels is not None else []).items()}
+    )
     kinds = [0] * len(every) if classes is None else classes.tolist()
     for at, kind in enumerate(kinds):
         if (len(kept) < most or missing[kind] > 0) and known.adds(every[at]):

@@ -32,7 +32,11 @@ class Look:
 Faces = Mapping[str, Look]
 """Defence, or what else a chart compares -> its look."""
 COLORS = 5
-"""Hues for defences besides "no defence" and DP-SGD, see ``style.py``."""
+"""Hues for defences besides "no defence" and DP-SGD, see ``templates/style.css.md``.
+
+Hues and their lightness were chosen together, so that any two stay apart (CIE 1976 distance of 20 or more) in full
+colour vision and as people with deuteranopia and protanopia see them (Machado et al. 2009). Markers differ as well.
+"""
 SHADES = 2
 """Shades of the DP-SGD hue."""
 

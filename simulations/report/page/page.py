@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from inspect import isfunction
 from pathlib import Path
 from typing import Any
-
-import jinja2
-from markupsafe import Markup
 
 from attacks.metrics.images import LEAST_STRUCTURE, STRUCTURE
 from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.verdict import MEANING, Verdict, rule
-from simulations.report.drawing import plots
-from simulations.report.drawing.looks import MARKERS, Look, looks
+from simulations.report.analysis.verdict import MEANING, Verdict
+from simulations.report.drawing.looks import looks
 from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
-from simulations.report.page.script import SCRIPT, SCRIPT_HASH
-from simulations.report.page.style import CSS
-from simulations.report.page.template import BODY, whole
-from simulations.report.page.template_every import EVERY as EVERY_BODY
-from simulations.report.page.view import message_of, own_pictures, view
+from simulations.report.page.templates import render
+from simulations.report.page.view import own_pictures, view
 from simulations.report.repeat import command_of
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
 from simulations.run_folder.rows import Row, number_of
 
@@ -37,8 +27,8 @@ GLOSSARY = {
     **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},
     "Identified": "The guess is nearer to the attacked image than to 99 others of its class (of the same client, or fewer), after "
     "mean and contrast are removed. A guess that knows the class alone does that once in 100 times.",
-    "Structure": f"Similarity of a guess to its image by {metric_label(STRUCTURE.name)}; recognisable images have {LEAST_STRUCTURE:g} "
-    "or more.",
+    "Structure": f"Similarity of a guess to its image by {metric_label(STRUCTURE.name)}. Recognisable images have "
+    f"{LEAST_STRUCTURE:g} or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
     "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",
     "Training update": "What a client sends after each round of training: a real update.",
@@ -118,8 +108,8 @@ def build(directory: Path) -> Built:
     # Last: embedding pictures adds notes.
     notes = [*run.notes, *picture_notes]
     return Built(
-        render(BODY, context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
-        render(EVERY_BODY, context | others | {"notes": [*notes, *every.notes()]}),
+        render("report.html", context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
+        render("attacks.html", context | others | {"notes": [*notes, *every.notes()]}),
         list(rows),
     )
 
@@ -152,37 +142,3 @@ def by_default(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     known = {key: spec.default for key, spec in all_settings().items()}
     unchanged = {key: value for key, value in config.items() if key in known and value == known[key]}
     return {key: value for key, value in config.items() if key not in unchanged}, unchanged
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """With the filters and functions that templates of pages use."""
-    found = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
-    named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
-    named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    found.filters.update(named | {"swatch": _swatch})
-    found.globals.update(
-        named, least_images=LEAST_IMAGES, least_rounds=plots.LEAST_ROUNDS, nothing=text.NOTHING, rule=rule()
-    )
-    found.globals.update(css=Markup(CSS), script=Markup(SCRIPT), script_hash=SCRIPT_HASH, null_heads=_null_heads)
-    return found
-
-
-@cache
-def _template(body: str) -> jinja2.Template:
-    return _environment().from_string(whole(body))
-
-
-def render(body: str, context: Mapping[str, Any]) -> str:
-    """The page around the Jinja text of its body."""
-    return _template(body).render(context).lstrip()
-
-
-def _null_heads(names: Sequence[str], mark: str) -> list[str]:
-    """Column headings, see the macro ``head``."""
-    return [mark + name for name in names]
-
-
-def _swatch(look: Look) -> Markup:
-    shown = '<span class="swatch" style="color:{}" data-mark="{}"></span>'
-    return Markup(shown).format(look.color, MARKERS[look.shape][1])

@@ -98,7 +98,7 @@ def view(
         "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
         "first": list(filter(None, (one.first(shown[one.name]) for one in own))),
         "steps": [step for one in own for step in one.steps(shown[one.name])],
-        "titles": [(one.name, one.title) for one in own],
+        "own": own,
         "deployed_on": "".join(one.deployed_on for one in own),
         "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
         "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),

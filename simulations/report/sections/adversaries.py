@@ -90,67 +90,13 @@ def _rows_of(rows: Sequence[Row], cell: Cell) -> list[Row]:
     return [row for row in rows if (row.defense, row.attack, row.round) == place]
 
 
-ABOUT_ACTIVE = """This server sent clients models of its own making in place of the agreed one, and read the answers.
-It is another adversary than the honest-but-curious one of the rest of this page: nothing here counts in the headline, in the
-summary or in a conclusion, and a client that checks what it is sent need not answer."""
-
-ACTIVE_TEMPLATE = """
-<div class="banner alarm"><b>Not honest but curious.</b> Each row needs a server that deviates from the protocol.</div>
-{{ table('Active server', 'tall after') }}
-{{ head(['Defence', 'Attack', 'Status', '#Refused by', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
-  '#Threat class', '#Card']) }}
-<tbody>
-{% for one in shown.reads %}{% set cell = one.cell %}
-<tr{% if cell.status | dagger %} class="doubt"{% endif %}>
-<td class="tight">{{ who(cell.defense) }}</td>
-<td class="attack"><code class="status bad">{{ cell.attack | breakable }}</code>{{ below(cell, one.why) }}</td>
-{% if cell.has_result or one.why %}{{ status(cell.status) }}{% else %}<td class="status">no answer</td>{% endif %}
-{{ number(one.refused[0] ~ ' of ' ~ one.refused[1] if one.refused else nothing) }}
-{{ image_scores(cell) }}
-{{ number(cell.fact('threat_class') or nothing) }}
-{{ number(shown.cards.numbers.get(cell.card, nothing)) }}
-</tr>
-{% endfor %}
-</tbody></table></div>
-{% if view.own_grids.active %}{{ gallery(view.own_grids.active) }}{% endif %}
-{{ own_cards(shown.cards, 'the active server', true) }}
-"""
-
-ABOUT_SUMS = """What the same attacks read where the server sees only the sum of n clients' one-step probes, as
-secure aggregation leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks).
-With n = 1 the sum is the plain probe. Nothing here counts in the headline, in the summary or in a conclusion."""
-
-SUMS_TEMPLATE = """
-{% if shown.reads %}
-{{ table('Sums of clients', 'tall after') }}
-{{ head(['Defence', 'Attack', 'Status', '#Clients', '#PSNR, dB', '#over null', '#SSIM', '#identified', '#n', '#Failures',
-  '#Card']) }}
-<tbody>
-{% for one in shown.reads %}
-{{ attacked(one.cell, view.adaptive, below(one.cell, one.why)) }}
-{{ status(one.cell.status) }}
-{{ number(one.clients) }}
-{{ image_scores(one.cell) }}
-{{ number(shown.cards.numbers.get(one.cell.card, nothing)) }}
-</tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft small after">Each client scores the guesses against its own images, matched by assignment: a guess counts for at most
-one image of each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess
-where a client has so many images; else the chance of a null guess, given under “identified”, is higher.</p>
-{% endif %}
-{% for why in shown.withheld %}<p class="soft small after">{{ why }}</p>{% endfor %}
-{% if shown.reads %}{{ own_cards(shown.cards, 'the sums') }}{% endif %}
-"""
-
 SECTION = (
-    Section("active", "Active server", ABOUT_ACTIVE, active_server, ACTIVE_TEMPLATE, own_pictures={ACTIVE.title: ()}),
+    Section("active", "Active server", active_server, "sections/active.html", own_pictures={ACTIVE.title: ()}),
     Section(
         "aggregates",
         "Sums of clients",
-        ABOUT_SUMS,
         aggregates,
-        SUMS_TEMPLATE,
+        "sections/aggregates.html",
         metrics=(WITHHELD,),
         own_pictures={AGGREGATE.title: ()},
     ),

@@ -167,72 +167,20 @@ def _named(cells: Sequence[Cell]) -> str:
     return "; ".join(dict.fromkeys(f"{cell.attack} in round {cell.round}" for cell in cells))
 
 
-UNKNOWN = """
-<h3>What could not be known</h3>
-<ul>
-{% for text in shown.assumed %}
-<li>{{ text }}</li>
-{% endfor %}
-</ul>
-"""
-
-RECORDING = (
-    """
-<p><b>{{ shown.verdict }}</b></p>
-{{ table('What the recording holds', '') }}
-{{ head(['Round', '|#replies attacked', '#examples behind a reply', '#local steps', '|not attacked']) }}
-<tbody>
-{% for one in shown.rounds %}
-<tr><th scope="row">{{ one.round }}</th>
-{{ number(one.attacked, '', true) }}
-{{ number(one.examples | unique | join(' to ')) }}
-{{ number(one.local_steps | unique | join(' to ')) }}
-<td class="edge wide">{{ one.unusable | join('; ') or nothing }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-"""
-    + UNKNOWN
-    + """
-<p class="soft small after">{% for number, node in shown.clients %}Client {{ number }} is node {{ node }}.
-{% endfor %}</p>
-"""
-)
-
-APP = (
-    """
-{% if shown.differences %}
-{{ table('How far replies are from one step of SGD on the images of data', '') }}
-{{ head(['Round', 'client', '#distance, % of the step', '|so its training']) }}
-<tbody>
-{% for round, client, share, near in shown.differences %}
-<tr><th scope="row">{{ round }}</th><td>{{ client }}</td>
-{{ number('%.3g' | format(100 * share)) }}
-<td class="edge">{{ 'is as assumed' if near else 'is not as assumed: probes and attacks are about another' }}</td></tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft small">Each client compared the reply that it sent, and reported this number alone.</p>
-{% endif %}
-"""
-    + UNKNOWN
-)
-
 SECTION = (
     Section(
         name="audited",
         title="The app",
-        about="A Flower app with training code of its own, whose clients answer probes and score guesses.",
         view=audited_app,
-        template=APP,
+        template="sections/audited.html",
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
         first=lambda found: " ".join(found.warnings),
     ),
     Section(
         name="recorded",
         title="The recording",
-        about="Replies of the clients of a Flower app, as they reached the server. The clients answered no probe and scored "
-        "no guess.",
         view=recording,
-        template=RECORDING,
+        template="sections/recorded.html",
         metrics=(RECORDED,),
         first=lambda found: " ".join((found.verdict, *found.warnings)),
         steps=lambda found: found.steps,

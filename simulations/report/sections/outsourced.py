@@ -61,54 +61,10 @@ def _gain(cell: Cell, looking: float | None) -> float | None:
     return None if _looks(cell) or own is None or looking is None or not beaten else own - looking
 
 
-ABOUT = """Clients upload their training images, protected, with their labels; the server trains on
-the uploads."""
-
-TEMPLATE = """
-{{ table('Costs', '') }}
-{{ head(['Defence', '|#accuracy as deployed, %', '|#images uploaded', '#bytes of a client', '#seconds of a client',
-  '#seconds of the server, a round']) }}
-<tbody>
-{% for line, (images, bytes, seconds, training) in shown.uploads %}
-<tr>{{ defended(line) }}
-{{ score(line.deployed, percentage, true) }}
-{{ number(images | plain, '', true) }}
-{{ number(bytes | size, value=bytes) }}
-{{ number(seconds | plain) }}
-{{ number(training | plain) }}
-</tr>
-{% endfor %}
-</tbody></table></div>
-{% if shown.reads %}
-<h3>What comes back out of the uploads</h3>
-{{ table('What comes back out of the uploads', 'tall') }}
-{{ head(['Defence', 'Attack', 'Status', '|#PSNR, dB', '#over null', '#over the upload', '#SSIM', '|#identified']) }}
-<tbody>
-{% for one in shown.reads %}{% set cell = one.cell %}
-{{ attacked(cell, view.adaptive, below(cell)) }}
-{{ status(cell.status) }}
-{{ score(cell.psnr, decibel, true) }}
-{{ over_null(cell) }}
-{{ number(one.gain | signed) }}
-{{ score(cell.scores.get(('ssim', 'original')), two) }}
-{{ identified_of(cell, true) }}
-</tr>
-{% endfor %}
-</tbody></table></div>
-<p class="soft small after">Every score is against the original. No attack here needs an inversion: the server holds the protected
-images. AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them,
-where it beats the null baselines. As the undefended uploads are the originals, they say nothing of an attack that undoes a defence:
-it counts if it adds to looking under one of the defences here. Attacks on uploaded images read every image alone, though the server
-holds all uploads; those on all uploads of a client, where there are any, do not. What the trained model gives away beyond that, to
-whoever gets it, is with the attacks on members and classes.</p>
-{% endif %}
-"""
-
 SECTION = Section(
     name="outsourced",
     title="Outsourced training",
-    about=ABOUT,
     view=outsourced_training,
-    template=TEMPLATE,
+    template="sections/outsourced.html",
     pictures_show="the images as they were uploaded",
 )

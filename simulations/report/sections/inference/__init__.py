@@ -29,7 +29,6 @@ from simulations.report.sections.inference.equation import (
     least_before,
     paired,
 )
-from simulations.report.sections.inference.template import INFERENCE
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
@@ -207,10 +206,8 @@ def edge_cloud_inference(study: Study, _: Sequence[Line]) -> Cut | None:
 SECTION = Section(
     name="inference",
     title="Edge-cloud inference",
-    about="A cloud trains a classifier on images of its own. Clients hold the lower half, send the features of their private "
-    "images, and the cloud answers.",
     view=edge_cloud_inference,
-    template=INFERENCE,
+    template="sections/inference.html",
     deployed_on=" or features",
     pictures_show="what entered the client half; what a defence does to its features does not show in it",
     own_pictures=MASKS,

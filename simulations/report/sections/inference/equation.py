@@ -20,16 +20,6 @@ MARGIN = 0.04
 """What the server half's accuracy may change at most for "~": 4 percentage points, about what the paper's abstract reports."""
 
 SATISFIED, NOT_SATISFIED, OPEN = "satisfied", "not satisfied", "undecided"
-RULE = (
-    "Equation 1 of the paper asks that the server's accuracy stays (S\N{GREEK SMALL LETTER ALPHA} \N{ALMOST EQUAL TO} "
-    "S\N{GREEK SMALL LETTER BETA}) while the adversary's falls by much more; it names no numbers. Here it is satisfied where the "
-    "adversary lost at least 10 percentage points and the server's accuracy changed by at most 4 points, about what the paper "
-    "reports, and at most by half of what the adversary lost, whatever lies within the 95 % intervals of both differences. The "
-    "adversary's loss is from the best of its kind without protection to the best with it. Guesses of two values that are wrong in "
-    "more than half of the cases count as their opposites. It is not satisfied where nothing within these intervals meets that. "
-    "It is undecided otherwise, and where the adversary is not validated on unprotected features."
-)
-"""As the page states it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,7 @@ def least_before(images: int, null: float) -> float | None:
 
 
 def decided(server: Difference | None, adversary: Difference | None) -> str:
-    """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by the losses of the server half and the adversary; see ``RULE``."""
+    """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by the losses of the server half and the adversary; the page says how."""
     if server is None or adversary is None:
         return OPEN
     if adversary.low >= LEAST_DROP and server.most <= min(MARGIN, MOST_OF_DROP * adversary.low):

@@ -15,9 +15,11 @@ from simulations.report.drawing.figures import MOST_NAMED, WIDTH, Point, bounds,
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
-from simulations.report.page.style import CSS
+from simulations.report.page.templates import read
 from simulations.report.text import plain, short_names, whole_percent
 from strategies.audit.kinds import kinds
+
+CSS = read("style.css")
 
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
 FACES = looks(["", "A()", *DP])
@@ -112,7 +114,7 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right(
     assert "Images identified" in drawing
 
 
-def test_names_hide_neither_each_other_nor_points() -> None:
+def test_names_hide_neither_each_other_nor_points_nor_the_note_that_counts_the_rest() -> None:
     of = ["", "A()", "B()", *DP]
     draws = np.random.default_rng(0)
     crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
@@ -120,6 +122,12 @@ def test_names_hide_neither_each_other_nor_points() -> None:
     drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of))
     assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, x)) for x in ("entry", "mark"))] == [5] * 3
     hides_nothing(drawing)
+    of = ["", *(f"Mixer(window={at}) | Pruning(share=0.{at})" for at in range(1, MOST_NAMED + 3))]
+    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of))
+    (note,), names = shapes(drawing, "note", "text"), shapes(drawing, "name", "text")
+    assert (note.text, len(names)) == ("3 more defences: names in the tooltips and tables", MOST_NAMED)
+    for (low, high), (other_low, other_high) in ((box(note), box(one)) for one in names):
+        assert not ((low < other_high) & (other_low < high)).all()
 
 
 def hides_nothing(drawing: str) -> None:
@@ -132,33 +140,17 @@ def hides_nothing(drawing: str) -> None:
         assert not ((low < other_high) & (other_low < high)).all()
 
 
-def test_a_note_counts_the_defences_that_the_legend_leaves_out_and_hides_no_name() -> None:
-    of = ["", *(f"Mixer(window={at}) | Pruning(share=0.{at})" for at in range(1, MOST_NAMED + 3))]
-    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of))
-    (note,) = shapes(drawing, "note", "text")
-    assert note.text == "3 more defences: names in the tooltips and tables"
-    names = shapes(drawing, "name", "text")
-    assert len(names) == MOST_NAMED
-    for (low, high), (other_low, other_high) in ((box(note), box(one)) for one in names):
-        assert not ((low < other_high) & (other_low < high)).all()
-
-
-def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
+def test_curves_have_a_line_and_a_name_for_each_defence_and_can_be_read_of_one_round_or_many() -> None:
     series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
     drawing = curves(series, FACES, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
     assert [len(shapes(drawing, kind)) for kind in ("series", "nullline", "hollow")] == [1, 1, 1]
     assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
     assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
     hides_nothing(drawing)
-
-
-def test_a_single_round_and_a_long_run_can_be_read() -> None:
-    drawing = curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40))
-    (line,) = shapes(drawing, "nullline")
+    (line,) = shapes(curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40)), "nullline")
     width, height = np.ptp(corners(line), 0)
     assert width > 100 > height == 0
-    series = {"": [Point(at, 0.5) for at in range(200)]}
-    drawing = curves(series, FACES, "accuracy", whole_percent, (), (0, 1))
+    drawing = curves({"": [Point(at, 0.5) for at in range(200)]}, FACES, "accuracy", whole_percent, (), (0, 1))
     texts = [str(one.text) for one in ElementTree.fromstring(drawing).iter("text")]
     assert 2 <= len([text for text in texts if text.isdigit()]) <= 8
     assert not any("." in text for text in texts)
@@ -222,44 +214,27 @@ def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
                 assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
 
 
-def chart(*rows: DotRow) -> ElementTree.Element:
-    drawn = rows_of_dots(rows, (-5.0, 15.0), ("Share", "One mark per seed"), plain, "shares")
-    return ElementTree.fromstring(str(drawn))
+def chart(*rows: DotRow) -> str:
+    return str(rows_of_dots(rows, (-5.0, 15.0), ("Share", "One mark per seed"), plain, "shares"))
 
 
-def a_row(*dots: Dot, interval: tuple[float, float] | None = None) -> DotRow:
-    return DotRow("A", FACES["A()"], list(dots), interval)
-
-
-def marks(drawing: ElementTree.Element, class_: str = "mark") -> list[tuple[float, float]]:
-    of = [one for one in drawing.iter() if class_ in (one.get("class") or "").split()]
-    places = [str(child.get("transform")) for one in of for child in one.iter("path")]
-    return [tuple(map(float, re.findall(r"[\d.]+", one))) for one in places if one.startswith("translate")]
-
-
-def test_marks_stand_in_the_row_of_their_defence_at_their_value() -> None:
+def test_marks_stand_in_the_row_of_their_defence_at_their_value_and_the_first_rows_are_drawn() -> None:
     none = DotRow("No defence", FACES[""], [Dot(0.0, True, "none: 0"), Dot(10.0, True, "none: 10")])
-    drawing = chart(none, a_row(Dot(5.0, False, "A: 5")))
-    full, hollow = marks(drawing, "mark")[:2], marks(drawing, "hollow")
-    assert len(hollow) == 1
-    # The axis is linear: 5 lies in the middle of 0 and 10; the second row lies below the first.
-    assert hollow[0][0] == pytest.approx((full[0][0] + full[1][0]) / 2, abs=0.1)
-    assert hollow[0][1] > max(y for _, y in full) + 20
-    assert [one.text for one in drawing.iter("title")] == ["none: 0", "none: 10", "A: 5"]
-    assert {"No defence", "A"} <= {one.text for one in drawing.iter("text")}
-    # An interval lies on the marks of its row.
-    drawing = chart(a_row(Dot(2.0, True, ""), Dot(8.0, True, ""), interval=(1.0, 9.0)))
-    (low, y), (high, same) = marks(drawing)
-    (bar,) = [child for one in drawing.iter() if one.get("class") == "whisker" for child in one.iter("path")]
-    (left, height), (right, _) = re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(bar.get("d")))
-    assert y == same == pytest.approx(float(height), abs=0.1)
-    assert float(left) < low < high < float(right)
-
-
-def test_of_many_rows_some_are_drawn() -> None:
-    drawing = chart(*(DotRow(f"A{at}", FACES["A()"], [Dot(5.0, True, "")]) for at in range(MOST_ROWS + 3)))
-    assert len(marks(drawing)) == MOST_ROWS
-    assert "3 more rows not drawn" in [one.text for one in drawing.iter("text")]
+    drawing = chart(none, DotRow("A", FACES["A()"], [Dot(5.0, False, "A: 5")], (1.0, 9.0)))
+    low, high, below = map(place, shapes(drawing, "mark"))
+    assert [place(one) for one in shapes(drawing, "hollow")] == [below]
+    # The axis is linear: 5 lies in the middle of 0 and 10; the second row lies below the first, and its interval on its mark.
+    assert below[0] == pytest.approx((low[0] + high[0]) / 2, abs=0.1)
+    assert below[1] > max(low[1], high[1]) + 20
+    (bar,) = map(corners, shapes(drawing, "whisker"))
+    assert bar[:, 1] == pytest.approx(below[1], abs=0.1)
+    assert bar[:, 0] == pytest.approx(low[0] + np.array([0.1, 0.9]) * (high[0] - low[0]), abs=0.1)
+    root = ElementTree.fromstring(drawing)
+    assert [one.text for one in root.iter("title")] == ["none: 0", "none: 10", "A: 5"]
+    assert {"No defence", "A"} <= {one.text for one in root.iter("text")}
+    many = chart(*(DotRow(f"A{at}", FACES["A()"], [Dot(5.0, True, "")]) for at in range(MOST_ROWS + 3)))
+    assert len(shapes(many, "mark")) == MOST_ROWS
+    assert "3 more rows not drawn" in [one.text for one in ElementTree.fromstring(many).iter("text")]
 
 
 def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction", **fields: object) -> list[Picture]:

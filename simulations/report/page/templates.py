@@ -1,0 +1,73 @@
+"""The templates of pages: Jinja, CSS and JavaScript in files of ``report/templates``.
+
+Their names end in .md, as a Flower app bundle has Markdown and leaves .html, .css and .js out.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from inspect import isfunction
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from attacks.metrics.registry import metric_label
+from simulations.report import text
+from simulations.report.analysis.verdict import rule
+from simulations.report.drawing import plots
+from simulations.report.drawing.looks import MARKERS, Look
+from simulations.report.page.view import message_of
+from simulations.report.studies.control import LEAST_IMAGES
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def render(name: str, context: Mapping[str, Any]) -> str:
+    """A page; its template, and all that it includes, may call every macro of ``macros.html``."""
+    return _environment().get_template(name).render({**macros(context), **context})
+
+
+def macros(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The macros of one page: that of tables keeps which captions the page has."""
+    return vars(_environment().get_template("macros.html").make_module(dict(context)))
+
+
+def read(name: str) -> str:
+    """Text of a template by its name, such as "style.css", or, of another package, by its absolute path; both without .md."""
+    return (TEMPLATES / f"{name}.md").read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """With the filters and functions that templates of pages use."""
+    found = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(lambda name: (read(name), name, None)),
+    )  # fmt: skip
+    named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
+    named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
+    found.filters.update(named | {"swatch": _swatch})
+    script = read("script.js")
+    # The page's policy lets this text run, by its hash, and nothing else.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    found.globals.update(
+        named, least_images=LEAST_IMAGES, least_rounds=plots.LEAST_ROUNDS, nothing=text.NOTHING, rule=rule()
+    )
+    found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
+    found.globals.update(null_heads=_null_heads)
+    return found
+
+
+def _null_heads(names: Sequence[str], mark: str) -> list[str]:
+    """Column headings, see the macro ``head``."""
+    return [mark + name for name in names]
+
+
+def _swatch(look: Look) -> Markup:
+    shown = '<span class="swatch" style="color:{}" data-mark="{}"></span>'
+    return Markup(shown).format(look.color, MARKERS[look.shape][1])
