@@ -136,7 +136,7 @@ def test_normalised_originals_are_no_decoys_nor_to_learn_from(tmp_path: Path, mo
     result = invoke(folder, out=tmp_path / "out", **options)
     assert result.exit_code == 0, result.output
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    (picked,) = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("Spear")]
+    (picked,) = [row for row in rows if row["metric"] == "identified" and row["attack"].startswith("Spear")]
     assert (picked["value"], picked["n"]) == (1.0, 16)
     pixels = [(one * 255).round().to(torch.uint8).numpy().tobytes() for one in learned[0].auxiliary.images]
     total = len(load_dataset("mnist-5k").train)
