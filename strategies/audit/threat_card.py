@@ -72,7 +72,7 @@ class ThreatCard:
         attack_failures: Why guesses failed.
         members: Members among the records of a test of membership.
         others: Other records of that test.
-        chance: How often a null guess is nearest to its image among the candidates of retrieval.
+        chance: Mean chance of a null guess that knows the class to identify an image, at most.
         claimed_privacy: What an external app says about its differential privacy, in sentences; fedveil proves no part of it.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
@@ -209,5 +209,5 @@ _READ = {spec.name: _OF_TYPE[str(spec.type)] for spec in fields(ThreatCard) if s
 PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
 """What changes from round to round, or with the metric.
 
-With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
-time would land on a card of its own."""
+With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only the verdicts on images do, an
+attack's time would land on a card of its own."""
