@@ -175,7 +175,7 @@ class LocalClient(Client):
         global ones. Each ``question`` (one of ``QUESTIONS``, else ``ValueError``) has draws of its own and can be audited later.
         """
         if question not in QUESTIONS.values():
-            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
+            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, sorted({*QUESTIONS.values()})))}")
         kept = ledger.get("train", {})
         real = kept if set(kept) - {"accountant"} else kept | self._calibrated(weights)
         # What a node that was started anew gets back is what was spent. All else is that of the training, which is the newer one.
