@@ -46,6 +46,7 @@ class AuditPictures:
         seen: dict[str, Any] = {"observation": card.observation}
         if card.rounds_observed is not None:
             seen["rounds_observed"] = card.rounds_observed
+        seen |= {"rung": card.rung} if card.rung else {}
         for at, image in enumerate(images):
             own = scores[at] if scores else {}
             number = numbers[at] if numbers else at

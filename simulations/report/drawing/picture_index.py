@@ -105,10 +105,11 @@ def _picture(data: Mapping[str, Any]) -> Picture:
     texts = ("defense", "attack", "kind", "file", "observation", "caption", "role")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
     known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
+    names = {**data, "target": " of ".join(str(data[key]) for key in ("target", "rung") if key in data)}
     return Picture(
         **known,
         round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
-        target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
+        target=tuple(str(names.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         identified=data.get("identified") == 1,
         recognisable=data.get("recognisable") == 1,
         final=data.get("final") is True,

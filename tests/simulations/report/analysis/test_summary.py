@@ -233,7 +233,7 @@ def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength() -> Non
         ("GaussianNoise(per='step')", "probe", 0, False), ("Blur()", "probe", 0, False),
     ):  # fmt: skip
         task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
-        card = PROBE.but(**strength(task, one_step=observation == "probe"))
+        card = PROBE.but(**strength(task, 1 if observation == "probe" else None))
         caveats = line(under(15.0, 14.0, card=card)).all_caveats
         assert any("not the strength of the accuracy beside it" in one for one in caveats) is differs, pipeline
 
