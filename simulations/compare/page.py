@@ -7,19 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from attacks.metrics.metric import IMAGES
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
+from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
+from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
-from simulations.report.text import numbered, percent, whole_percent
+from simulations.report.text import numbered, percent
 from simulations.run_folder.places import is_there
 from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
@@ -158,7 +157,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
     write_page(page, render("comparison.html", context))
 
 
-def _each_seed(sides: Sequence[Side]) -> Markup | None:
+def _each_seed(sides: Sequence[Side]) -> Chart | None:
     """The share of recovered images of each seed; None unless a row has several seeds."""
     faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
     rows = []
@@ -170,18 +169,14 @@ def _each_seed(sides: Sequence[Side]) -> Markup | None:
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
         dots = [
-            Dot(value, not why, f"{name}: {percent(value)}, seed {seed}{f' ({why})' if why else ''}")
+            (value, not why, f"{name}: {percent(value)}, seed {seed}{f' ({why})' if why else ''}")
             for seed, value in share.by_seed.items()
             for why in [one.doubted.get(seed, "")]
         ]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return None
-    titles, spoken = (
-        ("Images recovered", "One mark per seed"),
-        "Share of recovered images of each seed, one row per defence",
-    )
-    return rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken)
+    return rows_of_dots(rows, "One mark per seed", "Share of recovered images of each seed, one row per defence")
 
 
 def _link(report: Path, page: Path) -> str:

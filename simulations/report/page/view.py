@@ -26,7 +26,6 @@ from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.section import sections
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.studies.stages import strengths
 from simulations.report.studies.study import Study, mean_each
 
 OPTIONAL = (
@@ -92,12 +91,9 @@ def view(
         "best": best,
         "star": star(lines, best, plain.name),
         "has": _columns(lines),
-        "strengths": strengths([one for one in study.pipelines if not is_dp_sgd(one)]),
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
-        "plane": plots.plane_of(lines, faces),
-        "accuracy": plots.accuracy(study, faces),
-        "panels": plots.panels(study, faces),
-        "most_rounds": plots.most_rounds(study),
+        "plane": plots.plane(lines, faces),
+        "curves": plots.over_rounds(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
         "every_grid": [
             (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))

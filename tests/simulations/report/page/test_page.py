@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from simulations.report import write_report
-from simulations.report.drawing.figures import MOST_NAMED
-from tests.simulations.report import report_run
 from tests.simulations.report.report_run import (
     CONFIG,
     INVERSION,
@@ -191,15 +189,3 @@ def test_a_report_is_the_same_each_time_and_written_as_a_whole(tmp_path: Path, m
         with pytest.raises(OSError, match="No space"):
             write_report(directory)
     assert files() == first | {"rows.jsonl": b""}
-
-
-@pytest.mark.long
-def test_the_first_of_many_defences_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["", *(f"Mixer(window={at})" for at in range(1, 80))]
-    psnr = {name: {1: (9.0 + at / 50, 0.5, 9.9), 3: (9.4 + at / 50, 0.5, 10.3)} for at, name in enumerate(names)}
-    monkeypatch.setattr(report_run, "PIPELINES", names)
-    monkeypatch.setattr(report_run, "PSNR", psnr)
-    monkeypatch.setattr(report_run, "ACCURACY", {name: 0.5 + at / 400 for at, name in enumerate(names)})
-    found = build(tmp_path / "many", demo_rows(), config=CONFIG | {"pipelines": names})
-    assert len(found.table("summary")) == 80
-    assert f"{80 - MOST_NAMED} more defences: names in the tooltips and tables" in found.text
