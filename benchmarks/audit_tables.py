@@ -3,10 +3,10 @@
     for seed in 0 1; do fedveil run -s seed=$seed --out runs/seed$seed; done
     python benchmarks/audit_tables.py runs/seed*
 
-The first table has a line a defence: images recovered by the strongest attack (which recovers the largest share, over all seeds),
-accuracy as deployed after the last round, its difference to no defence (to the same training defence alone, if that ran) with a
-95 % interval (Student's t over seeds), its change in the last quarter of the rounds, the strongest attack, and the best-recovered
-image of all attacks. If each attack knows more than a server, the strongest of these stands there. The second table has a line an
+The first table has a line for each kind and size of message of a defence: the verdict, images that are recognisable and identified
+in the guesses of the strongest attack, the difference to no defence, accuracy as deployed after the last round, its difference to no
+defence (to the same training defence alone, if that ran) with a 95 % interval (Student's t over seeds), its change in the last quarter
+of the rounds, and the strongest attack. The second table has a line an
 attack and attacked model, against the original and the transformed image, each beside the mean image's score; null baselines
 follow. Marked are * not validated, + under-powered, ^ upper bounds. A model that is served at several cuts has these tables for
 each cut. The report of a run has what is special about its scenario.
@@ -25,9 +25,8 @@ from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.readability import image_score, strength
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.score import Score, interval
 from simulations.report.studies.study import Study
 
@@ -84,13 +83,10 @@ def _number(cell: Cell, metric: str, reference: str, digits: int = 1) -> str:
     return f"{score.mean:.{digits}f}" + (f" ± {score.high - score.mean:.{digits}f}" if score.high is not None else "")
 
 
-def _recovered(cell: Cell) -> str:
-    """How many images were recovered, of how many, with the interval of that share."""
-    if cell.recovered is None or cell.share is None:
-        return "-"
-    own = cell.detailed is not None and cell.detailed < cell.recovered[0]
-    above = f", {cell.detailed} above own colour" if own else ""
-    return f"{cell.recovered[0]} of {cell.recovered[1]}{_ends(cell.share, 0, ' %')}{above}"
+def _found(cell: Cell, of: tuple[str, str]) -> str:
+    """How many images are ``SEEN`` or ``FOUND``, of how many, with the interval of that share."""
+    counted, share = cell.count(of), cell.scores.get(of)
+    return "-" if counted is None or share is None else f"{counted[0]} of {counted[1]}{_ends(share, 0, ' %')}"
 
 
 def _ends(score: Score, digits: int, unit: str = "") -> str:
@@ -130,34 +126,28 @@ def _change(study: Study, line: Line) -> str:
     return f"{100 * (series[line.round] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
 
 
-def _best_image(line: Line) -> str:
-    of = line.best_image
-    return (
-        f"+{of.best.gain:.1f} ({of.best.psnr:.1f}) by {_attack(of)}" if of is not None and of.best is not None else "-"
-    )
-
-
 def defences(study: Study, lines: Sequence[Line]) -> str:
     """The first table."""
     header = [
-        "defence", "recovered", "accuracy, %", "less plain, points", "last quarter, points", "strongest attack", "PSNR, dB",
-        "SSIM", "n", "best image, dB over null (PSNR)", "AUC", "epsilon",
+        "defence", "message", "verdict", "recognisable", "identified", "against no defence", "strongest attack", "PSNR, dB",
+        "accuracy, %", "less plain, points", "last quarter, points", "AUC", "epsilon",
     ]  # fmt: skip
     found = []
     for line in lines:
-        bounds = (cell for cell in study.cells_of(line.defense) if image_score(cell) is not None)
-        best = line.strongest or max(bounds, key=strength, default=None)
         auc = line.membership.mean("membership-auc") if line.membership else None
-        of_best = (
-            [f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original"), _number(best, "ssim", "original", 2),
-             str(best.psnr.n) if best.psnr else "-"]
-            if best else ["-"] * 4
-        )  # fmt: skip
-        found.append([
-            _named(line.defense), _recovered(best) if best else "-", _percent(line.deployed), _difference(line, lines),
-            _change(study, line), *of_best, _best_image(line), "-" if auc is None else f"{auc:.2f}",
+        of_line = [
+            _percent(line.deployed), _difference(line, lines), _change(study, line), "-" if auc is None else f"{auc:.2f}",
             "-" if line.epsilon is None else f"{line.epsilon:.1f}",
-        ])  # fmt: skip
+        ]  # fmt: skip
+        for one in line.judged:
+            best, difference = one.cell, line.differences.get(one.title)
+            of_best = (
+                [_found(best, SEEN), _found(best, FOUND), difference.text if difference else "-",
+                 f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original")]
+                if best else ["-"] * 5
+            )  # fmt: skip
+            found.append([_named(line.defense), one.title, one.verdict, *of_best, *of_line])
+            of_line = [""] * len(of_line)
     return table(header, found)
 
 
@@ -165,7 +155,7 @@ def attacks(study: Study) -> str:
     """The second table."""
     header = [
         "defence", "attack", "attacked", "n", "to the original, dB", "mean image, to the same", "to the transformed image, dB",
-        "mean image, to the same", "recovered", "identified",
+        "mean image, to the same", "recognisable", "identified",
     ]  # fmt: skip
     blind = [cell for cell in study.null_cells if not cell.defense and ("psnr", "original") in cell.scores]
     last = blind[0].round if blind else None
@@ -178,8 +168,8 @@ def attacks(study: Study) -> str:
                 text for reference in ("original", "transformed")
                 for text in (_number(cell, "psnr", reference), _mean_image(cell, reference))
             ]  # fmt: skip
-            picked = f"{cell.picked[0]} of {cell.picked[1]}" if cell.picked else "-"
-            found.append([_named(cell.defense), name, _when(cell), str(score.n), *measured, _recovered(cell), picked])
+            counts = [_found(cell, SEEN), _found(cell, FOUND)]
+            found.append([_named(cell.defense), name, _when(cell), str(score.n), *measured, *counts])
     return table(header, found)
 
 

@@ -77,8 +77,8 @@ class Training:
         total_epochs: Local epochs of all rounds together, which a privacy budget must cover.
         state: Values kept until the client's next round, such as a privacy accountant's; JSON-serialisable only.
         total_steps: Optimizer steps of all rounds together, where rounds are counted in steps; None: ``total_epochs`` epochs.
-        probe: The loader holds a few examples drawn for one step, and its ``batch_size`` is the public number of examples that the
-            server requested. Otherwise the loader holds all examples of the client.
+        probe: The loader holds a few examples, its batches are those of the steps that the server requested, and its ``batch_size``
+            is their public size. Otherwise the loader holds all examples of the client.
     """
 
     model: nn.Module

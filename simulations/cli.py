@@ -139,10 +139,11 @@ def run(
 
     CONFIG is a TOML file of settings; without it, the default audit runs.
 
-    --json prints "directory", "seed" and "outcomes" of each run. An outcome has "study", "defense", "message", "verdict",
-    "recovered" of "attacked" images, "share" with "low" and "high", "accuracy", "change" with "change_low" and
-    "change_high", "epsilon", its "level", "epsilon_terms", "epsilon_by_accountant", "epsilon_shown" (a lower bound),
-    "epsilon_shown_gaussian" (the same if noise is Gaussian) and "warnings".
+    --json prints "directory", "seed" and "outcomes" of each run, one outcome for each defence: "study", "defense", "messages",
+    "accuracy", "epsilon" and "warnings". Each message has its "message", "real" (whether clients send it unasked), "images",
+    "steps", "verdict", "found" of "attacked" images, "share" with "low" and "high", the strongest "attack" and the "difference" to
+    no defence. Accuracy has "mean", "low", "high", "n" and "change"; epsilon has "spent", "level", "terms", "by_accountant" and
+    "shown" (a lower bound).
 
     RAY_ADDRESS=HOST:PORT in the environment names a running Ray cluster, whose nodes then run clients and attacks.
 

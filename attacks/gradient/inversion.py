@@ -20,7 +20,16 @@ from attacks.gradient.trial_gradients.memory import fitting_trials, in_chunks
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import choice_field, examples_field, flag_field, require, scale_field, starts_field, steps_field
+from defenses.checks import (
+    choice_field,
+    examples_field,
+    flag_field,
+    require,
+    scale_field,
+    share_field,
+    starts_field,
+    steps_field,
+)
 
 Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
@@ -66,6 +75,8 @@ class GradientInversion(TargetPreparation):
             are unknowns too, as in DLG).
         init: "randn" (standard normal in normalised pixels) or "black" (0).
         step_decay: Adam and SGD: step size x 0.1 after 3/8, 5/8 and 7/8 of the iterations.
+        least_fall: Adam and SGD: a stage ends when its lowest objective fell by less than this share within a tenth of the
+            iterations, at least 50; 0: never.
         prior_decay: Adam and SGD with ``step_decay``: the weight of the prior shrinks with the step size, so that the prior guides
             the start and hardly biases the result.
         line_search: L-BFGS: weak Wolfe line search instead of a fixed step.
@@ -107,6 +118,7 @@ class GradientInversion(TargetPreparation):
     batch_norm_prior: float = scale_field(0.0, zero=True)
     normalise_by: str = choice_field("batch", ("batch", "sent"))
     second_order: str = choice_field("auto", ("auto", "exact"))
+    least_fall: float = share_field(0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +128,7 @@ class GradientInversion(TargetPreparation):
         require(decays or not self.prior_decay, self, "prior_decay", "False, unless adam or sgd run with step_decay")
         searchable = self.optimizer == "lbfgs" and not self.signed
         require(searchable or not self.line_search, self, "line_search", "False, unless lbfgs sees unsigned gradients")
+        require(self.optimizer != "lbfgs" or not self.least_fall, self, "least_fall", "0 with optimizer='lbfgs'")
         varied = self.init == "randn" or self.labels == "joint"
         require(
             varied or self.restarts == 1, self, "restarts", f"1 with init={self.init!r}, whose starts are all equal"
@@ -224,7 +237,7 @@ class GradientInversion(TargetPreparation):
             return minimize(objective, starts, bounds, steps, rate)
         if self.optimizer == "lbfgs":
             return walk(objective, starts, bounds, steps, rate, self.signed)
-        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed)
+        return first_order(self._stages(objective), starts, bounds, self.optimizer, self.signed, self.least_fall)
 
     def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
         if not self.step_decay:

@@ -17,16 +17,21 @@ MSE = Metric("mse", "MSE", higher_leaks=False, range=UNIT, family=IMAGES, measur
 PSNR = Metric("psnr", "PSNR, dB", family=IMAGES, measure=psnr, range=_DB, shown=REFERENCES)
 SSIM = Metric("ssim", "SSIM", range=_SIMILAR, family=IMAGES, measure=ssim, shown=REFERENCES)
 
-RETRIEVAL = Hit("retrieval", family=IMAGES, shown=REFERENCES)
-"""1 where the true image is nearest to its guess among the candidates."""
-RETRIEVAL_CHANCE = Share("retrieval-chance", range=(0.01, 0.999), in_rows=False)
-"""Chance of a null guess among at most 100 candidates, beside ``RETRIEVAL``. Where it is 1, nothing is looked for."""
-RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, shown=REFERENCES)
-"""1 where an image counts as recovered; the report derives it from ``RETRIEVAL`` and ``PSNR``."""
-NULL_PSNR = Metric("psnr-null", range=_DB, in_rows=False)
-"""Beside ``PSNR``: for each guess, the PSNR of the best null baseline for the same image, in dB."""
+IDENTIFIED = Hit("identified", family=IMAGES, shown=REFERENCES)
+"""1 where a guess correlates more with its image than with any other candidate of its class, mean and contrast removed."""
+IDENTIFIED_CHANCE = Share("identified-chance", range=(0.01, 0.999), in_rows=False)
+"""Beside ``IDENTIFIED``: the highest chance of a null guess that knows the class; the most where there are no other images."""
+PLACE = Metric("image-place", range=(0.0, 1e9), in_rows=False)
+"""Beside ``IDENTIFIED``: which of the client's attacked images it is, the same under every defence."""
 FLAT_PSNR = Metric("psnr-flat", range=_DB, in_rows=False)
-"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB; a measure of flatness, not a null baseline."""
+"""Beside ``PSNR``: the PSNR of the image's own mean colour, in dB."""
+STRUCTURE = SSIM
+LEAST_STRUCTURE = 0.5
+RECOGNISABLE = Hit("recognisable", family=IMAGES, shown=REFERENCES)
+"""1 where ``is_recognisable`` holds; the server derives it from the client's scores."""
+
+RETRIEVAL, RETRIEVAL_CHANCE = IDENTIFIED, IDENTIFIED_CHANCE
+RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, shown=REFERENCES)
 
 PSNR_PAPER = Metric("psnr-paper", range=(-MAX_PSNR, MAX_PSNR), family=IMAGES)
 SSIM_PAPER = Metric("ssim-paper", range=_SIMILAR, family=IMAGES)
@@ -45,3 +50,8 @@ IDENTIFICATION = Binary("identification", over_seeds=OverSeeds.CLUSTERED, family
 """1 where no other true image has more similar features."""
 ORACLE_ACCURACY = Share("oracle-accuracy")
 """Of that classifier, on images that it was not trained on."""
+
+
+def is_recognisable(identified: float, psnr: float, flat: float, structure: float) -> bool:
+    """The rule for one image: identified, above the PSNR ``flat`` of its own mean colour, and similar in structure."""
+    return identified == 1 and psnr > flat and structure >= LEAST_STRUCTURE

@@ -95,27 +95,54 @@ def _(guess: Labels, truth: Tensor) -> dict[str, Any]:
     return {LABEL_ACCURACY.name: common.total() / len(truth)}
 
 
-def retrieved(guess: Tensor, candidates: Tensor, own: Tensor) -> list[float]:
-    """Top-1 retrieval: 1 for every guess whose own image is nearest to it of all candidates, else 0.
+FLAT = 1e-6
+"""Standard deviation, in units of the image, up to which an image counts as flat: rounding alone leaves as much."""
+TIE = 1e-12
+"""Difference of two correlations up to which they count as equal, as rounding makes it."""
+AT_ONCE = 128
+"""Candidates whose correlations are computed at once."""
 
-    Nearest is the smallest mean squared error (the highest PSNR). A tie is no retrieval, nor is a guess that is not finite: a
-    guess made without looking at the truth hits one in as many as there are candidates.
+
+def without_contrast(images: Tensor) -> Tensor:
+    """Images without mean and contrast: (N, C, H, W) -> (N, C * H * W), float64 on the CPU.
+
+    The mean of each channel is subtracted and the whole divided by its norm, so that the product of two of them is their
+    correlation. An image that is flat or not finite becomes the zero vector.
+    """
+    pixels = images.detach().cpu().double().flatten(2)
+    pixels = (pixels - pixels.mean(2, keepdim=True)).flatten(1)
+    norm = pixels.norm(dim=1, keepdim=True)
+    usable = norm.isfinite() & (norm > FLAT * math.sqrt(pixels.shape[1]))
+    return torch.where(usable, pixels / norm, 0.0)
+
+
+def correlations(guess: Tensor, candidates: Tensor) -> Tensor:
+    """Correlations of guesses (M, C, H, W) and candidates (K, C, H, W): (M, K) float64 on the CPU, 0 for flat images."""
+    own = without_contrast(guess)
+    return torch.cat([own @ without_contrast(some).T for some in torch.split(candidates, AT_ONCE)], 1)
+
+
+def retrieved(guess: Tensor, candidates: Tensor, own: Tensor, compared: Tensor | None = None) -> list[float]:
+    """Top-1 retrieval: 1 for every guess that correlates more with its own image than with any other candidate, else 0.
+
+    Mean and contrast are removed first (``without_contrast``): a colour identifies nothing. A tie is no retrieval, nor is a guess
+    that is flat or not finite: a guess made without looking at the truth hits one in as many as there are candidates.
 
     Args:
         guess: (M, C, H, W).
         candidates: (K, C, H, W), the own images of all guesses among them, each once.
         own: (M,) int64, the place of the image behind each guess among the candidates.
+        compared: (M, K) bool, with which others each guess is compared; by default with all.
 
     Source: "image identifiability precision" of Yin et al., "See through Gradients: Image Batch Recovery via GradInversion",
     CVPR 2021, with pixels in place of deep features, and other images of the data set as candidates.
     """
-    g, known = guess.detach().flatten(1).float().cpu(), candidates.detach().flatten(1).float().cpu()
-    # Without a matrix product (``squared_errors``), whose rounding would break the tie of two equal candidates.
-    distances = torch.cdist(g, known, compute_mode="donot_use_mm_for_euclid_dist").nan_to_num(nan=math.inf)
-    at = torch.arange(len(g))
-    mine = distances[at, own].clone()
-    distances[at, own] = math.inf
-    return ((mine < distances.amin(1)) if len(known) > 1 else mine < math.inf).float().tolist()
+    found, at = correlations(guess, candidates), torch.arange(len(guess))
+    mine = found[at, own].clone()
+    found[at, own] = 0.0
+    if compared is not None:
+        found = found.where(compared, 0.0)
+    return (mine > found.amax(1).clamp(min=0.0) + TIE).float().tolist()
 
 
 def label_hits(guess: Labels, truth: Tensor) -> list[float]:

@@ -68,8 +68,8 @@ REFUSED: dict[tuple[str, str, str], Change] = {
     **{
         ("federated", "query.audit", f"{metric} {value:g}"): scores(metric, all_at(value))
         for metric, value in (
-            ("psnr", 1e308), ("psnr", -1.0), ("ssim", 1.5), ("mse", 2.0), ("retrieval", 0.5), ("retrieval-chance", 1.0),
-            ("psnr-null", float("inf")),
+            ("psnr", 1e308), ("psnr", -1.0), ("ssim", 1.5), ("mse", 2.0), ("identified", 0.5), ("identified-chance", 1.0),
+            ("psnr-flat", float("inf")),
         )
     },
     ("federated", "query.audit", "each score a hundred times"): scores("psnr", lambda values: values * 100),
@@ -91,9 +91,9 @@ REFUSED: dict[tuple[str, str, str], Change] = {
 }  # fmt: skip
 """(Run, message, lie) that the server must refuse, count and name."""
 POSSIBLE: dict[tuple[str, str, str], Change] = {
-    ("federated", "query.audit", "no image identified"): scores("retrieval", all_at(0.0)),
+    ("federated", "query.audit", "no image identified"): scores("identified", all_at(0.0)),
     ("federated", "query.audit", "a PSNR of 0 dB"): scores("psnr", all_at(0.0)),
-    ("federated", "query.audit", "a chance of 0.9"): scores("retrieval-chance", all_at(0.9)),
+    ("federated", "query.audit", "a chance of 0.9"): scores("identified-chance", all_at(0.9)),
 }
 """Lies that could be true: they must not change the verdict either."""
 
@@ -138,4 +138,4 @@ def _run(run: str, kind: str, change: Change) -> tuple[list[dict[str, Any]], lis
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run_experiment(Lying(CLIENTS), Experiment.of(**COMMON | RUNS[run], output_dir=str(out)))
-        return rows_of(out), [one["verdict"] for one in as_json(out)]
+        return rows_of(out), [message["verdict"] for one in as_json(out) for message in one["messages"]]

@@ -67,7 +67,8 @@ RUNS: dict[str, dict[str, Any]] = {
 SECONDS, GIB, ROWS, BYTES = 120, 2.0, 60, 200_000
 """At most, of one case: seconds of a run, more memory, and more rows and bytes of rows than those of the uncorrupted run."""
 SHARES = (
-    "test-accuracy", "label-accuracy", "retrieval", "recognition", "membership-auc", "ms-ssim-success", "attribute-accuracy",
+    "test-accuracy", "label-accuracy", "identified", "recognisable", "recognition", "membership-auc", "ms-ssim-success",
+    "attribute-accuracy",
 )  # fmt: skip
 """Metrics from 0 to 1."""
 

@@ -23,20 +23,20 @@ from attacks.metrics.training import EPSILON_WITH_PROBES
 from clients.federated.budget import budget_spent
 from clients.federated.canaries import CanaryClient, ClientCanaries, KeptExamples, WithCanaries
 from clients.federated.plan import FederatedPlan
-from clients.task.batches import join
 from clients.task.local_data import Client
 from clients.task.task import load_weights
-from clients.task.truths import Probed, Truths, rows
+from clients.task.truths import Probed, Truths, joined, rows
 from clients.training.evaluation import device, evaluate_weights, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
+from clients.wire.limits import MOST_IMAGES
 from defenses.base import Batch, NamedTensors, Numbers, Training, TrainingDefense, Update
 from defenses.random_draws import Key, generator_for
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""
 
-QUESTIONS = {"probe": 0, "active": 1}
-"""Kind of observation -> number of the question in a round: one step on the global model, or on what is sent in its place."""
+QUESTIONS = {"probe": 0, "steps": 0, "active": 1}
+"""Kind of observation -> number of the question in a round: steps from the global model, or from what is sent in its place."""
 
 
 class TrainingError(RuntimeError):
@@ -144,20 +144,19 @@ class LocalClient(Client):
         used, key = self.trained_on(), self.data.key("train", self.task.round)
         if not self.task.plan.augments and not self.pipeline.protects_batches:
             return self.data.view(used, key)
-        found: list[tuple[Tensor, Probed]] = []
+        found: list[Probed] = []
         missing = torch.ones(self.data.num_train, dtype=torch.bool)
         for step, positions in enumerate(self._drawn()):
             new = missing[positions]
             if new.any():
-                found.append((positions[new], rows(self.data.view(positions, (*key, "batch", step)), new)))
+                found.append(rows(self.data.view(positions, (*key, "batch", step)), new))
                 missing[positions] = False
             if not missing.any():
                 break
         if len(never := used[missing[used]]):  # whom Poisson sampling missed
-            found.append((never, self.data.view(never, (*key, "audit"))))
-        order = torch.cat([positions for positions, _ in found]).argsort()
-        original, seen = join([view.original for _, view in found]), join([view.seen for _, view in found])
-        return rows(Probed(original, seen, torch.cat([positions for positions, _ in found])), order)
+            found.append(self.data.view(never, (*key, "audit")))
+        every = joined(found)
+        return rows(every, every.positions.argsort())
 
     def _drawn(self) -> Iterator[Tensor]:
         """Positions (b,) of the examples in each batch of this round's training: the draws of ``train`` without its images."""
@@ -168,34 +167,33 @@ class LocalClient(Client):
         return (positions[positions < self.data.num_train] for positions in found)
 
     def probe(self, weights: NamedTensors, ledger: Ledger, question: int = 0) -> LocalResult:
-        """One-step updates on a few images each, through the same defences: the strongest setting of the papers.
+        """Updates of one step, or of ``probe_steps``, on a few images each, through the same defences; one step is the strongest
+        setting of the papers.
 
         Noise is calibrated for the real training, never for the probe. What probes spend is booked apart: the training's own
         budget does not cover a question that a curious server adds. ``weights`` may be what the server sends in place of the
         global ones. Each ``question`` (one of ``QUESTIONS``, else ``ValueError``) has draws of its own and can be audited later.
         """
         if question not in QUESTIONS.values():
-            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, QUESTIONS.values()))}")
+            raise ValueError(f"question is {question}; allowed: {', '.join(map(str, sorted({*QUESTIONS.values()})))}")
         kept = ledger.get("train", {})
         real = kept if set(kept) - {"accountant"} else kept | self._calibrated(weights)
         # What a node that was started anew gets back is what was spent. All else is that of the training, which is the newer one.
         booked = ledger.get("probe", {}) | {name: value for name, value in real.items() if name != "accountant"}
-        updates, steps = [], 0
-        self.data.renew("probe", question)
-        for target in range(self.task.plan.probe_targets):
-            key = self.data.key("probe", self.task.round, target, number=question)
+        updates, steps, number = [], 0, self._number(question)
+        self.data.renew("probe", number)
+        for target in range(self._plan.probe_targets):
+            key = self.data.key("probe", self.task.round, target, number=number)
             model, seen = self._model(weights), self.probed(target, question).seen
             images = TensorDataset(seen.images, seen.targets)
-            training = self._training(model, images, booked, key, one_step=True)
-            if FederatedPlan.narrow(self.task.plan).probe_mode == "eval":
+            training = self._training(model, images, booked, key, probe=True)
+            if self._plan.probe_mode == "eval":
                 set_eval(training.model, keep_hooked=self.pipeline.needs_group_norm)
             _, steps = self._run(training, key, protect=False)
             booked = self.pipeline.recorded(training.state)
             updates.append(self._update(model, weights, key))
         metrics = self._privacy_with_probes(ledger.get("train", {}), booked)
-        return LocalResult(
-            updates, self.task.plan.probe_images, steps, metrics, _without_empty(ledger | {"probe": booked})
-        )
+        return LocalResult(updates, self._plan.probe_size, steps, metrics, _without_empty(ledger | {"probe": booked}))
 
     def _calibrated(self, weights: NamedTensors) -> dict[str, Any]:
         """What training defences work out from the real training (such as a noise multiplier), before its first round."""
@@ -209,24 +207,39 @@ class LocalClient(Client):
         return {EPSILON_WITH_PROBES.name: spent["epsilon"]} if spent else {}
 
     def probed(self, target: int, question: int = 0) -> Probed:
-        """The images of a probe: equal in every round, pipeline and request, so that curves compare the same people.
+        """The images of a probe, step by step: equal in every round, pipeline and request, so that curves compare the same people.
 
         No two probes show the same person as long as there are enough: scores of an image that is attacked twice are not two
         observations. Crops and mirror images are drawn anew in every round.
         """
-        # Defences that mix examples need company: the probe is the first examples of a batch of the usual size.
-        count, chosen = self.task.plan.probe_images, self._probed_batch(target)
-        key = self.data.key("probe", self.task.round, "batch", target, number=question)
-        return rows(self.data.view(chosen, key), slice(count))
+        views = []
+        for at in self._steps_of(target):
+            key = self.data.key("probe", self.task.round, "batch", at, number=self._number(question))
+            # Defences that mix examples need company: a step is on the first examples of a batch of the usual size.
+            views.append(rows(self.data.view(self._probed_batch(at), key), slice(self._plan.probe_images)))
+        return joined(views)
 
     def probed_positions(self, target: int) -> Tensor:
         """Positions (b,) of the training examples in a probe."""
-        return self._probed_batch(target)[: self.task.plan.probe_images]
+        return torch.cat([self._probed_batch(at)[: self._plan.probe_images] for at in self._steps_of(target)])
 
-    def _probed_batch(self, target: int) -> Tensor:
-        count = self.task.plan.probe_images
+    def _probed_batch(self, at: int) -> Tensor:
+        """Positions of a step's examples, counted over all probes, and of their company."""
+        count = self._plan.probe_images
         order = torch.randperm(self.data.num_train, generator=generator_for(*self.data.key("probed")))
-        return order.roll(-target * count)[: max(count, self.task.plan.batch_size)]
+        return order.roll(-at * count)[: max(count, self._plan.batch_size)]
+
+    def _steps_of(self, target: int) -> range:
+        steps = self._plan.probe_steps
+        return range(target * steps, (target + 1) * steps)
+
+    def _number(self, question: int) -> int:
+        """Number of a message in its round: probes of each size have draws of their own, which an audit finds again."""
+        return (self._plan.probe_images * (MOST_IMAGES + 1) + self._plan.probe_steps) * 2 + question
+
+    @property
+    def _plan(self) -> FederatedPlan:
+        return FederatedPlan.narrow(self.task.plan)
 
     def evaluate(self, weights: NamedTensors) -> Numbers:
         """Accuracy and mean loss of the global model on the local test share; see ``clients.training.evaluation``."""
@@ -236,13 +249,14 @@ class LocalClient(Client):
         return load_weights(self.task.plan.build_model(), weights).to(device())
 
     def _training(
-        self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, one_step: bool = False
+        self, model: nn.Module, examples: Dataset[Any], state: dict[str, Any], key: Key, *, probe: bool = False
     ) -> Training:
-        plan, order = self.task.plan, generator_for(*key, "order")
-        size = plan.probe_images if one_step else plan.batch_size
-        loader = DataLoader(examples, batch_size=size, shuffle=True, generator=order)
+        plan, order = self._plan, generator_for(*key, "order")
+        size = plan.probe_images if probe else plan.batch_size
+        mixed = not probe or plan.probe_steps == 1  # else each step has images of its own
+        loader = DataLoader(examples, batch_size=size, shuffle=mixed, generator=order)
         training = plain_training(plan, model, loader, self.task.learning_rate, self._num_examples)
-        training = replace(training, epochs=1 if one_step else training.epochs, state=dict(state), probe=one_step)
+        training = replace(training, epochs=1 if probe else training.epochs, state=dict(state), probe=probe)
         return self.pipeline.protect_training(training, (*key, "training"))
 
     def _run(self, training: Training, key: Key, *, protect: bool = True) -> tuple[float, int]:
@@ -260,7 +274,8 @@ class LocalClient(Client):
                 canaries.set_gradients(training.model, self.task.round)
             protect_gradient(self.pipeline, training.model, (*key, "gradient", step))
 
-        found: Iterable[tuple[Tensor, ...]] = batches(training, self.task.plan.local_steps)
+        steps = self._plan.probe_steps if training.probe else self._plan.local_steps
+        found: Iterable[tuple[Tensor, ...]] = batches(training, steps)
         found = canaries.of_batches(found) if canaries else found
         return train_on(training, found, self.data.card, enter=enter, protect=gradient)
 

@@ -42,7 +42,7 @@ def _check_model(plan: Plan, input_shape: Shape) -> None:
 
 def _checked(message: Message, context: Context) -> LocalClient:
     client = client_as(LocalClient, message, context)
-    _check_model(client.task.plan, tuple(client.data.card.input_shape))
+    _check_model(client.task.plan.of_training, tuple(client.data.card.input_shape))
     return client
 
 
@@ -60,7 +60,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def probe(message: Message, context: Context) -> Message:
-    """One-step updates for the attacks of the papers' strongest setting."""
+    """Updates of one step or of few steps on few images."""
     answers = answers_of(context)
     answers.require("probes", "updates of single steps")
     client, left_out, config = _checked(message, context), {}, values_of(message, "config")

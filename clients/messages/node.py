@@ -197,11 +197,11 @@ def client_of(message: Message, context: Context) -> Client:
 def require_same_plan(context: Context, plan: Plan) -> None:
     """Record the first plan of a run; raise ``RefusedError`` for another, which would show the same images in another form.
 
-    Each pipeline has an account of its own, and the card is known only after the set-up.
+    Each pipeline has an account of its own, probes may have several sizes, and the card is known only after the set-up.
     """
     if not answers_of(context).has_account:
         return
-    asked: dict[str, Any] = json.loads(json.dumps(asdict(replace(plan, pipeline=""))))
+    asked: dict[str, Any] = json.loads(json.dumps(asdict(replace(plan.of_training, pipeline=""))))
     kept: Any = context.state.get("plan")
     known = json.loads(kept["text"]) if kept else asked
     if None in (asked["card"], known["card"]):

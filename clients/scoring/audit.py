@@ -6,6 +6,7 @@ loses) and against the *transformed* ones that entered the model (what the gradi
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Represent
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import OnlineTest
 from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE, SHADOW_MEMBERS
-from attacks.metrics.images import RECOGNITION
+from attacks.metrics.images import PLACE, RECOGNITION
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from attacks.metrics.training import COUNTED_IMAGES
 from attacks.normalisation import normalise
@@ -35,8 +36,8 @@ from clients.scoring.image_scores import (
     scores_at_many_scales,
     uniform_label_accuracy,
 )
-from clients.scoring.null_baselines import BlindGuesses, mean_image, null_psnr
-from clients.scoring.retrieval import CANDIDATES, other_images, retrieval, retrieval_from_round
+from clients.scoring.null_baselines import BlindGuesses, flat_psnr
+from clients.scoring.retrieval import CANDIDATES, Known, attacked_images, identified, other_images
 from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
 from clients.task.batches import CHUNK, chunks, join
 from clients.task.local_data import Client
@@ -86,7 +87,7 @@ def audit_guesses(
         train: Trains a new model on a batch as this client trains, for online tests of membership.
 
     Returns:
-        Of ``ALONE``. For reconstructions every image metric against both references, ``null_psnr``, ``retrieval`` and
+        Of ``ALONE``. For reconstructions every image metric against both references, ``flat_psnr``, ``identified``, ``PLACE`` and
         ``LABEL_ACCURACY``, with an oracle ``RECOGNITION``, and with its weights what ``Oracle.compare`` gives. For labels
         ``LABEL_ACCURACY``. For attributes see ``audit_attributes``, for representatives ``score_representatives``, for rows of a
         table ``clients.scoring.table_audit``. For tests of membership ``MEMBER_SCORE`` and ``OTHER_SCORE``, one value per training
@@ -101,8 +102,6 @@ def audit_guesses(
     if len(guesses) != len(known.views):
         raise ValueError(f"{len(guesses)} guesses for {len(known.views)} observations")
     scores: Scores = defaultdict(list)
-    of_images = any(isinstance(guess, Reconstruction) for guess, _ in guesses)
-    mean = mean_image(client.data, known.views) if of_images else None
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A failed test gave no scores: its records would pass for records that were tested alike.
@@ -114,9 +113,8 @@ def audit_guesses(
             classes = truth.original.targets.argmax(1)
             named = score_representatives(guess, truth.original.images, classes, seen)
             found = {ScoreName(name): values for name, values in named.items() if values}
-        elif isinstance(guess, Reconstruction) and mean is not None:
-            others = _others(client, known, target, len(guess.images))
-            found = _image_scores(client, guess, truth, known, others, mean)
+        elif isinstance(guess, Reconstruction):
+            found = _image_scores(client, guess, known, target)
             found |= _oracle_scores(guess, recognised, truth, known, oracle)
         else:
             assert isinstance(guess, Labels)
@@ -127,12 +125,11 @@ def audit_guesses(
     return AuditScores({ALONE: dict(scores)})
 
 
-def _image_scores(
-    client: Client, guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, mean: Tensor
-) -> Scores:
+def _image_scores(client: Client, guess: Reconstruction, known: Truths, target: int) -> Scores:
     """What is scored of a reconstruction without an oracle."""
+    truth = known.views[target]
     found = score_both(guess, truth, paired=known.paired)
-    found |= _beside(guess, truth, known, others, mean)
+    found |= _beside(client, guess, known, target, _others(client, known, target, len(guess.images)))
     if known.in_paper_scale:
         found |= paper_scores(guess.images, truth.original.images, paper_scale(client.task))
     if known.at_many_scales:
@@ -237,12 +234,12 @@ def audit_baselines(
 
 def _score_null_images(client: Client, known: Truths, few: int, scores: dict[GuessName, Scores]) -> None:
     """Add the scores of ``few`` guessed images of each observation, of every null baseline and scale."""
-    blind, mean = BlindGuesses(client.data, known.views, slice(few)), mean_image(client.data, known.views)
+    blind = BlindGuesses(client.data, known.views, slice(few))
     for target, truth in enumerate(known.views):
         others = _others(client, known, target)
         for name, guesses in blind.of(truth).items():
             found = both_references(guesses, truth, paired=known.paired)
-            found |= _beside(guesses[0], truth, known, others, mean)
+            found |= _beside(client, guesses[0], known, target, others)
             if known.at_many_scales:
                 found |= scores_at_many_scales(guesses[0].images, truth.original.images)
             _add(scores[name], found)
@@ -262,24 +259,35 @@ def defense_totals(client: Client) -> Numbers:
     return {**totals, COUNTED_IMAGES.name: len(chosen)} if totals else {}
 
 
-def _others(client: Client, known: Truths, target: int, guesses: int = 1) -> Tensor:
+def _others(client: Client, known: Truths, target: int, guesses: int = 1) -> Known:
     """Of a sum over clients 100 candidates for each guess, as each may be the one that the assignment picks for an image."""
-    truth = known.views[target]
-    wanted = CANDIDATES - 1 if known.whole_round else None
+    truth, each = known.views[target], CANDIDATES - 1
     if known.pooled:
-        wanted = CANDIDATES * max(guesses, len(truth.positions)) - len(truth.positions)
-    return other_images(client.data, truth, target, wanted)
+        each = math.ceil(CANDIDATES * max(1.0, guesses / len(truth.positions))) - 1
+    return other_images(client.data, truth, target, each)
 
 
-def _beside(guess: Reconstruction, truth: Probed, known: Truths, others: Tensor, mean: Tensor) -> Scores:
-    """Retrieval, and what each single image is compared with."""
-    images = truth.original.images
-    pairs = pairs_of(guess.images, images, paired=known.paired)
-    if known.whole_round:
-        found = retrieval_from_round(guess, pairs, images, others)
-    else:
-        found = retrieval(guess, pairs, images, others, paired=known.paired)
-    return found | null_psnr(images, mean, pairs[1])
+def _beside(client: Client, guess: Reconstruction, known: Truths, target: int, others: Known) -> Scores:
+    """What the verdicts on each single image need beside its pixel scores."""
+    truth = known.views[target]
+    pairs = pairs_of(guess.images, truth.original.images, paired=known.paired)
+    own = attacked_images(client.data, truth)
+    found = identified(guess.images, pairs, own, others, paired=known.paired, whole_round=known.whole_round)
+    return found | flat_psnr(own.images, pairs[1]) | {PLACE.of(): _places(client, known, target)[pairs[1]].tolist()}
+
+
+def _places(client: Client, known: Truths, target: int) -> Tensor:
+    """Numbers (B,) of the images of an observation, by which the report finds the same image under another defence.
+
+    Of the client's attacked images in the order of observations and rows. Of a whole round they are the places in the client's
+    data, as each defence may draw other images; a node with a secret counts the images of the round instead, for which of its
+    examples a round used is part of its secret.
+    """
+    truth = known.views[target]
+    if known.whole_round and client.data.draws.notebook is None:
+        return truth.positions.double()
+    first = sum(len(view.positions) for view in known.views[:target])
+    return first + torch.arange(len(truth.positions), dtype=torch.float64)
 
 
 def _add(scores: Scores, more: Scores) -> None:

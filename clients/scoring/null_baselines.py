@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
-from attacks.metrics.images import FLAT_PSNR, NULL_PSNR
+from attacks.metrics.images import FLAT_PSNR
 from attacks.metrics.names import GuessName, Role, Scores
 from attacks.scoring.metrics import blurred, null_baselines
 from clients.data.augmentation import mean_view
-from clients.data.images import ImageDataset
 from clients.scoring.retrieval import shows_views
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
@@ -110,46 +108,11 @@ def _add_up(sums: Sums, images: Tensor, labels: Tensor, classes: Collection[int]
         sums[number] = so_far + images[mine].sum(0), count + int(mine.sum())
 
 
-def mean_image(data: LocalData, known: Sequence[Probed]) -> Tensor:
-    """The mean (C, H, W) of a client's training images; of their crops and mirror images where the ``known`` images are such."""
-    return _shown(data, known, _mean_kept(data))
-
-
-def _mean_kept(data: LocalData) -> Tensor:
-    """The mean of the images as they are, read once a process: every attack of a round asks for it."""
-    dataset: ImageDataset | None = getattr(data, "dataset", None)
-    if dataset is None:  # examples that an app gave, which are in memory
-        return _mean_read(data)
-    kept = _MEANS.setdefault(dataset, {})
-    if data.train_indices not in kept:
-        if len(kept) >= MOST_KEPT:
-            kept.clear()
-        kept[data.train_indices] = _mean_read(data)
-    return kept[data.train_indices]
-
-
-def _mean_read(data: LocalData) -> Tensor:
-    return means_of(data, lambda positions, _: data.plain(positions).images, CHUNK).mean()
-
-
-_MEANS: WeakKeyDictionary[ImageDataset, dict[tuple[int, ...], Tensor]] = WeakKeyDictionary()
-MOST_KEPT = 64
-"""Clients of one data set whose mean images a process keeps."""
-
-
-def null_psnr(truth: Tensor, mean: Tensor | None, columns: Tensor) -> Scores:
-    """For each image, the highest PSNR of any null baseline, and the PSNR of the image's own mean colour.
-
-    Of the images ``columns`` of the truth (B, C, H, W); ``mean`` (C, H, W) is the mean image, if there is one. Returns
-    ``NULL_PSNR`` and ``FLAT_PSNR`` in dB, in the order of ``columns``.
-    """
+def flat_psnr(truth: Tensor, columns: Tensor) -> Scores:
+    """``FLAT_PSNR``: the PSNR of each image's own mean colour, in dB, of the images ``columns`` of the truth (B, C, H, W)."""
     images = truth.detach().cpu()[columns]
-    nulls = null_baselines(images, torch.zeros_like(images[:1])[0] if mean is None else mean)
-    if mean is None:
-        del nulls["mean"]
-    best = torch.stack([psnr(one.images, images) for one in nulls.values()]).amax(0)
     flat = psnr(images.mean((2, 3), keepdim=True).expand_as(images), images)
-    return {one.of(): one.cut(values.tolist()) for one, values in ((NULL_PSNR, best), (FLAT_PSNR, flat))}
+    return {FLAT_PSNR.of(): FLAT_PSNR.cut(flat.tolist())}
 
 
 def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:

@@ -1,18 +1,17 @@
-"""Candidate images for retrieval: the client looks among them for the one nearest to a guess."""
+"""Candidate images: a guess identifies its image where it correlates most with that one among others of the same class."""
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attacks.guesses import Reconstruction
-from attacks.metrics.images import RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE
 from attacks.metrics.names import Scores
-from attacks.scoring.metrics import retrieved, squared_errors
+from attacks.scoring.metrics import correlations, retrieved
 from clients.scoring.image_scores import Pairs
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed
@@ -72,32 +71,50 @@ def _means(pixels: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 CANDIDATES = 100
-"""Candidates of retrieval: the attacked image and 99 others of the client, where it has so many."""
-EQUAL = 1e-10
-"""Mean squared error up to which two images count as equal; scores end there, too (``MAX_PSNR``)."""
-CHUNK = 128
-"""Images that are read at once."""
+"""Candidates for each attacked image: itself and 99 others of its class, where the client has so many."""
+COPY = 1 - 1e-9
+"""Correlation from which on two images count as copies: no contrast tells them apart."""
+MOST_CHANCE = 0.05
+"""Mean chance of a null guess up to which a whole round is judged as a batch is."""
 MARGIN = 0.25
-"""Of a whole round, where a guess is free to be of any of many images, the error of the true one must be below this share of the
-error of the nearest other (6 dB). Of 130 images and 30 others some image of the 130 is nearest to four null guesses of five."""
+"""Of a whole round with too few others, the distance of a guess to its image (1 - correlation) must be below this share of that to
+the nearest other. Of 130 images and 30 others some image of the 130 is nearest to four null guesses of five."""
 
 
-def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None = None) -> Tensor:
-    """Draw 99 images for each attacked one from the client's own data: (M, C, H, W) in [0, 1].
+@dataclass(frozen=True)
+class Known:
+    """Images (N, C, H, W) in [0, 1] and their classes (N,) int64: one class for all where the data have no single class."""
 
-    None is an attacked image, by its place in the client's data, nor repeats one of those or another before any crop, as far as
-    one could see. They come from the part of the data that the attacked ones are of, and from the other part when that does not
-    suffice; of a client with few images there are fewer. They are the same in every round and under every defence. Where the
-    attacked images are cropped and mirrored, so are these, by draws of their own: else a black border would tell a view from the
-    others.
+    images: Tensor
+    classes: Tensor
+
+
+def attacked_images(data: LocalData, truth: Probed) -> Known:
+    """The originals behind one observation."""
+    return Known(truth.original.images.detach().cpu(), _classes(data, truth.positions))
+
+
+def _classes(data: LocalData, positions: Tensor) -> Tensor:
+    if not data.task.plan.objective.one_class:
+        return torch.zeros_like(positions)
+    return torch.cat([data.train_labels(), data.test_labels()])[positions]
+
+
+def other_images(data: LocalData, truth: Probed, target: int, each: int = CANDIDATES - 1) -> Known:
+    """Draw other images of the classes of the attacked ones from the client's own data, ``each`` for every attacked image.
+
+    None is an attacked image, by its place in the client's data. They come from the part of the data that the attacked ones are
+    of, and from the other part when that does not suffice; of a class with few images there are fewer. Within a class and a part
+    the attacked images and these are exchangeable: a copy of an attacked image may be among them. They are the same in every
+    round and under every defence. Where the attacked images are cropped and mirrored, so are these, by draws of their own: else a
+    black border would tell a view from the others.
 
     Args:
         data: The client's examples.
         truth: The images behind one observation.
         target: Number of the observation.
-        wanted: How many; by default 99 for each attacked image.
+        each: How many for each attacked image.
     """
-    wanted = (CANDIDATES - 1) * len(truth.positions) if wanted is None else wanted
     generator = generator_for(*data.key("line-up", target))
     parts = [
         torch.randperm(data.num_train, generator=generator),
@@ -106,18 +123,12 @@ def other_images(data: LocalData, truth: Probed, target: int, wanted: int | None
     # Attacked are test images where they are what is sent, or where the server holds the training images.
     order = torch.cat(parts[::-1] if (truth.positions >= data.num_train).all() else parts)
     order = order[~torch.isin(order, truth.positions)]
-    known = KnownImages(data.own_images(truth.positions))
-    found: list[Tensor] = []
-    images = (image for at in range(0, len(order), CHUNK) for image in data.own_images(order[at : at + CHUNK]))
-    for image in itertools.takewhile(lambda _: len(found) < wanted, images):
-        if known.adds(image):
-            found.append(image)
-    if not found:
-        return truth.original.images[:0].cpu()
-    others = torch.stack(found)
-    if not shows_views(data, truth):
-        return others
-    return data.augmented(Batch(others, torch.zeros(len(others), 1)), data.key("line-up", target, "views")).images
+    classes, attacked = _classes(data, order), _classes(data, truth.positions)
+    order = torch.cat([order[classes == one][: each * int((attacked == one).sum())] for one in torch.unique(attacked)])
+    others = data.own_images(order)
+    if len(order) and shows_views(data, truth):
+        others = data.augmented(Batch(others, torch.zeros(len(order), 1)), data.key("line-up", target, "views")).images
+    return Known(others, _classes(data, order))
 
 
 def shows_views(data: LocalData, truth: Probed) -> bool:
@@ -125,61 +136,91 @@ def shows_views(data: LocalData, truth: Probed) -> bool:
     return data.task.plan.augments and bool((truth.positions < data.num_train).all())
 
 
-def retrieval(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor, *, paired: bool) -> Scores:
-    """Whether each guess identifies its own image among candidates.
+def identified(
+    guess: Tensor, pairs: Pairs, own: Known, others: Known, *, paired: bool, whole_round: bool = False
+) -> Scores:
+    """Whether each guess identifies its own image among candidates, with the chance of a null guess that knows the class.
 
-    If messages keep the rows of images (``paired``), the candidates of each guess are its own image and 99 others. Otherwise the
-    assignment lets a guess choose among the B images behind the observation. Then all B images and all 99 B others are
-    candidates, so that a null guess has at most the same chance of 1 in 100. A sum over clients has more guesses than images. There
-    each image has as many chances as there are guesses, each of at most 1 in all candidates.
+    If messages keep the rows of images (``paired``), the candidates of each guess are its own image and 99 others of its class.
+    Otherwise the assignment lets a guess choose among the B images behind the observation. Then all of them and all others are
+    candidates. Of b images of a class and m others of it, the one that correlates most with a null guess is any with the same
+    probability, as all are exchangeable: the guess identifies one of the b with at most b / (b + m), whichever is assigned to it.
+    Copies of the attacked image are no competitors; k copies have k times its chance. A sum over clients has more guesses than
+    images: each image has as many chances as there are guesses for it.
 
-    ``pairs`` are indices into guesses and truth (B, C, H, W), as the other scores use them, ``others`` (M, C, H, W) what
-    ``other_images`` finds. Returns ``RETRIEVAL``, 1 or 0 for each pair, and ``RETRIEVAL_CHANCE``, for each the highest chance of a
-    null guess; nothing where that is 1: the only candidate is always found.
+    Args:
+        guess: (M, C, H, W) in [0, 1].
+        pairs: Indices into guess and own images, as the other scores use them.
+        own: The attacked images (B, C, H, W).
+        others: What ``other_images`` finds.
+        paired: See above.
+        whole_round: A round with too few others for a chance of ``MOST_CHANCE`` is judged by ``identified_in_round``.
+
+    Returns:
+        ``IDENTIFIED``, 1 or 0 for each pair, and ``IDENTIFIED_CHANCE``, for each the highest chance of a null guess. An image
+        without others of its class is not identified: a single candidate is always found.
     """
-    if not len(others):
-        return {}
-    images, truth = guess.images.detach().cpu(), truth.cpu()
+    rows, columns = pairs
+    images, classes = torch.cat([own.images, others.images]), torch.cat([own.classes, others.classes])
+    same = classes[columns][:, None] == classes
+    compared = _blocks(columns, classes, len(own.images)) if paired else torch.ones_like(same)
+    copies = correlations(own.images[columns], images) > COPY
+    copies[torch.arange(len(columns)), columns] = True
+    attacked = same[:, : len(own.images)].sum(1).where(torch.tensor(not paired), 1)
+    chances = (copies & same & compared).sum(1).double() * attacked / (same & compared).sum(1)
     if not paired:
-        hits = retrieved(images[pairs[0]], torch.cat([truth, others]), pairs[1])
-        return _found(hits, max(len(truth), len(images)) / (len(truth) + len(others)))
-    hits, size = [], min(CANDIDATES - 1, len(others))
-    for place, (row, column) in enumerate(zip(*pairs, strict=True)):
-        # Each image has others of its own, as far as they go round.
-        mine = others[(torch.arange(size) + place * size) % max(len(others), 1)]
-        hits += retrieved(images[row][None], torch.cat([truth[column][None], mine]), torch.tensor([0]))
-    return _found(hits, 1 / (1 + size))
+        chances = (chances * max(1.0, len(guess) / len(own.images))).clamp(max=1.0)
+    if whole_round and len(chances) and chances.mean() > MOST_CHANCE:
+        return identified_in_round(guess, pairs, own, others)
+    hits = torch.tensor(retrieved(guess[rows], images, columns, compared & ~copies)) * (chances < 1)
+    return _scores(hits, chances)
 
 
-def retrieval_from_round(guess: Reconstruction, pairs: Pairs, truth: Tensor, others: Tensor) -> Scores:
-    """Whether each guess of an image of a whole round is nearest to its own image among it and at most 99 others.
+def _blocks(columns: Tensor, classes: Tensor, attacked: int) -> Tensor:
+    """(P, K): the own image of each pair, and up to 99 others of its class, other ones for each as far as they go round."""
+    found = torch.zeros(len(columns), len(classes), dtype=torch.bool)
+    found[torch.arange(len(columns)), columns] = True
+    for kind in torch.unique(classes[columns]):
+        rows = (classes[columns] == kind).nonzero()
+        mine = attacked + (classes[attacked:] == kind).nonzero()[:, 0]
+        size = min(CANDIDATES - 1, len(mine))
+        at = torch.arange(len(rows))[:, None] * size + torch.arange(size)
+        found[rows, mine[at % max(len(mine), 1)]] = True
+    return found
 
-    No client has 99 others for each image that it trains on, so the choice among the B images cannot be made up for by more
-    candidates. Instead the guess must be nearer to its image than ``MARGIN`` times the distance of the nearest other. The
-    chance of a null guess is measured: every other image in turn is a guess. It may choose the nearest of the B and is compared
-    with the rest, as that of an attacker that knows what such images look like. With h of M such guesses found, the chance is
-    (h + 1) / (M + 1), which is never below 1 in 100.
 
-    None of the ``others`` is of the round. Arguments and result are as of ``retrieval``; nothing where there are fewer than two
-    others, as one has nothing to be compared with, or where each of them is found blindly.
+def identified_in_round(guess: Tensor, pairs: Pairs, own: Known, others: Known) -> Scores:
+    """Whether each guess of an image of a whole round is far nearer to its own image than to any other of its class.
+
+    A client that trains on most of its images has too few others to make up for the choice among the B. Instead the distance
+    1 - correlation of the guess to its image must be less than ``MARGIN`` times that to the nearest other. The chance of a null
+    guess is measured: every other image in turn is a guess, which may choose the nearest of its class in the round and is compared
+    with the rest of its class, as that of an attacker that knows what such images look like. With h of M such guesses found, the
+    chance is (h + 1) / (M + 1).
+
+    Arguments and result are as of ``identified``.
     """
-    if len(others) < 2:
-        return {}
-    images, count = guess.images.detach().cpu()[pairs[0]], len(others)
-    own = (images.double() - truth.cpu()[pairs[1]].double()).square().flatten(1).sum(1).nan_to_num(nan=torch.inf)
-    hits = own < MARGIN * _errors(images, others).amin(1)
-    between = _errors(others, others).fill_diagonal_(torch.inf)
-    blind = _errors(others, truth).amin(1) < MARGIN * between.amin(1)
-    return _found(hits.float().tolist(), (int(blind.sum()) + 1) / (count + 1))
+    rows, columns = pairs
+    if len(others.images) < 2:
+        return _scores(torch.zeros(len(rows)), torch.ones(len(rows)))
+    mine = correlations(guess[rows], own.images)[torch.arange(len(rows)), columns]
+    alike = own.classes[columns][:, None] == others.classes
+    hits = _far_nearer(mine, correlations(guess[rows], others.images), alike)
+    chosen = correlations(others.images, own.images).where(others.classes[:, None] == own.classes, -1.0).amax(1)
+    rest = (others.classes[:, None] == others.classes).fill_diagonal_(fill_value=False)
+    blind = _far_nearer(chosen, correlations(others.images, others.images), rest)
+    chance = (float(blind.sum()) + 1) / (len(blind) + 1)
+    return _scores(hits, torch.full((len(rows),), chance, dtype=torch.float64))
 
 
-def _found(hits: list[float], chance: float) -> Scores:
-    if not RETRIEVAL_CHANCE.allows(chance):
-        return {}
-    return {RETRIEVAL.of("original"): hits, RETRIEVAL_CHANCE.of(): [chance] * len(hits)}
+def _far_nearer(mine: Tensor, found: Tensor, alike: Tensor) -> Tensor:
+    """Whether the correlations (M,) leave less distance than those (M, K) with other images, where these are ``alike``."""
+    nearest = 1 - found.where(alike, -1.0).amax(1)
+    return ((1 - mine < MARGIN * nearest) & alike.any(1)).float()
 
 
-def _errors(guess: Tensor, known: Tensor) -> Tensor:
-    """Squared errors (M, K), infinite where an image is not finite; 0 where they are of the size of rounding: equal images."""
-    errors = squared_errors(guess, known).nan_to_num(nan=torch.inf)
-    return errors.where(errors > EQUAL * guess[0].numel(), 0.0)
+def _scores(hits: Tensor, chances: Tensor) -> Scores:
+    return {
+        IDENTIFIED.of("original"): hits.tolist(),
+        IDENTIFIED_CHANCE.of(): IDENTIFIED_CHANCE.cut(chances.tolist()),
+    }

@@ -38,7 +38,7 @@ class AnswerPolicy(Settings):
 
     probes: bool = setting(
         False,
-        "``train.probe``, ``train.audit_step``: updates of a single step on a few images, which training never sends",
+        "``train.probe``, ``train.audit_step``: updates of one or few steps on a few images, which training never sends",
     )
     canaries: bool = setting(
         False, "training with an auditor's canaries among the examples, and their coins: the model is worse for it"

@@ -135,7 +135,7 @@ class LocalData:
                 self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once")
             )
         if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
-            whole = protected_share(self.task.plan, self.train_indices, self.key("once"))
+            whole = protected_share(self.task.plan.of_training, self.train_indices, self.key("once"))
             return Batch(whole.images[positions], whole.targets[positions])
         blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
         rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]

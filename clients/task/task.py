@@ -121,6 +121,11 @@ class Plan:
         return plan
 
     @property
+    def of_training(self) -> Self:
+        """The plan without what may differ between messages of a run besides the pipeline; what is cached follows from it alone."""
+        return self
+
+    @property
     def augments(self) -> bool:
         """Whether local training sees crops or mirror images."""
         return self.crop_padding > 0 or self.horizontal_flip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from clients.task.batches import join
 from defenses.base import Batch
 
 
@@ -54,3 +56,9 @@ def rows(view: Probed, chosen: Tensor | slice) -> Probed:
     """Select the truths of some images."""
     original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
     return Probed(original, seen, view.positions[chosen])
+
+
+def joined(views: Sequence[Probed]) -> Probed:
+    """One view of the images of several, in order."""
+    batches = (join([view.original for view in views]), join([view.seen for view in views]))
+    return Probed(*batches, torch.cat([view.positions for view in views]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import fields
+from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -138,19 +139,19 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def _came(error: ErrorDetails, spec: FieldInfo, place: str) -> str:
-    value, kind = error["input"], _kind(spec)
-    if type(value) is not kind and not (kind is float and type(value) is int):
-        expected = "true or false" if kind is bool else kind.__name__
-        such = "" if spec.is_required() or kind is bool else f", such as {spec.default!r}"
+    value, kinds = error["input"], _kinds(spec)
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
+        expected = "true or false" if bool in kinds else " or ".join(kind.__name__ for kind in kinds)
+        such = "" if spec.is_required() or bool in kinds else f", such as {spec.default!r}"
         return f"is {shown(value)} ({type(value).__name__}){place}; expected {expected}{such}"
     if any(isinstance(one, Length) for one in spec.metadata):
         return f"has a length of {len(error['input'])}; allowed: {allowed(spec)}"
     return f"is {shown(value)}{place}; allowed: {allowed(spec) or 'finite numbers'}"
 
 
-def _kind(spec: FieldInfo) -> type:
-    """The type of a field's values as they are written; lists stand for tuples."""
-    origin = get_origin(spec.annotation)
-    if origin is Literal:
-        return type(get_args(spec.annotation)[0])
-    return list if origin is tuple else spec.annotation if isinstance(spec.annotation, type) else dict
+def _kinds(spec: FieldInfo) -> tuple[type, ...]:
+    """The types of a field's values as they are written; lists stand for tuples."""
+    origin, parts = get_origin(spec.annotation), get_args(spec.annotation)
+    if origin in (Literal, UnionType):
+        return parts if origin is UnionType else (type(parts[0]),)
+    return (list if origin is tuple else spec.annotation if isinstance(spec.annotation, type) else dict,)

@@ -71,7 +71,7 @@ class DPSGD(TrainingDefense):
 
     The accountant "prv" takes the two mixtures of a replacement under Poisson sampling themselves, and of one example more or less
     the larger epsilon of the two directions. "rdp" takes a replacement as one example more or less at twice the norm: an upper
-    bound, above the exact divergence of the two mixtures at every order of ``ORDERS``. One step on a few examples (a probe, see
+    bound, above the exact divergence of the two mixtures at every order of ``ORDERS``. Each step on a few examples (of a probe, see
     ``Training``) is accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
 
     What a caller sees of the returned ``Training``:
@@ -187,7 +187,9 @@ class DPSGD(TrainingDefense):
             loss_reduction="mean",
             generator=spawned(generator, next(training.model.parameters()).device),
         )
-        loader = poisson_loader(training.loader, sampling, spawned(generator))
+        # A probe of several steps names the examples of each.
+        drawn = not training.probe or len(training.loader) == 1
+        loader = poisson_loader(training.loader, sampling, spawned(generator)) if drawn else training.loader
         loss = ghost_loss(training.loss, watched, self.max_grad_norm, self) if ghost else training.loss
         optimizer.attach_step_hook(lambda _: record_step(state, noise_multiplier / sampling.sensitivity, rate))
         return replace(

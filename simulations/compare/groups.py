@@ -6,12 +6,12 @@ import functools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import outcomes
+from simulations.report.analysis.outcome import findings
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.repeat import command_of, settings_in
 from simulations.report.text import count
@@ -137,17 +137,12 @@ def print_groups(console: Terminal, groups: Sequence[Group]) -> None:
 
 def group_as_json(group: Group) -> dict[str, Any]:
     """A group for programs."""
-    found = [
-        {"study": " · ".join(study.words), **asdict(one)}
-        for study in group.run.studies
-        for one in outcomes(group.run.lines(study))
-    ]
     return {
         "name": group.name,
         "folders": [str(folder.resolve()) for folder in group.folders],
         "seeds": list(group.seeds),
         "unfinished": [str(folder.resolve()) for folder in group.unfinished],
-        "outcomes": found,
+        "outcomes": findings(group.run),
     }
 
 

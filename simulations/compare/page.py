@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attacks.metrics.metric import IMAGES
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
-from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.outcome import Finding, outcomes
+from simulations.report.analysis.sentences import in_plain_words, recommendation
+from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
-from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
 from simulations.report.text import numbered, percent
 from simulations.run_folder.places import is_there
-from simulations.run_folder.rows import Row
 from simulations.settings.errors import ConfigError
 
 TITLE = "fedveil: runs side by side"
@@ -37,19 +37,19 @@ class Side:
         group: Of runs.
         study: Names of the study where the group has several; else "".
         line: What the report of the group says of the defence.
+        finding: The same as the terminal and programs have it.
         seeds: Seeds that have the defence.
         notes: Which scores are missing or not of the same seeds, each a short clause.
         plain: What the run without a defence is called.
-        doubted: Seeds in which the strongest attack's score is not validated or is of too few images -> why, in words.
     """
 
     group: Group
     study: str
     line: Line
+    finding: Finding
     seeds: tuple[int, ...]
     notes: tuple[str, ...]
     plain: Plain
-    doubted: Mapping[int, str]
 
     @property
     def scored(self) -> tuple[int, ...]:
@@ -67,36 +67,16 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             plain = plain_words_of(study.rows)
             lines = group.run.lines(study)
             undefended = next((line for line in lines if not line.defense), None)
-            for line in lines:
+            for line, finding in zip(lines, outcomes(lines), strict=True):
                 seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
                 notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, seeds, notes, plain, _doubted(line, study.rows)))
-    return found
-
-
-def _doubted(line: Line, rows: Sequence[Row]) -> dict[int, str]:
-    """Seed -> why its score of the strongest attack is no evidence: the control failed, or fewer than ``LEAST_IMAGES`` images."""
-    best = line.strongest
-    if best is None:
-        return {}
-    place = (best.observation, best.defense, best.role, best.attack, best.round, best.final)
-    found = dict[int, str]()
-    scored = [row for row in rows if (row.metric, row.reference) == IMAGES.decides]
-    for row in scored:
-        if (row.card.observation, row.defense, row.role, row.attack, row.round, row.final) != place:
-            continue
-        if row.status == "not-validated":
-            found[row.seed] = "not validated"
-        elif row.status != "ok" or row.n < LEAST_IMAGES:
-            found.setdefault(row.seed, f"fewer than {LEAST_IMAGES} images" if row.n < LEAST_IMAGES else row.status)
+                found.append(Side(group, name, line, finding, seeds, notes, plain))
     return found
 
 
 def _scored(line: Line) -> tuple[int, ...]:
     """Seeds behind the score of the strongest attack."""
-    best = line.strongest or line.reading or line.attributes
-    score = (best.psnr or best.leading) if best else None
-    return tuple(score.by_seed) if score else ()
+    return tuple(line.worst.score.by_seed) if line.worst and line.worst.score else ()
 
 
 def _measured(line: Line) -> tuple[int, ...]:
@@ -143,10 +123,17 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
         "seeds": _each_seed(rows),
-        "alike": [
-            " ".join(filter(None, (not_distinguished(group.run.lines(study)) for study in group.run.studies)))
+        "said": [
+            [
+                said
+                for study in group.run.studies
+                for lines in [group.run.lines(study)]
+                for said in [*in_plain_words(lines, plain_words_of(study.rows)), recommendation(lines)]
+                if said
+            ]
             for group in groups
         ],
+        "rule": rule(),
         "next": what_next(groups),
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
         "notes": [
@@ -158,25 +145,22 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
 
 
 def _each_seed(sides: Sequence[Side]) -> Chart | None:
-    """The share of recovered images of each seed; None unless a row has several seeds."""
+    """The share of identified images of each seed; None unless a row has several seeds."""
     faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
     rows = []
     for one in sides:
-        share, look = one.line.strongest.share if one.line.strongest else None, faces[one.line.defense]
+        share = one.line.strongest.scores.get(FOUND) if one.line.strongest else None
         if share is None:
             continue
+        look = faces[one.line.defense]
         name = ", ".join(
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
-        dots = [
-            (value, not why, f"{name}: {percent(value)}, seed {seed}{f' ({why})' if why else ''}")
-            for seed, value in share.by_seed.items()
-            for why in [one.doubted.get(seed, "")]
-        ]
+        dots = [(value, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return None
-    return rows_of_dots(rows, "One mark per seed", "Share of recovered images of each seed, one row per defence")
+    return rows_of_dots(rows, "Images identified", "Share of identified images of each seed, one row per defence")
 
 
 def _link(report: Path, page: Path) -> str:

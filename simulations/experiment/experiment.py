@@ -60,6 +60,10 @@ class Experiment(CommonSettings):
             raise ConfigError(
                 f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
             )
+        if len(self.rungs) > 1 and not scenario(self.scenario).probes_in_sizes:
+            raise ConfigError(
+                f"probe-images is {self.probe_images!r}; allowed with scenario = {self.scenario!r}: one whole number, such as 4"
+            )
         if self.auxiliary_data not in OWN_AUXILIARY:
             require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
@@ -205,6 +209,7 @@ class Experiment(CommonSettings):
         """
         kind = client_side(self.scenario).plan
         values = {spec.name: getattr(self, spec.name) for spec in fields(kind) if hasattr(self, spec.name)}
+        values["probe_images"] = self.rungs[0].images
         return kind(**values, pipeline=str(pipeline), card=card)
 
 

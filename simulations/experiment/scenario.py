@@ -79,6 +79,7 @@ class Scenario(ABC, Generic[E]):
         labels: Values of the setting ``labels``, the usual one first.
         reads_tables: Examples may be rows of a table; else they are images.
         takes_many_labels: Examples may have several labels each; else they have one class.
+        probes_in_sizes: ``probe-images`` may be a list.
         trains_on_server: One process trains on the images of all clients, and holds them as floats.
     """
 
@@ -89,6 +90,7 @@ class Scenario(ABC, Generic[E]):
     labels: ClassVar[tuple[str, ...]]
     reads_tables: ClassVar[bool] = False
     takes_many_labels: ClassVar[bool] = False
+    probes_in_sizes: ClassVar[bool] = False
     trains_on_server: ClassVar[bool] = False
 
     @abstractmethod
@@ -182,7 +184,7 @@ def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, t
             f"probe-targets is {settings.probe_targets}, and a client with {held} {'test' if test else 'training'} examples "
             f"{sends} {batches} batches of {size}, of each of which the first images are attacked; lower one of the two"
         )
-    if settings.probe_images > min(size, held):
+    if settings.rungs[0].images > min(size, held):
         also = f" and the {held} test examples of a client" if test else ""
         raise ConfigError(
             f"probe-images is {settings.probe_images}; allowed: up to batch-size = {size}{also}, as the attacked images are the "
@@ -190,14 +192,16 @@ def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, t
         )
 
 
-def check_probe_images(images: int, targets: int, held: int) -> None:
+def check_probe_images(settings: CommonSettings, held: int) -> None:
     """Raise ``ConfigError`` to probe more images than a client holds: one attacked twice is no second observation."""
-    if images > held:
-        raise ConfigError(f"probe-images is {images}; a client holds about {held} images")
-    if images * targets > held:
+    sizes, first = settings.probe_images, settings.rungs[0]
+    if largest := [rung for rung in settings.rungs if rung.size > held]:
+        of = "" if len(settings.rungs) == 1 else f", and {largest[0]} is {largest[0].size} images"
+        raise ConfigError(f"probe-images is {sizes!r}{of}; a client holds about {held} images")
+    if first.size * first.targets > held:
         raise ConfigError(
-            f"probe-targets is {targets}, each of probe-images = {images}; a client holds about {held} images, and none is probed "
-            "twice"
+            f"probe-targets is {first.targets}, each of probe-images = {first}; a client holds about {held} images, and none is "
+            "probed twice"
         )
 
 

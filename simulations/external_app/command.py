@@ -44,9 +44,9 @@ def attack(
     `num-classes` and `input-shape` are needed. `fedveil list attack` lists the settings.
 
     --json prints "directory", "page", "scored" (whether originals were given), "claims" (what the app says about its differential
-    privacy, unchecked) and "attacks". Each attack has "attack", "round", "recovered" of "attacked" images, "share" in [0, 1] with
-    its interval "low" to "high", "psnr", "best_psnr", "null_psnr" (of the best guess without an attack), "verdict", "labels",
-    "status" and "failure".
+    privacy, unchecked) and "attacks". Each attack has "attack", "round", "identified" and "recognisable" of "attacked" images, the
+    "share" of identified ones with its interval "low" to "high", "psnr", "best_psnr", "null_psnr" (of the best guess without an
+    attack), "verdict", "labels", "status" and "failure".
 
     What is missing or wrong is named in one error, each in a line with what it means.
 

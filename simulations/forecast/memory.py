@@ -111,7 +111,9 @@ def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, worke
         + attackers * Auxiliary(plan).size()
         + (share * experiment.num_clients if on_server else 0)
         + (1 if on_server else sides) * peak(experiment.batch_size)
-        + max(attackers, bool(experiment.attacked_rounds)) * ATTACK_STEPS * peak(experiment.probe_images)
+        + max(attackers, bool(experiment.attacked_rounds))
+        * ATTACK_STEPS
+        * peak(max(one.size for one in experiment.rungs))
     )
 
 

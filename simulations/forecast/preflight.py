@@ -93,7 +93,7 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
 def too_few_images(experiment: Experiment, num_clients: int) -> str:
     """A warning where a round attacks too few images for a verdict, or ""."""
     attacked = any(experiment.attacks[kind] for kind in experiment.kinds if kind.chosen)
-    images = num_clients * experiment.probe_targets * experiment.probe_images
+    images = num_clients * min(rung.targets * rung.size for rung in experiment.rungs)
     if not attacked or not experiment.attacked_rounds or images >= LEAST_IMAGES:
         return ""
     return (

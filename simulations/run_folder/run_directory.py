@@ -147,13 +147,13 @@ class RunDirectory(Generic[S]):
             if job.task.round > complete[job.task.plan.pipeline]:
                 path.unlink()
         open_jobs = {
-            (job.task.plan.pipeline, job.task.round, attack, job.card.observation)
+            (job.task.plan.pipeline, job.task.round, attack, job.card.observation, job.card.rung)
             for job in self.open_jobs()
             for attack in map(repr, job.attacks)
         }
 
-        def keep(defense: str, at: int, attack: str, observation: str) -> bool:
-            return at <= complete.get(defense, -1) and (defense, at, attack, observation) not in open_jobs
+        def keep(defense: str, at: int, *of: str) -> bool:
+            return at <= complete.get(defense, -1) and (defense, at, *of) not in open_jobs
 
         rows, pictures, cut = kept(self.path)
         lost = dict.fromkeys(cut, 1)
@@ -169,8 +169,9 @@ class RunDirectory(Generic[S]):
         if (missing := sum(fewer.values()) - told) > 0:
             why = f"{rows_file.name}: lines are missing, at least {missing} of those that complete rounds had written"
             lost[why] = missing
-        self._rows = [row for row in rows if keep(row.defense, row.round, row.attack, row.card.observation)]
-        self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE))]
+        of = ((row, (row.attack, row.card.observation, row.card.rung)) for row in rows)
+        self._rows = [row for row, place in of if keep(row.defense, row.round, *place)]
+        self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE), one.get("rung", ""))]
         self._add_lost(lost)
 
     def _add_lost(self, lost: Mapping[str, int]) -> None:
@@ -210,8 +211,8 @@ class RunDirectory(Generic[S]):
         place = {"defense": task.plan.pipeline, "round": task.round, "final": task.is_final, "image": image_number}
         attack = fields["attack"]
         kind = fields["kind"] if not attack else f"attack{self._attack_number(fields.get('role', ''), attack)}"
-        # One attack may run on several kinds of observation of a round.
-        of = str(fields["observation"]).replace(" ", "-")
+        # One attack may run on several kinds of observation of a round, and on several sizes of probes.
+        of = "-".join(f"{fields['observation']} {fields.get('rung', '')}".split())
         shown = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
         name = f"{self.label(task.plan.pipeline)}-{shown}-{of}-{kind}.png"
         with whole(self.path / "pictures" / name) as partial:
@@ -280,7 +281,7 @@ class RunDirectory(Generic[S]):
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
         role = _ROLES.index(Role.ATTACK if row.is_attack else row.role)
-        what = (row.card.observation, role, row.attack, row.metric, row.reference, row.message)
+        what = (row.card.observation, row.card.rung, role, row.attack, row.metric, row.reference, row.message)
         return (self._order[row.defense], row.round, *what, -1 if row.client is None else row.client)
 
     def judge(self, judged: Callable[[Sequence[Row]], list[Row]]) -> None:

@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from torch import nn
 
+from attacks.base import AnyAttack
 from attacks.dp_audit.canary_clients import client_defense
 from attacks.dp_audit.placed_canaries import audited_defense
 from attacks.membership.online import OnlineAttack
@@ -30,14 +31,19 @@ from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.federated import FederatedSettings
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import Kind
 from strategies.federated.audit import update_rounds
 from strategies.federated.curious import CuriousFedAvg
-from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, STEPS, UPDATE
 from strategies.training.checkpoint import Checkpoint
 
 
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     """The settings of federated learning."""
+
+    def _read_attacks(self, kind: Kind) -> list[AnyAttack]:
+        none = kind is STEPS and all(rung.steps == 1 for rung in self.rungs)
+        return [] if none else super()._read_attacks(kind)
 
     def check(self) -> None:
         """Refuse defences of data that are never sent, and auxiliary data of other kinds."""
@@ -141,12 +147,13 @@ class Federated(Scenario[FederatedExperiment]):
     settings = FederatedExperiment
     kinds = KINDS
     labels = ("unknown", "known")
+    probes_in_sizes = True
 
     def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model, and check that the training defences can protect it."""
         model = experiment.plan(pipeline, card=card).build_model()
         if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
-            _try_probe(model, experiment.probe_images, card)
+            _try_probe(model, min(rung.images for rung in experiment.rungs), card)
         with naming("defenses"):
             pipeline.check_model(model, tuple(card.input_shape))
         if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
@@ -162,7 +169,7 @@ class Federated(Scenario[FederatedExperiment]):
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
-        check_probe_images(experiment.probe_images, experiment.probe_targets, train)
+        check_probe_images(experiment, train)
         steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
         one_step = [one for one in experiment.attacks[UPDATE] if stages_of(one)[0].needs_one_step]
         if one_step and steps > 1:
@@ -193,6 +200,7 @@ class Federated(Scenario[FederatedExperiment]):
             auditor=auditor,
             attacks={kind: experiment.attacks_on(plan.defenses, kind) for kind in KINDS},
             aggregate_clients=experiment.group_sizes,
+            rungs=experiment.rungs[1:],
             attack_rounds=experiment.attacked_rounds,
             known_labels=experiment.labels == "known",
             min_usable=experiment.min_usable,

@@ -149,7 +149,7 @@ class Split(Scenario[SplitExperiment]):
     def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
         """Refuse probes of more images than a client has to show."""
         held = test if experiment.auxiliary_data == "private" else train
-        check_probe_images(experiment.probe_images, experiment.probe_targets, held)
+        check_probe_images(experiment, held)
 
     def rounds(
         self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str

@@ -24,6 +24,7 @@ from clients.wire.limits import (
     StepsOrNone,
     Width,
 )
+from clients.wire.rungs import Rung, Sizes, read_rungs
 from clients.wire.schema import Settings, setting
 from simulations.settings.defaults import AUTO, FEDERATED
 from simulations.settings.errors import ConfigError
@@ -162,7 +163,9 @@ class CommonSettings(Settings):
         4,
         "number of observations per client that the audit attacks: one-step updates, or batches of sent data",
     )
-    probe_images: Images = setting(1, "images in each of these observations")
+    probe_images: Sizes = setting(
+        1, "images in each of these observations; with scenario = federated also a ladder of probes of several sizes"
+    )
     labels: str = setting(
         "",
         "holder of the labels. federated: unknown or known (whether clients publish the classes of probed images); split: server "
@@ -176,6 +179,11 @@ class CommonSettings(Settings):
         "share of a GPU for each attack worker; auto (-1): what the clients of `fedveil run` leave of the GPUs of this machine",
     )
     share_images: bool = setting(True, "clients send pictures of probed images for the report")
+
+    @cached_property
+    def rungs(self) -> tuple[Rung, ...]:
+        """The sizes of ``probe-images``, in order; one but in federated learning."""
+        return read_rungs(self.probe_images, self.probe_targets)
 
     @cached_property
     def attacked_rounds(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
-from strategies.audit.score_rows import PICTURED, scores_of
+from strategies.audit.score_rows import PICTURED, recognisable, scores_of
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -46,6 +46,7 @@ class AuditPictures:
         seen: dict[str, Any] = {"observation": card.observation}
         if card.rounds_observed is not None:
             seen["rounds_observed"] = card.rounds_observed
+        seen |= {"rung": card.rung} if card.rung else {}
         for at, image in enumerate(images):
             own = scores[at] if scores else {}
             number = numbers[at] if numbers else at
@@ -68,6 +69,7 @@ class AuditPictures:
                 continue
             scores_alone = scores_of(replies[partition]).get(ALONE, {})
             found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
+            found["recognisable"] = recognisable(scores_alone) or []
             each = {key: iter(values) for key, values in found.items() if values}
             role = outcome.role(attack_card(job, outcome.attack))
             for target, guess in theirs:

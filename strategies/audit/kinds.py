@@ -192,7 +192,7 @@ class Kind(ABC):
     def knowledge(self, observed: Observed) -> Knowledge:
         """The server's knowledge besides its observations; without auxiliary data, an empty batch."""
         plan = observed.task.plan
-        card, own = plan.data_card(), _auxiliary(replace(plan, pipeline=""))
+        card, own = plan.data_card(), _auxiliary(replace(plan.of_training, pipeline=""))
         return Knowledge(own, plan.defenses, card.mean, card.std, self.train(plan), self.sender(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[AnyAttack]:

@@ -83,7 +83,7 @@ class _Runner:
         if plan.auxiliary_data not in OWN_AUXILIARY:  # it would know other classes than the clients'
             return Outcome(attack, guesses, 0.0)
         try:
-            oracle = _oracle(replace(plan, pipeline=""))
+            oracle = _oracle(replace(plan.of_training, pipeline=""))
         except AttackError as error:
             # The guesses are worth as much without a judge: only the judge's own scores are missing.
             return Outcome(attack, guesses, 0.0, oracle_error=str(error))
@@ -165,7 +165,11 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
     model = f"{observed.task.round} {digest(observed.weights)}" if stage.learns_from_model else ""
-    key = (repr(stage), plan, f"{job.kind.depends_on(observed)} {model}")
+    key = (
+        repr(stage),
+        plan if stage.learns_from_model else plan.of_training,
+        f"{job.kind.depends_on(observed)} {model}",
+    )
     if key in _learned:
         _learned.move_to_end(key)
     else:

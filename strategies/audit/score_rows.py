@@ -21,7 +21,16 @@ from attacks.metrics.guesses import (
     MEMBERSHIP_TPR,
     OTHER_SCORE,
 )
-from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.images import (
+    FLAT_PSNR,
+    IDENTIFIED,
+    IDENTIFIED_CHANCE,
+    PLACE,
+    PSNR,
+    RECOGNISABLE,
+    STRUCTURE,
+    is_recognisable,
+)
 from attacks.metrics.metric import ATTRIBUTES, CELLS, LABELS, Interval, Metric
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores, names_of, scores_to_texts
 from attacks.metrics.registry import MEASURED, known_metric, metric_of
@@ -38,8 +47,11 @@ BASELINES = "baselines"
 LONGEST_NAME = 200
 MOST_PICTURES = 1024
 """Of one record; a report shows a few."""
+_JUDGED = (IDENTIFIED.of("original"), PSNR.of("original"), FLAT_PSNR.of(), STRUCTURE.of("original"))
+"""Scores that decide whether an image is recognisable, as ``is_recognisable`` takes them."""
+_BESIDE = (FLAT_PSNR.of(), IDENTIFIED_CHANCE.of(), PLACE.of())
 _EXPECTED = {
-    "images": (*(one.of("original") for one in MEASURED), NULL_PSNR.of(), FLAT_PSNR.of()),
+    "images": (*(one.of("original") for one in (*MEASURED, IDENTIFIED)), *_BESIDE),
     "membership": (MEMBER_SCORE.of(), OTHER_SCORE.of()),
     **{one.name: (ScoreName(*one.decides),) for one in (ATTRIBUTES, CELLS, LABELS)},
 }
@@ -100,11 +112,14 @@ def _fault_in_score(
     if guess == COUNTS:
         # A defence of another package uses its own names; a registered metric must be one that defences report.
         return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
-    if metric is RETRIEVAL:
-        (chance,) = scores_to_texts({guess: {RETRIEVAL_CHANCE.of(): []}})
-        chances = found.get(chance)
-        if not (isinstance(chances, list) and len(chances) == len(values)):
-            return f"metrics: {shortened(text)} comes without as many values of {RETRIEVAL_CHANCE.name}"
+    if metric is RECOGNISABLE:
+        return unknown  # the server's own verdict
+    if metric is IDENTIFIED:
+        for beside in (*_JUDGED[1:], *_BESIDE):
+            (other,) = scores_to_texts({guess: {beside: []}})
+            given = found.get(other)
+            if not (isinstance(given, list) and len(given) == len(values)):
+                return f"metrics: {shortened(text)} comes without as many values of {beside.metric}"
     return ""
 
 
@@ -131,75 +146,79 @@ def scores_of(reply: Message) -> dict[GuessName, Scores]:
 Columns = dict[str, Any]
 """Columns of a row by name."""
 RowsOf = Callable[[Scores, ThreatCard], Iterable[Columns]]
-PICKED_PSNR = "picked_psnr"
-"""Key under which a row of retrieval holds the PSNR, in dB, of every identified image."""
-PICKED_GAIN = "picked_gain"
-"""Key under which it holds, in the same order, how far each lies above the best null baseline for that very image, in dB."""
-PICKED_DETAIL = "picked_detail"
-"""Key under which it holds, in the same order, how far each lies above its own mean colour, in dB: flat images have no detail."""
-MISSED_GAIN = "missed_gain"
-"""Key under which it holds the gains of the images that were not identified, in dB."""
+PICKED_PSNR, PICKED_GAIN, PICKED_DETAIL = "picked_psnr", "picked_gain", "picked_detail"
+EACH, EACH_OF = "each", "each_of"
+"""Keys of rows of ``IDENTIFIED`` and ``RECOGNISABLE``: 1 or 0 for each image, by client and place, and [client, place] of each."""
+BEST_PSNR, BEST_STRUCTURE = "best_psnr", "best_structure"
+"""Keys of these rows: scores of the recognisable image that is most similar in structure; None where no image is recognisable."""
+FEW_OTHERS = 0.2
+"""Chance of an image with four others to be compared with."""
 LOW_RATE = 0.001
 """False positive rate of ``MEMBERSHIP_LOW_TPR``."""
 FEW_FALSE = 0.02
 """False positive rate up to which a curve keeps as many points of its own: there the attacks that matter differ."""
-PICTURED = {
-    "psnr": PSNR.of("original"),
-    "null_psnr": NULL_PSNR.of(),
-    "flat_psnr": FLAT_PSNR.of(),
-    "identified": RETRIEVAL.of("original"),
-}
+PICTURED = {"psnr": PSNR.of("original"), "structure": STRUCTURE.of("original"), "identified": IDENTIFIED.of("original")}
 """Key in the index of pictures -> the client's score of a guess that stands there."""
 
 
 def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
-    """One row's columns per score of one attack or baseline, of all clients.
+    """One row's columns per score of one attack or baseline, of all clients; behind ``IDENTIFIED`` stands ``RECOGNISABLE``.
 
-    The row of retrieval adds ``chance`` to the card: the highest of its images, without those whose chance is more than twice
-    the median. These few count as not identified, as one client's word would else decide for all.
+    These two add ``chance`` to the card: the mean over the images. As many hits or more, where they exceed their expected number
+    by 1, are no likelier than of a binomial distribution with that chance, whatever the chance of each image is (Hoeffding, "On the
+    distribution of the number of successes in independent trials", 1956, theorem 4). Images whose chance is above ``FEW_OTHERS``
+    and more than twice the median count as not identified, at a chance of 0, as one client's word would else decide for all.
     """
     columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
         metric = metric_of(name.metric)
-        if not metric.in_rows:
-            continue
-        facts, more, cells = card, {}, metric.interval is Interval.CELLS
-        if metric is RETRIEVAL:
-            chances = scores[RETRIEVAL_CHANCE.of()]
-            most = 2 * sorted(chances)[len(chances) // 2] if chances else 1.0
-            values = [value * (chance <= most) for value, chance in zip(values, chances, strict=True)]
-            facts = card.but(chance=max((one for one in chances if one <= most), default=1.0))
-            more = _picked(values, scores, name.reference)
+        if name == _JUDGED[0]:
+            yield from _verdict_rows(scores, card)
+        elif metric.in_rows:
+            cells = metric.interval is Interval.CELLS
+            yield {
+                "metric": name.metric,
+                "reference": name.reference,
+                "card": card,
+                "worst": worst_of(metric, values),
+                **(cells_and_interval(values, columns) if cells else _INTERVALS[metric.interval](values)),
+            }
+
+
+def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
+    chances = scores[IDENTIFIED_CHANCE.of()]
+    most = max(FEW_OTHERS, 2 * sorted(chances)[len(chances) // 2]) if chances else 1.0
+    facts = card.but(chance=sum(one for one in chances if one <= most) / len(chances) if chances else 1.0)
+    found = {IDENTIFIED: scores[_JUDGED[0]], RECOGNISABLE: recognisable(scores)}
+    fit = [chance <= most for chance in chances]
+    hits = {one: [hit * fits for hit, fits in zip(of, fit, strict=True)] for one, of in found.items() if of is not None}
+    psnr, structure = (scores.get(name, []) for name in (_JUDGED[1], _JUDGED[3]))
+    best = max(
+        (at for at, hit in enumerate(hits.get(RECOGNISABLE, [])) if hit), key=structure.__getitem__, default=None
+    )
+    for metric, each in hits.items():
         yield {
-            "metric": name.metric,
-            "reference": name.reference,
+            "metric": metric.name,
+            "reference": "original",
             "card": facts,
-            "worst": worst_of(metric, values),
-            **(cells_and_interval(values, columns) if cells else _INTERVALS[metric.interval](values)),
-            **more,
+            "worst": worst_of(metric, each),
+            **share_and_interval(each),
+            EACH: list(map(int, each)),
+            BEST_PSNR: None if best is None else round(psnr[best], 4),
+            BEST_STRUCTURE: None if best is None else round(structure[best], 4),
         }
 
 
-def _picked(hits: Sequence[float], scores: Scores, reference: str) -> dict[str, list[float] | None]:
-    """PSNR, gain and detail of identified images, by PSNR, and gains of the others; None where clients did not report all."""
-    psnr = scores.get(PSNR.of(reference), [])
-    if len(psnr) != len(hits):
-        return {PICKED_PSNR: None} if psnr else {}
-    picked = sorted((at for at, hit in enumerate(hits) if hit), key=lambda at: psnr[at])
-    found: dict[str, list[float] | None] = {PICKED_PSNR: [round(psnr[at], 4) for at in picked]}
-    for key, name in ((PICKED_GAIN, NULL_PSNR), (PICKED_DETAIL, FLAT_PSNR)):
-        below = scores.get(name.of(), [])
-        if len(below) == len(hits):
-            found[key] = [rounded_gain(psnr[at] - below[at]) for at in picked]
-    nulls = scores.get(NULL_PSNR.of(), [])
-    missed = [psnr[at] - null for at, (null, hit) in enumerate(zip(nulls, hits, strict=False)) if not hit]
-    if len(nulls) == len(hits) and all(map(math.isfinite, missed)):
-        found[MISSED_GAIN] = sorted(map(rounded_gain, missed))
-    return found
+def recognisable(scores: Scores) -> list[float] | None:
+    """1 for each guess of a recognisable image, else 0; None where scores that decide are missing."""
+    found = [scores.get(name, []) for name in _JUDGED]
+    if len({*map(len, found)}) > 1:
+        return None
+    return [float(is_recognisable(*one)) for one in zip(*found, strict=True)]
 
 
 def rounded_gain(gain: float) -> float:
-    """A gain in dB as rows hold it; this rounded number decides whether an image counts as recovered."""
+    """A gain in dB."""
     return round(gain, 4)
 
 
@@ -221,6 +240,15 @@ def joined(scores: Iterable[Scores]) -> Scores:
     return dict(found)
 
 
+def _by_place(scores: Scores) -> Scores:
+    """Scores of one client, those of single images in the order of their places: guesses of a batch have none of their own."""
+    places = scores.get(PLACE.of(), [])
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return {
+        name: [values[at] for at in order] if len(values) == len(places) else values for name, values in scores.items()
+    }
+
+
 def rows_of_clients(
     rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard, unscored: int = 0
 ) -> list[Columns]:
@@ -230,8 +258,13 @@ def rows_of_clients(
 
     In the place of a client that is left out stand the values of the others, repeated: as many images are scored.
     """
+    scores = {client: _by_place(scores[client]) for client in sorted(scores)}
     whole = joined(scores.values())
     found = list(rows_of(whole, card))
+    places = [[client, int(place)] for client, of in scores.items() for place in of.get(PLACE.of(), [])]
+    for columns in found:
+        if len(columns.get(EACH, ())) == len(places):
+            columns |= {EACH_OF: places} if EACH in columns else {}
     deciding = [columns for columns in found if metric_of(columns["metric"]).family]
     for columns in deciding:
         columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
@@ -245,7 +278,7 @@ def rows_of_clients(
         without = {(one["metric"], one["reference"]): one for one in rows_of(filled, card)}
         for columns in deciding:
             other = without.get((columns["metric"], columns["reference"]), {})
-            changed = {key: value for key, value in other.items() if key != "roc" and value != columns[key]}
+            changed = {key: value for key, value in other.items() if key not in ("roc", EACH) and value != columns[key]}
             if isinstance(facts := changed.get("card"), ThreatCard):
                 changed["card"] = {"chance": facts.chance}
             if changed:

@@ -45,6 +45,7 @@ class Strength(StrEnum):
     STEP = "per step, as in training"
     UPDATE = "per update, as in training"
     ONE_STEP = "per update, here on a single step"
+    FEW_STEPS = "per update, here on few steps"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +62,7 @@ class ThreatCard:
         images: Most images that entered one observation.
         batch: Images of one step.
         local_steps: Optimizer steps behind an update.
+        rung: Size of the probes, such as "1x4", behind the first size of a ladder; else "".
         labels: What was known of them, one of ``KnownLabels``.
         auxiliary_data: What examples the attacker had of its own.
         randomness: Where the clients' draws come from; see ``Clients.randomness``.
@@ -72,7 +74,7 @@ class ThreatCard:
         attack_failures: Why guesses failed.
         members: Members among the records of a test of membership.
         others: Other records of that test.
-        chance: How often a null guess is nearest to its image among the candidates of retrieval.
+        chance: Mean chance of a null guess that knows the class to identify an image, at most.
         claimed_privacy: What an external app says about its differential privacy, in sentences; fedveil proves no part of it.
         server: ``ACTIVE_SERVER`` where it did more than look: no result of an honest-but-curious server, and never beside one.
         more: Further facts, JSON values.
@@ -85,6 +87,7 @@ class ThreatCard:
     images: int | None = None
     batch: int | None = None
     local_steps: int | None = None
+    rung: str = ""
     labels: str = ""
     auxiliary_data: str = ""
     randomness: str = ""
@@ -149,10 +152,10 @@ class ThreatCard:
         return cls(more=more, **known)
 
 
-def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
+def strength(task: Task, requested: int | None) -> dict[str, Any]:
     """Facts for a threat card: whether accuracy was measured at the same strength of a defence of gradients or updates.
 
-    ``one_step``: the observation is an update of one step that the server requested, not one of training.
+    ``requested``: the observation is an update of so many steps that the server requested, not one of training (None).
     """
     # A withheld average is withheld in every update alike.
     found = {one.per for one in task.plan.defenses.update_defenses if not one.keeps_statistics}
@@ -160,10 +163,10 @@ def strength(task: Task, *, one_step: bool) -> dict[str, Any]:
         return {}
     if "update" not in found:
         return {"defense_strength": Strength.STEP}
-    if not one_step or task.plan.local_steps == 1:
+    if requested in (None, task.plan.local_steps):
         return {"defense_strength": Strength.UPDATE}
     return {
-        "defense_strength": Strength.ONE_STEP,
+        "defense_strength": Strength.ONE_STEP if requested == 1 else Strength.FEW_STEPS,
         "in_training": f"once on {task.plan.local_steps or 'all'} local steps",
     }
 
@@ -209,5 +212,5 @@ _READ = {spec.name: _OF_TYPE[str(spec.type)] for spec in fields(ThreatCard) if s
 PASSING = ("round", "model_accuracy", "attack_failures", "members", "others", "chance")
 """What changes from round to round, or with the metric.
 
-With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only retrieval does, an attack's
-time would land on a card of its own."""
+With ``members`` and ``others``, which only the scores of membership name, or ``chance``, which only the verdicts on images do, an
+attack's time would land on a card of its own."""

@@ -1,4 +1,4 @@
-"""Attacks on updates of one-step probes and of training, each with its threat card."""
+"""Attacks on updates of probes and of training, each with its threat card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
 from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KEPT_STATISTICS, KnownLabels, ThreatCard, strength
-from strategies.federated.observations import ACTIVE, KINDS, UPDATE, SeenUpdate
+from strategies.federated.observations import ACTIVE, KINDS, STEPS, UPDATE, SeenUpdate
 
 
 class UpdateAudit:
@@ -45,17 +45,26 @@ class UpdateAudit:
         return bool(self.attacks[kind]) and server_round in self.rounds[kind]
 
     def attack(
-        self, task: Task, kind: Kind, weights: Tensors, accuracy: float | None, seen: Sequence[SeenUpdate]
+        self,
+        task: Task,
+        kind: Kind,
+        weights: Tensors,
+        accuracy: float | None,
+        seen: Sequence[SeenUpdate],
+        rung: str = "",
     ) -> None:
-        """Queue the attacks on one round's updates of the global model ``weights``, whose accuracy is on clean test images."""
+        """Queue the attacks on one round's updates of the global model ``weights``, whose accuracy is on clean test images.
+
+        ``rung`` names the size of probes behind the first one.
+        """
         if not seen:  # every node refused
             return
-        card = self.card(task, kind, seen, weights, accuracy)
+        card = self.card(task, kind, seen, weights, accuracy).but(rung=rung)
         images = fewest_guesses(self.attacks[kind], seen)
         if not (seen := judged(self.auditor, task, kind, seen, card, images=images, each=1)):
             return
         observed = Observed(task, weights, seen)
-        name = f"{self.label}-r{task.round:04d}-{kind.name}"
+        name = f"{self.label}-r{task.round:04d}-{kind.name}{rung and f'-{rung}'}"
         at_once, over_rounds = grouped(self.attacks[kind])
         self.auditor.submit_groups(name, at_once, kind, observed, card)
         if not over_rounds:
@@ -76,13 +85,14 @@ class UpdateAudit:
         """The threat card: the server's observations and knowledge, and whether it acted beyond observing."""
         statistics = any(name.endswith("running_mean") for name in weights)
         images = max(one.num_examples for one in seen)
+        # A one-step probe is on all of its images.
+        sizes: dict[Kind, int] = {UPDATE: task.plan.batch_size, STEPS: task.plan.probe_images}
         return self.auditor.card(
             task,
             kind,
             seen,
             accuracy,
-            # A probe is one step on all of its images.
-            batch=min(task.plan.batch_size, images) if kind is UPDATE else images,
+            batch=min(sizes.get(kind, images), images),
             local_steps=max(s.local_steps for s in seen),
             learning_rate="known",
             mode="train" if seen[0].train_mode else "eval",
@@ -90,7 +100,7 @@ class UpdateAudit:
             server=ACTIVE_SERVER if kind is ACTIVE else None,
             **_label_knowledge(seen),
             **_recipe(task),
-            **strength(task, one_step=kind is not UPDATE),
+            **strength(task, None if kind is UPDATE else max(s.local_steps for s in seen)),
         )
 
 

@@ -17,6 +17,7 @@ from attacks.metrics.training import CLIENTS_FAILED
 from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
+from clients.wire.rungs import Rung
 from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
@@ -25,7 +26,7 @@ from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.dp_audit import audit_of
-from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, STEPS, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
     alike,
@@ -39,8 +40,8 @@ from strategies.federated.replies import (
 from strategies.training.central_training import DivergedError
 from strategies.training.evaluation import record_reports
 
-PROBED = (PROBE, PROBE_ATTRIBUTE)
-"""Kinds of observations that come from one-step probes."""
+PROBED = (PROBE, PROBE_ATTRIBUTE, AGGREGATE)
+"""Kinds of observations that come from the probes of the plan."""
 
 
 class CuriousFedAvg(FedAvg):
@@ -57,6 +58,7 @@ class CuriousFedAvg(FedAvg):
             updates, on the sensitive attribute behind probes, on sums of probes, and, in studies of such attacks, those that send
             a manipulated model instead of the agreed one.
         aggregate_clients: Numbers of clients in the sums; without any, no sum is attacked.
+        rungs: Further sizes of probes, in order, which belong to the same rounds as those of the plan.
         attack_rounds: Attacked server rounds; ``plan.rounds`` + 1 is the model after the last one. None: the first round and that
             model.
         known_labels: Clients publish the classes of probed images.
@@ -76,6 +78,7 @@ class CuriousFedAvg(FedAvg):
         auditor: Auditor,
         attacks: Mapping[Kind, Sequence[AnyAttack]] = MappingProxyType({}),
         aggregate_clients: Sequence[int] = (),
+        rungs: Sequence[Rung] = (),
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         min_usable: float = 0.5,
@@ -91,7 +94,7 @@ class CuriousFedAvg(FedAvg):
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
         self._active = ActiveServer(self.audit, self._ask_active)
-        self._sums = SecureSums(self.audit, aggregate_clients)
+        self._sums, self._rungs = SecureSums(self.audit, aggregate_clients), tuple(rungs)
         self.known_labels, self.max_update_norm = known_labels, max_update_norm
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.canaries = audit_of(plan, self._guarded, self.recorder)
@@ -146,14 +149,13 @@ class CuriousFedAvg(FedAvg):
         """Probe the clients if this round is attacked, then make their training messages."""
         self.observe_model(server_round, arrays)
         clients = sorted(self.exchange.nodes)
-        return self.exchange.messages("train", self._contents(server_round, arrays, clients, config))
+        return self.exchange.messages("train", self._contents(self.plan.at(server_round), arrays, clients, config))
 
     def observe_model(self, server_round: int, arrays: ArrayRecord) -> None:
         """Probe the clients on a round's global model if the round is attacked, without training."""
         self._weights = to_tensors(arrays)
         self.auditor.collect()
-        if any(self.audit.wants(kind, server_round) for kind in (*PROBED, AGGREGATE)):
-            self._probe(server_round, arrays)
+        self._probe(self.plan.at(server_round), arrays)
         if self.audit.wants(ACTIVE, server_round):
             self._active.probe(self.plan.at(server_round), self._weights)
 
@@ -193,10 +195,9 @@ class CuriousFedAvg(FedAvg):
         return self._step(mean_update), metrics
 
     def _contents(
-        self, server_round: int, arrays: ArrayRecord, partitions: Iterable[int], config: Mapping[str, Any]
+        self, task: Task, arrays: ArrayRecord, partitions: Iterable[int], config: Mapping[str, Any]
     ) -> dict[int, RecordDict]:
         """Partition -> content of its message: model, training configuration, and the client's state kept at the server."""
-        task = self.plan.at(server_round)
         orders = ConfigRecord({**config, **self.exchange.config(task)})
         contents = {partition: RecordDict({"arrays": arrays, "config": orders}) for partition in partitions}
         for partition in contents.keys() & self.ledgers.keys():
@@ -221,24 +222,32 @@ class CuriousFedAvg(FedAvg):
 
     # Attacks ----------------------------------------------------------------------------------------------------------
 
-    def _probe(self, server_round: int, arrays: ArrayRecord) -> None:
-        task = self.plan.at(server_round)
+    def _probe(self, task: Task, arrays: ArrayRecord) -> None:
+        ladder: list[tuple[Task, Sequence[Kind], str]] = [(task, PROBED, "")]
+        for rung in self._rungs:
+            ladder.append((task.but(**rung.plan), (STEPS if rung.steps > 1 else PROBE,), str(rung)))
+        answered: dict[int, Message] = {}
+        for orders, kinds, rung_name in ladder:
+            if wanted := [kind for kind in kinds if self.audit.wants(kind, task.round)]:
+                answered |= self._attack_probes(orders, wanted, rung_name, arrays)
+        record_probe(self.recorder, task, answered)  # the last reply of a client counts all probes
+
+    def _attack_probes(self, task: Task, kinds: Iterable[Kind], rung: str, arrays: ArrayRecord) -> Answers:
         records, bound = targets_of(task), update_bound(self._weights, self.max_update_norm)
         self._guarded.bounds["train.probe"] = dict.fromkeys(records, bound)
         good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
-        record_probe(self.recorder, task, good)
-        for kind in PROBED:
-            if self.audit.wants(kind, server_round):
-                seen = seen_updates(task, kind, good, records)
-                self.audit.attack(task, kind, self._weights, self.accuracy, seen)
-        if self.audit.wants(AGGREGATE, server_round):
-            seen = seen_updates(task, AGGREGATE, good, records)
-            self._sums.attack(task, self._weights, self.accuracy, seen)
+        for kind in kinds:
+            seen = seen_updates(task, kind, good, records)
+            if kind is AGGREGATE:
+                self._sums.attack(task, self._weights, self.accuracy, seen)
+            else:
+                self.audit.attack(task, kind, self._weights, self.accuracy, seen, rung)
+        return good
 
     def _ask_step(
         self, task: Task, arrays: ArrayRecord, config: Mapping[str, Any], at_least: float | None = None
     ) -> Answers:
-        contents = self._contents(task.round, arrays, sorted(self.exchange.nodes), config)
+        contents = self._contents(task, arrays, sorted(self.exchange.nodes), config)
 
         def fault_in(_: int, reply: Message) -> str:
             return fault_in_probe(reply, self._reference(), task)
@@ -268,7 +277,7 @@ class CuriousFedAvg(FedAvg):
     ) -> Iterable[Message]:
         """Make the messages that request each client's accuracy on its share of the test data."""
         partitions = sorted(self.exchange.nodes)
-        return self.exchange.messages("evaluate", self._contents(server_round, arrays, partitions, config))
+        return self.exchange.messages("evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config))
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, with a row for each (``record_reports``)."""

@@ -1,4 +1,4 @@
-"""Observations of the server of federated learning: one-step updates that it requests, and updates of training."""
+"""Observations of the server of federated learning: updates of few steps that it requests, and updates of training."""
 
 from __future__ import annotations
 
@@ -124,6 +124,32 @@ class Probes(_Updates):
         return replace(super().knowledge(observed), probes=made)
 
 
+class ProbesOfSteps(_Updates):
+    """Updates of several local steps, each on a few other images: between a one-step probe and a round."""
+
+    name = "steps"
+    title = "probe of several steps"
+    instead_of = TrainingUpdates.title
+    plural = "probes of several steps"
+    observation = TrainingUpdate
+
+    @property
+    def setting(self) -> str:
+        """Its attacks are those on training updates that ``suits`` names."""
+        return UPDATE.setting
+
+    def suits(self, attack: AnyAttack) -> bool:
+        """Whether the attack reads one update of several steps, whose images the server chose."""
+        first = stages_of(attack)[0]
+        wrong = first.infers_membership or first.observes_history or first.needs_one_step
+        return super().suits(attack) and not wrong
+
+    def observations(self, observed: Observed) -> list[Any]:
+        """See ``_Updates``; a step is on all images that the probe has for it."""
+        size = observed.task.plan.probe_images
+        return [replace(one, batch_size=size) for one in super().observations(observed)]
+
+
 class AttributesOfProbes(_Updates):
     """One-step updates; attacks guess one sensitive value for each."""
 
@@ -193,5 +219,5 @@ class Aggregates(_Updates):
 
 
 PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
-ACTIVE, AGGREGATE = AnswersToManipulatedModels(), Aggregates()
-KINDS: tuple[Kind, ...] = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE)
+ACTIVE, AGGREGATE, STEPS = AnswersToManipulatedModels(), Aggregates(), ProbesOfSteps()
+KINDS: tuple[Kind, ...] = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE, STEPS)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from attacks.metrics.training import CLIENT, EPSILON_WITH_PROBES, UPDATE_BYTES
 from clients.federated.budget import budget_spent
+from clients.federated.plan import FederatedPlan
 from clients.task.task import Task
 from clients.training.sgd import plain_training
 from clients.wire.records import tensors_of, values_of
@@ -47,13 +48,14 @@ def fault_in_update(
 
 
 def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Task) -> str:
-    """Reason why one-step updates, one for each target of the task, or their labels cannot be used, or ""."""
-    names, images = targets_of(task), task.plan.probe_images
+    """Reason why the updates of probes, one for each target of the task, or their labels cannot be used, or ""."""
+    plan = FederatedPlan.narrow(task.plan)
+    names, images = targets_of(task), plan.probe_size
     if why := fault_in_update(reply, reference, names, images):
         return why
-    if (steps := values_of(reply, "metrics").get("local-steps")) != 1:
-        return f"metrics: local-steps is {shortened(steps)}, expected 1, as a probe is one step"
-    classes = task.plan.data_card().num_classes
+    if (steps := values_of(reply, "metrics").get("local-steps")) != plan.probe_steps:
+        return f"metrics: local-steps is {shortened(steps)}, expected {plan.probe_steps}, as the probe has"
+    classes = plan.data_card().num_classes
     for name, labels in tensors_of(reply, "labels").items():
         whole = not labels.is_floating_point() and labels.shape == (images,)
         if name not in names or not whole or not ((labels >= 0) & (labels < classes)).all():
@@ -81,7 +83,7 @@ def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
 
 
 def targets_of(task: Task) -> tuple[str, ...]:
-    """Names of the records that hold the updates of one step."""
+    """Names of the records that hold the updates of probes."""
     return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
 
 

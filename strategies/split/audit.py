@@ -93,7 +93,7 @@ class SplitAudit:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             more: dict[str, Any] = {"transmissions_used": most}
             if attack.needs_step:
-                more |= {"client_half_update": "one step"} | strength(task, one_step=True)
+                more |= {"client_half_update": "one step"} | strength(task, 1)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
             name = f"{self.label}-r{task.round:04d}-smashed-{at:02d}"

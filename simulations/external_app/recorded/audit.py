@@ -246,7 +246,7 @@ def prepare_recording(request: Request) -> PreparedRecording:
     knowledge = knowledge_of(settings)
     truth = {}
     if settings.originals:
-        truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary.images)
+        truth = read_originals(Path(settings.originals), replayed.attackable, knowledge.auxiliary)
         images = torch.cat([one.images for one in truth.values()])
         knowledge, overlap = without_truth(knowledge, images, settings.auxiliary_data)
         replayed = replace(replayed, assumed=[*replayed.assumed, *(f"{BEYOND}{one}" for one in overlap)])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
-from attacks.metrics.metric import IMAGES, LABELS
+from attacks.metrics.metric import LABELS
 from attacks.metrics.names import Role
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
@@ -24,13 +24,12 @@ from simulations.external_app.recorded import attack_file
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.audit import prepare_recording, run_recording
 from simulations.external_app.recorded.known import doubts_of
-from simulations.report.analysis.readability import Readability, readability
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.studies.cell import Cell
+from simulations.report.analysis.verdict import Verdict, verdict_of
+from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.text import NOTHING, decibel, percent, percentage, within
+from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
 from simulations.run_folder.rows import Row
-from simulations.runtime.findings import recovered_text
 from strategies.external_app.claim import Claim
 
 UNJUDGED = (
@@ -46,8 +45,9 @@ class AttackFinding:
     Attributes:
         attack: Attack text.
         round: Of the recording; None of a single update.
-        recovered: Images that it recovered, of ``attacked``; None where that was not judged.
-        share: Likewise in [0, 1], with the 95 % interval ``low`` to ``high``.
+        identified: Images that it identifies, of ``attacked``; ``recognisable``: that are recognisable in its guesses. None where
+            that was not judged.
+        share: Of identified ones, in [0, 1], with the 95 % interval ``low`` to ``high``.
         psnr: Mean over its images, in dB; ``best_psnr``: the highest; ``null_psnr``: the mean of the best null baseline, a guess
             without an attack. None where no image was scored.
         verdict: As the report of a run says it; "" where no image was scored.
@@ -58,7 +58,8 @@ class AttackFinding:
 
     attack: str
     round: int | None = None
-    recovered: int | None = None
+    identified: int | None = None
+    recognisable: int | None = None
     attacked: int | None = None
     share: float | None = None
     low: float | None = None
@@ -73,12 +74,12 @@ class AttackFinding:
 
     @property
     def result(self) -> str:
-        """The recovery in words, or the failure."""
-        if self.failure:
-            return "failed"
-        shown = "" if self.recovered is None else f"{self.recovered} of {self.attacked}"
+        """What was found in words, or the failure."""
+        if self.failure or self.identified is None:
+            return "failed" if self.failure else NOTHING
         interval = within(self.low, self.high, percentage)
-        return recovered_text(shown, self.status, f"{interval} %" if interval else "")
+        of = f"{self.identified} of {self.attacked}{dagger(self.status)}" + (f" ({interval} %)" if interval else "")
+        return f"{of}\n{self.recognisable} recognisable"
 
 
 def of_entries(entries: Iterable[Mapping[str, Any]], truth: Mapping[str, Tensor]) -> list[AttackFinding]:
@@ -88,7 +89,7 @@ def of_entries(entries: Iterable[Mapping[str, Any]], truth: Mapping[str, Tensor]
         scores = {} if entry["failure"] else entry["scores"]  # those of a failed attack are of a grey image
         psnr, labels = scores.get("psnr"), scores.get("label-accuracy")
         images: dict[str, Any] = {"psnr": fmean(psnr), "best_psnr": max(psnr), "null_psnr": fmean(grey)} if psnr else {}
-        word = readability(None) if psnr else ""
+        word = Verdict.UNKNOWN.value if psnr else ""
         found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], verdict=word, **images))
     return found
 
@@ -104,19 +105,20 @@ def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
 def _of_cell(cell: Cell, failure: str) -> AttackFinding:
     if failure:
         return AttackFinding(cell.attack, cell.round, failure=failure)
-    images, share = cell.psnr, cell.share
-    recovered, attacked = cell.recovered or (None, None)
+    images, share = cell.psnr, cell.scores.get(FOUND)
+    identified, attacked = cell.identified or (None, None)
     return AttackFinding(
         cell.attack,
         cell.round,
-        recovered,
+        identified,
+        cell.recognisable[0] if cell.recognisable else None,
         attacked,
         *((share.mean, share.low, share.high) if share else (None, None, None)),
         *((images.mean, images.worst) if images else (None, None)),
         cell.best_null[1] if cell.best_null else None,
-        readability(cell) if images else "",
+        verdict_of(cell).value if images else "",
         cell.mean(*LABELS.decides),
-        cell.status if cell.mean(*IMAGES.decides) is not None else "",
+        cell.status if images else "",
     )
 
 
@@ -137,7 +139,7 @@ def _conclude(
     made = [one for one in found if not one.failure]
     if scored:
         console.print(_table(found))
-        if any(one.verdict == Readability.UNKNOWN for one in made):
+        if any(one.verdict == Verdict.UNKNOWN for one in made):
             console.say(UNJUDGED)
     elif made:
         names = "; ".join(dict.fromkeys(one.attack for one in made))
@@ -169,7 +171,7 @@ def _table(found: Sequence[AttackFinding]) -> Table:
         ]
         for one in found
     )
-    return table([*rounds, "attack", *judged, "recovered"], ("mean PSNR", "best PSNR", "labels"), rows)
+    return table([*rounds, "attack", *judged, "identified"], ("mean PSNR", "best PSNR", "labels"), rows)
 
 
 def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ from torch.nn import functional as F
 
 from attacks import Labels, Reconstruction, score
 from attacks.metrics.guesses import LABEL_ACCURACY
+from attacks.metrics.images import PLACE
 from attacks.metrics.names import GuessName, Role, Scores
 from attacks.scoring.metrics import blurred, null_baselines, optimal_assignment
 from clients.scoring.audit import UNIFORM
 from clients.scoring.image_scores import image_scores, uniform_label_accuracy
-from clients.scoring.null_baselines import BLURRED, null_psnr
-from clients.scoring.retrieval import CANDIDATES, KnownImages, retrieval
+from clients.scoring.null_baselines import BLURRED, flat_psnr
+from clients.scoring.retrieval import CANDIDATES, Known, KnownImages, identified
 from defenses.base import Batch, NamedTensors
 from simulations.external_app.recorded.arguments.headers import originals_file
 from simulations.external_app.recorded.replies import Attackable
@@ -31,17 +33,35 @@ class Truth:
     Attributes:
         images: (N, C, H, W) in [0, 1].
         labels: (N,) int64, or None.
-        others: (M, C, H, W), other examples of the kind, for retrieval.
+        others: (M, C, H, W), other examples of the kind.
+        classes: (M,) int64, their classes; None where those of any image are unknown.
     """
 
     images: Tensor
     labels: Tensor | None
     others: Tensor
+    classes: Tensor | None = None
 
     @property
     def mean(self) -> Tensor | None:
-        """The mean image (C, H, W) of the others; None where there are none."""
-        return self.others.mean(0) if len(self.others) else None
+        """The mean image (C, H, W) of the first others; None where there are none."""
+        return self.others[: self.most_others].mean(0) if len(self.others) else None
+
+    @property
+    def most_others(self) -> int:
+        """Number of others, of any class, where there are so many."""
+        return (CANDIDATES - 1) * len(self.images)
+
+    @property
+    def candidates(self) -> tuple[Known, Known]:
+        """The images and the others of their classes; all of one class where classes are unknown."""
+        if self.labels is None or self.classes is None:
+            kinds = (
+                torch.zeros(len(some), dtype=torch.int64) for some in (self.images, self.others[: self.most_others])
+            )
+            return Known(self.images, next(kinds)), Known(self.others[: self.most_others], next(kinds))
+        alike = torch.isin(self.classes, self.labels)
+        return Known(self.images, self.labels), Known(self.others[alike], self.classes[alike])
 
     def pairs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Which guessed image is compared with which true one."""
@@ -53,8 +73,8 @@ class Truth:
         if isinstance(guess, Reconstruction):
             pairs = self.pairs(guess.images)
             found = image_scores(guess.images, self.images, pairs, "original")
-            found |= retrieval(guess, pairs, self.images, self.others, paired=False)
-            found |= null_psnr(self.images, self.mean, pairs[1])
+            found |= identified(guess.images, pairs, *self.candidates, paired=False) | flat_psnr(self.images, pairs[1])
+            found |= {PLACE.of(): pairs[1].tolist()}
             guess = Labels(guess.labels)
         if self.labels is not None:
             found[LABEL_ACCURACY.of()] = [score(guess, self.labels)[LABEL_ACCURACY.name]]
@@ -76,10 +96,10 @@ class Truth:
         return found
 
 
-def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tensor) -> dict[tuple[int, int], Truth]:
+def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Batch) -> dict[tuple[int, int], Truth]:
     """(round, client) -> the true examples of attacked replies.
 
-    Retrieval looks for true images among those of the other replies and the auxiliary ones (M, C, H, W).
+    Those of the other replies and the auxiliary ones are the images among which true ones are identified.
 
     Args:
         folder: Of ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` where a node has the same images in all rounds.
@@ -94,23 +114,25 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Tenso
         path = originals_file(folder, one.reply)
         assert path is not None  # as ``require_complete`` has checked
         found[one.reply.round, one.client] = read_truth(path, one.settings)
-    every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary])
-    return {
-        place: Truth(truth["images"], truth.get("labels"), _others(every, truth["images"]))
-        for place, truth in found.items()
-    }
+    every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary.images])
+    labels = [truth.get("labels") for truth in found.values()]
+    known = [one for one in labels if one is not None]
+    classes = torch.cat([*known, auxiliary.targets.argmax(1)]) if len(known) == len(labels) else None
+    return {place: _with_others(truth["images"], truth.get("labels"), every, classes) for place, truth in found.items()}
 
 
-def _others(every: Tensor, own: Tensor) -> Tensor:
-    """Different images that are none of ``own``, at most 99 for each of these.
+def _with_others(images: Tensor, labels: Tensor | None, every: Tensor, classes: Tensor | None) -> Truth:
+    """The examples of a reply, and different images that are none of them: the first 99 for each, and 99 of each one's class.
 
     An original that went through an app's normalisation and back differs from the same auxiliary image by float errors.
     """
-    known = KnownImages(own)
-    kept: list[Tensor] = []
-    for image in every:
-        if len(kept) == (CANDIDATES - 1) * len(own):
-            break
-        if known.adds(image):
-            kept.append(image)
-    return torch.stack(kept) if kept else own[:0]
+    known, kept, most = KnownImages(images), list[int](), (CANDIDATES - 1) * len(images)
+    missing = Counter(
+        {kind: (CANDIDATES - 1) * n for kind, n in Counter(labels.tolist() if labels is not None else []).items()}
+    )
+    kinds = [0] * len(every) if classes is None else classes.tolist()
+    for at, kind in enumerate(kinds):
+        if (len(kept) < most or missing[kind] > 0) and known.adds(every[at]):
+            kept.append(at)
+            missing[kind] -= 1
+    return Truth(images, labels, every[kept], None if classes is None else classes[kept])

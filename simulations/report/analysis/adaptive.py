@@ -67,28 +67,24 @@ def stand_ins() -> dict[str, str]:
     return {kind.title: kind.instead_of for kind in kinds().values() if kind.instead_of}
 
 
-def apart(cells: Sequence[Cell]) -> tuple[list[Cell], list[Cell]]:
-    """Cells of probes, and cells of real updates; cells of other observations belong to neither."""
-    real = set(stand_ins().values())
-    return [c for c in cells if c.observation in stand_ins()], [c for c in cells if c.observation in real]
-
-
-def untested_on_updates(cells: Sequence[Cell], update: Cell | None, known: Any) -> list[str]:
-    """Caveat that adaptive attacks on images ran on probes only, although the images of real updates were attacked.
+def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Any) -> list[str]:
+    """Caveat that adaptive attacks on images ran on the defence's other messages alone.
 
     Args:
-        cells: All attacks on one defence.
-        update: The strongest on real updates.
+        cells: All attacks on messages of one kind and size.
+        others: All attacks on the others.
         known: The defence's configuration, as in ``is_adaptive``.
     """
+    return (
+        []
+        if adapted(cells, known) or not adapted(others, known)
+        else ["no adaptive attack on images ran on these messages"]
+    )
 
-    def adapted(of: Sequence[Cell]) -> bool:
-        return any(is_adaptive(cell, known) and cell.has_result and IMAGES.scored(cell.scores) for cell in of)
 
-    probes, updates = apart([cell for cell in cells if not cell.is_upper_bound])
-    if update is None or adapted(updates) or not adapted(probes):
-        return []
-    return ["no adaptive attack on images ran, only on probes"]
+def adapted(cells: Sequence[Cell], known: Any) -> bool:
+    """Whether an attack that was made against the defence has a score of images or rows among them."""
+    return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
 
 
 def once_per_update(cell: Cell) -> list[str]:

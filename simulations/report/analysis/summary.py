@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
-from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES, LABELS, MEMBERSHIP
+from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
 from attacks.metrics.training import EPSILON_BY, TEST_ACCURACY
 from clients.wire.schema import readable
 from defenses.neighbours import BUDGET
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.adaptive import adaptive_caveats, apart, once_per_update, untested_on_updates
+from simulations.report.analysis.adaptive import adapted, adaptive_caveats, once_per_update, untested
 from simulations.report.analysis.line import TERMS, Line, largest
-from simulations.report.analysis.readability import lead, readability
+from simulations.report.analysis.paired import Difference, differences
 from simulations.report.analysis.shown import (
     CLIENTS,
     NO_COST,
@@ -23,8 +23,10 @@ from simulations.report.analysis.shown import (
     neighbours_of,
     shown_epsilon,
 )
+from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
 from simulations.report.analysis.windows import window_counts
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import FOUND, Cell
+from simulations.report.studies.control import LEVEL, by_chance
 from simulations.report.studies.left_out import left_out, same_cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
@@ -81,14 +83,12 @@ INITIAL_AVERAGES = (
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
 
-def strongest(cells: Sequence[Cell], metric: Scored = IMAGES.decides) -> Cell | None:
-    """The strongest attack: on images by ``readability.lead``, else by another deciding score. Upper bounds do not count.
+def strongest(cells: Sequence[Cell], metric: Scored) -> Cell | None:
+    """The strongest attack by a deciding score other than that of images. Upper bounds do not count.
 
     An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
     everything, then validated ones. Labels are ranked by what lies over chance, which depends on the number of images.
     """
-    if metric == IMAGES.decides:
-        return lead(cells)
     scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
     return max(scored, key=lambda cell: _strength(cell, metric), default=None)
 
@@ -110,38 +110,37 @@ def summarise(study: Study, defenses: Mapping[str, Any], *, running: bool = Fals
         running: The run goes on: attacks wait, and the model has not been tested as it will be.
     """
     without = left_out(study)
-    return [_line(study, defense, defenses.get(defense), without, running=running) for defense in study.pipelines]
+    judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
+    changed = differences(judged)
+    return [
+        _line(study, defense, found, changed, defenses.get(defense), without, running=running)
+        for defense, found in judged.items()
+    ]
 
 
-def _line(study: Study, defense: str, known: Any, without: Mapping[str, Study], *, running: bool) -> Line:
+def _line(
+    study: Study,
+    defense: str,
+    judged: Sequence[Judged],
+    changed: Mapping[tuple[str, str], Difference],
+    known: Any,
+    without: Mapping[str, Study],
+    *,
+    running: bool,
+) -> Line:
     at = study.complete_round(defense)
     clean, protected = (_at(study, defense, TEST_ACCURACY.name, of, at) for of in ("original", "transformed"))
     cells = study.cells_of(defense)
-    membership = strongest(cells, MEMBERSHIP.decides)
-    best, windows = strongest(cells), window_counts(study, defense)
-    probe, update = (strongest(of) for of in apart(cells))
+    membership, windows = strongest(cells, MEMBERSHIP.decides), window_counts(study, defense)
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
     probed, trained = (_spent(study, defense, metric) for metric in ("epsilon-with-probes", "epsilon"))
     failed = sum(row.status == "failed" for row in study.utility.get((defense, "client", ""), ()))
     counted = (row.value or 0.0 for row in study.utility.get((defense, "clients-failed", ""), ()))
     untaught = "" if running else _untaught(study, at)
-    by_message = _caveats_by_message(defense, best, probe, update)
-    caveats = [untaught] if untaught and not defense else []
-    deciding = best or strongest(cells, CELLS.decides) or strongest(cells, ATTRIBUTES.decides)
-    if deciding and deciding.observation not in by_message:
-        caveats += [*_doubts(defense, deciding), *once_per_update(deciding)]
-    for cell in filter(None, (probe, update) if by_message else (deciding,)):
-        of = by_message.get(cell.observation, ())
-        if (hangs := _hangs_on(cell, without)) and by_message:
-            by_message[cell.observation] = (*of, hangs)
-        else:
-            caveats += [hangs]
-    caveats += _caveats(defense, cells, known, running=running) + _membership_doubts(membership)
-    if defense and update and (untested := untested_on_updates(cells, update, known)):
-        by_message[update.observation] = (*by_message.get(update.observation, ()), *untested)
     canaries = canaries_in(study, defense)
-    caveats = audit_warnings(study, defense) + ([NO_COST] if canaries else []) + caveats
+    caveats = audit_warnings(study, defense) + ([NO_COST] if canaries else []) + ([untaught] if not defense else [])
+    caveats += _caveats(defense, cells, known, running=running) + _membership_doubts(membership)
     return Line(
         defense=defense,
         round=at,
@@ -150,8 +149,9 @@ def _line(study: Study, defense: str, known: Any, without: Mapping[str, Study], 
         change=accuracy_change(study, defense, at) if defense and not untaught and canaries != CLIENTS else None,
         canaries=canaries,
         untaught=untaught,
-        strongest=best,
-        reading=strongest(cells, CELLS.decides),
+        judged=tuple(judged),
+        differences={title: one for (of, title), one in changed.items() if of == defense},
+        adaptive=frozenset(one.title for one in judged if adapted(one.cells, known)),
         attributes=strongest(cells, ATTRIBUTES.decides),
         labels=strongest([cell for cell in cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides),
         membership=membership,
@@ -176,12 +176,20 @@ def _line(study: Study, defense: str, known: Any, without: Mapping[str, Study], 
         shown=shown_epsilon(study, defense),
         reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
-        caveats_by_message=by_message,
+        caveats_of={one.title: found for one in judged if (found := _caveats_of(one, judged, known, without))},
         at_size=_at_size(known),
         windows=windows,
-        probe=probe,
-        update=update,
     )
+
+
+def _caveats_of(one: Judged, judged: Sequence[Judged], known: Any, without: Mapping[str, Study]) -> tuple[str, ...]:
+    """Caveats on one kind and size of message."""
+    if one.cell is None:
+        return ()
+    others = [cell for other in judged if other is not one for cell in other.cells]
+    lacks = untested(one.cells, others, known) if one.cell.defense else []
+    found = (*_doubts(one.cell), *once_per_update(one.cell), *lacks, _hangs_on(one, without))
+    return tuple(filter(None, found))
 
 
 def _at_size(known: Any) -> tuple[str, ...]:
@@ -227,16 +235,6 @@ def _cost(study: Study, defense: str, metric: str) -> Range:
     return own, own / plain if own is not None and plain else None
 
 
-def _caveats_by_message(
-    defense: str, best: Cell | None, probe: Cell | None, update: Cell | None
-) -> dict[str, tuple[str, ...]]:
-    """Caveats on the strongest attack on probes and on real updates; empty where only one of these is attacked, and leads."""
-    found = [cell for cell in (probe, update) if cell is not None]
-    if found == [best]:
-        return {}
-    return {cell.observation: (*_doubts(defense, cell), *once_per_update(cell)) for cell in found}
-
-
 def _caveats(defense: str, cells: Sequence[Cell], known: Any, *, running: bool) -> list[str]:
     """Caveats on a defence, whatever was attacked: the adaptive attacks that it lacks, and what its configuration says."""
     found = adaptive_caveats(cells, known, running=running) if defense else []
@@ -244,37 +242,36 @@ def _caveats(defense: str, cells: Sequence[Cell], known: Any, *, running: bool) 
     return found + [str(caveat) for caveat in further or ()]
 
 
-def _doubts(defense: str, cell: Cell) -> list[str]:
+def _doubts(cell: Cell) -> list[str]:
     """Why the score of an attack may say little."""
     found, plain = [], plain_words(cell.card)
-    recovered = cell.leaks or cell.picks or bool(cell.leaking & {CELLS.decides, ATTRIBUTES.decides})
-    if cell.status == "not-validated":
-        so = "" if recovered else ", so its failure shows nothing"
-        if defense == "":
+    if cell.status == "not-validated" and verdict_of(cell) is Verdict.UNKNOWN:
+        if cell.defense == "":
             found.append(f"positive control failed: this attack does not break the {plain.run}")
         elif plain.alone:
-            found.append(f"not validated: there is no run without {plain.acting} beside this one{so}")
+            found.append(f"not validated: there is no run without {plain.acting} beside this one")
         else:
-            where = " in that round" if recovered else " either"
-            found.append(f"not validated: this attack did not break the {plain.run}{where}{so}")
-    if cell.unjudged:
-        found.append(f"could not be judged: {cell.unjudged}")
+            found.append(
+                f"not validated: this attack did not break the {plain.run} either, so its failure shows nothing"
+            )
+    looked = cell.scores.get(FOUND)
+    if looked and looked.n and by_chance(looked.n, looked.n, 1.0 if cell.chance is None else cell.chance) > LEVEL:
+        found.append("could not be judged: there are too few other images to look for the true ones among")
     if cell.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
     further = cell.card.more.get("caveats")
     return found + (list(map(str, further)) if isinstance(further, list) else [])
 
 
-def _hangs_on(cell: Cell, without: Mapping[str, Study]) -> str:
-    """The clients without one of which an attack's verdict would be another; "" where it hangs on none."""
-    others = {name: same_cell(cell, study) for name, study in without.items()}
-    words = {name: _worded(one) for name, one in others.items() if one is not None}
-    changed = [f"without {name} {word}" for name, word in words.items() if word != _worded(cell)]
-    return f"this verdict ({_worded(cell)}) hangs on one client: it is {'; '.join(changed)}" if changed else ""
-
-
-def _worded(cell: Cell) -> str:
-    return f"{readability(cell).value}, {'validated' if cell.status == 'ok' else cell.status.replace('-', ' ')}"
+def _hangs_on(one: Judged, without: Mapping[str, Study]) -> str:
+    """The clients without one of which the verdict would be another; "" where it hangs on none."""
+    changed = []
+    for name, study in without.items():
+        cells = [found for cell in one.cells if (found := same_cell(cell, study)) is not None]
+        other = next((found for found in judge(cells) if found.title == one.title), None)
+        if other is not None and other.verdict is not one.verdict:
+            changed.append(f"without {name} {other.verdict}")
+    return f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}" if changed else ""
 
 
 def _membership_doubts(cell: Cell | None) -> list[str]:

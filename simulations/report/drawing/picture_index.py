@@ -12,7 +12,6 @@ import numpy as np
 
 from attacks.metrics.names import Role
 from clients.wire.texts import regular
-from simulations.report.studies.recovery import BestImage, is_recovered
 from simulations.report.studies.rows import grouped, number_in, read_lines
 from simulations.report.text import count
 from simulations.run_folder.rows import shown_name
@@ -32,9 +31,9 @@ class Picture:
         kind: "original", "protected" or "reconstruction".
         file: PNG, relative to ``pictures/``.
         psnr: PSNR against the original, in dB.
-        null_psnr: PSNR of the best null baseline for the same image; None where the index does not say.
-        flat_psnr: PSNR of the image's own mean colour; None where the index does not say.
-        identified: Whether the image was identified among the candidates.
+        structure: Similarity in structure to the original; None where the index does not say.
+        identified: Whether the guess identifies the image among others of its class.
+        recognisable: Whether the image counts as recognisable in it.
         observation: What it was reconstructed from, such as "one-step probe".
         rounds: Rounds in which that was observed; 0 where the index does not say.
         caption: What the pictures of its target are called together, where the index says.
@@ -47,9 +46,9 @@ class Picture:
     kind: str
     file: str
     psnr: float | None
-    null_psnr: float | None = None
-    flat_psnr: float | None = None
+    structure: float | None = None
     identified: bool = False
+    recognisable: bool = False
     final: bool = False
     observation: str = ""
     rounds: int = 0
@@ -72,21 +71,10 @@ class Picture:
         return self.kind == "reconstruction" and self.psnr is not None
 
     @property
-    def recovered(self) -> bool:
-        """Whether the image counts as recovered, by the rule of ``recovery.DEFINITION``."""
-        return is_recovered(self.psnr, self.null_psnr, self.identified)
-
-    @property
-    def gain(self) -> float | None:
-        """PSNR over the best null baseline for the same image, in dB."""
-        return None if self.psnr is None or self.null_psnr is None else round(self.psnr - self.null_psnr, 2)
-
-    @property
-    def rank(self) -> tuple[bool, float, float]:
-        """Rank of recovery, larger is better, as ``recovery.BestImage`` ranks images."""
-        gain, psnr = (-math.inf if one is None else one for one in (self.gain, self.psnr))
-        detail = None if self.flat_psnr is None else psnr - self.flat_psnr
-        return self.recovered, *BestImage(gain, psnr, detail).rank
+    def rank(self) -> tuple[bool, bool, float, float]:
+        """Rank of a guess, larger is better: recognisable ones first, by structure, which flat images do not have."""
+        structure, psnr = (-math.inf if one is None else one for one in (self.structure, self.psnr))
+        return self.recognisable, self.identified, structure, psnr
 
     @property
     def source(self) -> str:
@@ -116,12 +104,14 @@ def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
     texts = ("defense", "attack", "kind", "file", "observation", "caption", "role")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
-    known |= {key: number_in(data.get(key)) for key in ("psnr", "null_psnr", "flat_psnr")}
+    known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
+    names = {**data, "target": " of ".join(str(data[key]) for key in ("target", "rung") if key in data)}
     return Picture(
         **known,
         round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
-        target=tuple(str(data.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
+        target=tuple(str(names.get(key, "")) for key in ("experiment", "seed", "client", "target", "image")),
         identified=data.get("identified") == 1,
+        recognisable=data.get("recognisable") == 1,
         final=data.get("final") is True,
         rounds=rounds if isinstance(rounds, int) else 0,
     )

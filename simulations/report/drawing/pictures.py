@@ -1,4 +1,4 @@
-"""Picture grids: original, protected and every attack's reconstruction of each target, the best-recovered image first."""
+"""Picture grids: original, protected and every attack's reconstruction of each target, the most similar guess first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clients.wire.texts import regular
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
-from simulations.report.text import round_name, short_names, signed
+from simulations.report.text import round_name, short_names
 
 EVERY, BEST = (24, 6), (2, 0)
 """Targets kept per defence in the first attacked round and in each later one, on the page of every attack and in the report."""
@@ -24,8 +24,6 @@ LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
 UNALTERED = "not altered"
 """Name of the protected image where it is the original, as without a defence and with one of updates."""
-SAME_PSNR = 1e-3
-"""dB: rows and the index of pictures hold the PSNR of one image to so many digits."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -51,7 +49,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Grid:
-    """Targets of one defence in one round, the best-recovered image (``Picture.rank``) first; ``hidden`` more are left out."""
+    """Targets of one defence in one round, the most similar guess (``Picture.rank``) first; ``hidden`` more are left out."""
 
     defense: str
     round: int
@@ -127,28 +125,23 @@ def grids(
     return found
 
 
-def best_recovered(pictures: Sequence[Picture], cell: Cell, embed: Embedder, caption: str) -> Strip | None:
-    """The best-recovered image of an attack, by ``Picture.rank``: original, model input, and guess.
+def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
+    """The image whose guess by an attack is most similar, by ``Picture.rank``: original, model input, and guess.
 
-    None where there are no pictures of the attack. ``caption`` is what the image is called where it counts as recovered.
+    None where there are no pictures of the attack.
     """
     own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
     own = [one for one in own if one.observation in ("", cell.observation)]
     guesses = [one for one in own if one.guess == cell.attack and one.is_guess]
     if not guesses:
         return None
-    # That of the headline's sentence, which also reckons with what an attack makes of noise; pictures do not know that.
-    named = [one for one in guesses if cell.best and abs((one.psnr or 0.0) - cell.best.psnr) < SAME_PSNR]
-    best = max(named or guesses, key=lambda one: one.rank)
+    best = max(guesses, key=lambda one: one.rank)
     beside = [one for one in own if one.target == best.target and one.kind in ("original", "protected")]
-    counts = best.recovered and cell.recovered is not None and cell.recovered[0] > 0
-    what = caption if counts else "the image with the highest PSNR"
-    if best.gain is not None and not counts:
-        what = "closest guess, which does not count as recovered"
-    gain = "" if best.gain is None else f", {signed(best.gain)} dB over its best null baseline"
-    return Strip(
-        f"{what}: {_named(best.target)}{gain}", _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
+    counts = (
+        "recognisable" if best.recognisable else "identified" if best.identified else "closest guess, not identified"
     )
+    tiles = _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
+    return Strip(f"{counts}: {_named(best.target)}", tiles)
 
 
 def _grid(
@@ -167,8 +160,8 @@ def _grid(
     return Grid(one.defense, one.round, strips, len(first) - len(strips), final, sources)
 
 
-def _rank(pictures: Sequence[Picture]) -> tuple[bool, float, float]:
-    return max((one.rank for one in pictures if one.is_guess), default=(False, -math.inf, -math.inf))
+def _rank(pictures: Sequence[Picture]) -> tuple[bool, bool, float, float]:
+    return max((one.rank for one in pictures if one.is_guess), default=(False, False, -math.inf, -math.inf))
 
 
 def _named(target: tuple[Any, ...]) -> str:

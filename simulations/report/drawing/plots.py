@@ -12,7 +12,7 @@ from simulations.report import text
 from simulations.report.analysis.line import Line as SummaryLine
 from simulations.report.drawing.chart import Axis, Chart, Line, Point, bounds, round_values, whiskers
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.study import Study
 
@@ -29,31 +29,30 @@ Series = dict[str, list[Point]]
 
 
 def plane(lines: Sequence[SummaryLine], faces: Faces) -> Chart | None:
-    """Accuracy against the share of images that the strongest attack recovered; None while no defence has both numbers.
+    """Accuracy against the share of images identified in the messages with the worst verdict; None while no defence has both.
 
     Bottom right is better. A dashed line joins DP-SGD in order of epsilon.
     """
     points, names, spent = list[tuple[Point, Look]](), list[tuple[str, Look]](), list[tuple[float, float, float]]()
     for line in lines:
-        accuracy, cell, look = line.deployed, line.strongest, faces[line.defense]
-        if accuracy and accuracy.mean is not None and cell and cell.share and cell.share.mean is not None:
-            recovered, n = cell.recovered or (0, 0)
-            tip = f"{look.name}: {text.percent(accuracy.mean)}, {recovered} of {n} recovered by {cell.attack}, "
-            tip += text.round_name(cell.round, cell.final)
-            points.append((Point.of(accuracy.mean, cell.share, tip, (accuracy.low, accuracy.high)), look))
+        accuracy, one, look = line.deployed, line.worst, faces[line.defense]
+        share = one.cell.scores.get(FOUND) if one and one.cell and one.found else None
+        if accuracy and accuracy.mean is not None and one and share and share.mean is not None:
+            tip = f"{look.name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
+            points.append((Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high)), look))
             known = is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon)
             names.append((look.name + (f", ε = {text.two(line.epsilon)}" if known else ""), look))
-            spent += [(line.epsilon or 0.0, accuracy.mean, cell.share.mean)] if known else []
+            spent += [(line.epsilon or 0.0, accuracy.mean, share.mean)] if known else []
     if not points:
         return None
     low, high = share_bounds([end for one, _ in points for end in (one.x, one.x_low, one.x_high)], 0.14, 0.05)
     joined = [Line([(x, y) for _, x, y in sorted(spent)], "var(--dp1)", "joined")] if len(spent) > 1 else []
     title = (
         "Test accuracy as deployed (higher is better →)",
-        "Images recovered by the strongest attack (lower is better ↓)",
+        "Images identified by the strongest attack (lower is better ↓)",
     )
     return Chart(
-        "Test accuracy against the share of images that the strongest attack recovered, one point per defence",
+        "Test accuracy against the share of images that the strongest attack identifies, one point per defence",
         Axis(title[0], low, high, round_values(low, high, 4), lambda value: f"{text.plain(100 * value)} %"),
         Axis(title[1], -0.08, 1.04, round_values(0, 1, 6), text.whole_percent),
         [*joined, *(line for point, look in points for line in whiskers([point], look))],
@@ -172,11 +171,11 @@ def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float
 
 @dataclass(frozen=True)
 class DotRow:
-    """A row: its heading, the look of its marks, (value, whether validated, tooltip) of each, and an interval of their mean."""
+    """A row: its heading, the look of its marks, (value, tooltip) of each, and an interval of their mean."""
 
     name: str
     look: Look
-    dots: Sequence[tuple[float, bool, str]]
+    dots: Sequence[tuple[float, str]]
     interval: tuple[float, float] | None = None
 
 
@@ -185,21 +184,13 @@ def rows_of_dots(rows: Sequence[DotRow], title: str, spoken: str) -> Chart:
     lines: list[Line] = []
     for at, row in enumerate(rows):
         lines += [Line([(0, at - 0.7), (1, at - 0.7)], "var(--rule)", "rule")] if at else []
-        lines += (
-            whiskers([Point(0, at + 0.1, x_low=row.interval[0], x_high=row.interval[1])], row.look)
-            if row.interval
-            else []
-        )
+        lines += [Line([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
     return Chart(
         spoken,
-        Axis("Images recovered", 0, 1, round_values(0, 1, 5), text.whole_percent),
-        Axis(title, len(rows) - 0.45, -0.75),
+        Axis(title, 0, 1, round_values(0, 1, 5), text.whole_percent),
+        Axis("One mark per seed", len(rows) - 0.45, -0.75),
         lines,
-        [
-            (Point(x, at + 0.1, hollow=not full, tip=tip), row.look)
-            for at, row in enumerate(rows)
-            for x, full, tip in row.dots
-        ],
+        [(Point(x, at + 0.1, tip=tip), row.look) for at, row in enumerate(rows) for x, tip in row.dots],
         texts=[(0, at - 0.35, row.name, row.look.color) for at, row in enumerate(rows)],
         height=ROW * len(rows),
     )

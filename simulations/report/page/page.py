@@ -3,54 +3,42 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attacks.metrics.images import LEAST_STRUCTURE, STRUCTURE
+from attacks.metrics.registry import metric_label
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.run import read_run
+from simulations.report.analysis.verdict import MEANING, Verdict
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
 from simulations.report.page.templates import render
 from simulations.report.page.view import own_pictures, view
 from simulations.report.repeat import command_of
-from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.studies.recovery import LEAST_GAIN, RECOVERED
-from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row, number_of
 
 GLOSSARY = {
-    "Recovered": "An attack recovered an image if its guess identifies the image, and the guess lies at least "
-    f"{LEAST_GAIN:g} dB (PSNR) above the best null baseline for that image.",
-    "Identified": "Of 100 candidates (the image and 99 others of the same client, or fewer), the attacked image is nearest to the "
-    "guess.",
-    "Above own colour": "The guess has a higher PSNR than a flat image in the attacked image's mean colour. If a recovered image "
-    "fails this test, the guess shows only its colour.",
+    **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},
+    "Identified": "The guess is nearer to the attacked image than to 99 others of its class (of the same client, or fewer), after "
+    "mean and contrast are removed. A guess that knows the class alone does that once in 100 times.",
+    "Structure": f"Similarity of a guess to its image by {metric_label(STRUCTURE.name)}. Recognisable images have "
+    f"{LEAST_STRUCTURE:g} or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
-    "Strongest attack": "The attack and round that recovers the largest share of the images. Verdict, share, interval, PSNR and "
-    "picture are of this attack. The chance beside the share bounds the probability that the best of equally many null "
-    "guesses recovers as many images.",
-    "One-step probe": "The server asks a client for the gradient of a few images, the strongest setting for an attack.",
+    "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",
     "Training update": "What a client sends after each round of training: a real update.",
-    "Verdict": "Readable: at least half of the images were recovered. Partly readable: some were recovered, or images were "
-    "identified far more often than by chance. It is also the verdict if the whole interval of the mean PSNR lies above the null "
-    "baselines and the mean of the class. Not recovered: none of that, by attacks that work without the defence. Unknown: there "
-    f"are fewer than {LEAST_IMAGES} images, or the mean exceeds the baselines but its interval does not, or no attack works "
-    "without the defence.",
-    "Positive control": "The same attack, run on the messages in the first row of the first table. If it does not recover "
-    "images there, its failure elsewhere shows nothing. † marks a score that is not validated in this way, or of too few images.",
+    "Positive control": "The same attack on the run without a defence, on messages of the same size or a smaller one. If it finds "
+    "no images there, its failure elsewhere shows nothing. † marks a score that is not validated so, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
-    "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. The report never names it as "
-    "the strongest attack.",
+    "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. No verdict counts it.",
     "Threat card": "What an attack saw and knew, recorded with every number.",
 }
 """Term -> meaning."""
-OF_MESSAGES = ("One-step probe", "Training update")
-"""Terms that a page needs only where both were attacked, or could be."""
 
 
 CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "command", "run")
@@ -64,7 +52,7 @@ class Built:
     Attributes:
         report: The page for most readers.
         attacks: The page of every attack, every picture and every number.
-        rows: Validated rows with the shares of recovered images.
+        rows: Validated rows.
     """
 
     report: str
@@ -103,11 +91,7 @@ def build(directory: Path) -> Built:
         "upper_bounds": upper_bounds,
         "alone": alone,
         "plain_name": plain.name,
-        "glossary": {
-            term: said
-            for term, said in GLOSSARY.items()
-            if term not in OF_MESSAGES or any(one["probed"] for one in views)
-        },
+        "glossary": GLOSSARY,
         "studies": views,
         "loose": grids(loose, order, embed, upper_bounds),
         "progress": progress(config.get("progress")),
@@ -126,14 +110,8 @@ def build(directory: Path) -> Built:
     return Built(
         render("report.html", context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
         render("attacks.html", context | others | {"notes": [*notes, *every.notes()]}),
-        [*rows, *_derived(studies)],
+        list(rows),
     )
-
-
-def _derived(studies: Sequence[Study]) -> list[Row]:
-    """The shares of recovered images, which the page counts and ``rows.jsonl`` does not hold; each once."""
-    found = (row for study in studies for row in study.all_rows if row.metric == RECOVERED[0])
-    return list({row.to_json(): row for row in found}.values())
 
 
 def progress(state: Any) -> str:

@@ -6,17 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.guesses import COLUMN
-from attacks.metrics.images import PSNR
+from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
 from simulations.report.section import sections
-from simulations.report.studies.baselines import chance_of_retrieval
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import Score, exact, merge
+from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from simulations.report.text import round_mark, round_name, setting
+from simulations.report.text import count, round_mark, round_name, setting
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -32,7 +31,7 @@ CARD_ORDER = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Check:
     """The positive control of one attack in one round: how many seeds passed, the scores, and the reason of a failure.
 
     Attributes:
@@ -42,9 +41,7 @@ class Verdict:
         null: Names and mean of the best null baselines.
         reasons: Why seeds failed.
         n: Images (or records) behind the score.
-        picked: (k, n, candidates): k of n true images were identified; None where they were not looked for.
-        too_few: Some seed has too few images, so there is no verdict.
-        open: Some seed has too few others to look for the true images among, so there is none either.
+        judged: There is a verdict: enough images, and enough others to look for the true ones among.
     """
 
     passed: int
@@ -53,28 +50,21 @@ class Verdict:
     null: tuple[str, float] | None
     reasons: tuple[str, ...]
     n: int = 0
-    picked: tuple[int, int, float] | None = None
-    too_few: bool = False
-    open: bool = False
+    judged: bool = True
 
     @property
     def failed(self) -> bool:
         """Whether there is a verdict and at least one seed did not pass."""
         return self.judged and self.passed < self.seeds
 
-    @property
-    def judged(self) -> bool:
-        """Whether there is a verdict."""
-        return not self.too_few and not self.open
-
 
 @dataclass(frozen=True)
 class ControlRow:
-    """One attack's verdicts: (round, final, observation) -> verdict, None where it did not run."""
+    """One attack's checks: (round, final, message) -> check, None where it did not run."""
 
     attack: str
     metric: str
-    verdicts: tuple[Verdict | None, ...]
+    checks: tuple[Check | None, ...]
 
 
 @dataclass(frozen=True)
@@ -82,7 +72,7 @@ class ControlTable:
     """The positive control.
 
     Attributes:
-        columns: (round, whether it is the final model, observation).
+        columns: (round, whether it is the final model, message and its size).
         rows: One per attack and kind of score.
     """
 
@@ -92,7 +82,7 @@ class ControlTable:
     @property
     def tests(self) -> int:
         """Number of tests that have a verdict."""
-        return sum(bool(one and one.judged) for row in self.rows for one in row.verdicts)
+        return sum(bool(one and one.judged) for row in self.rows for one in row.checks)
 
     @property
     def failed(self) -> dict[str, list[str]]:
@@ -101,7 +91,7 @@ class ControlTable:
         found = [
             (row.attack, name)
             for row in self.rows
-            for name, one in zip(at, row.verdicts, strict=True)
+            for name, one in zip(at, row.checks, strict=True)
             if one and one.failed
         ]
         return {attack: [name for _, name in of] for attack, of in grouped(found, lambda one: one[0]).items()}
@@ -111,38 +101,34 @@ def control_table(study: Study) -> ControlTable:
     """The positive control of a study; scores of images come first."""
     found = grouped(study.controls, lambda one: (one.row.attack, one.row.metric))
     places = {
-        key: grouped(of, lambda one: (one.row.round, one.row.final, one.row.card.observation))
-        for key, of in found.items()
+        key: grouped(of, lambda one: (one.row.round, one.row.final, _message(one.row))) for key, of in found.items()
     }
     columns = sorted({at for of in places.values() for at in of})
     rows = [
-        ControlRow(attack, metric, tuple(_verdict(of[at]) if at in of else None for at in columns))
-        for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != PSNR.name)
+        ControlRow(attack, metric, tuple(_check(of[at]) if at in of else None for at in columns))
+        for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != IDENTIFIED.name)
     ]
     return ControlTable(columns, rows)
 
 
-def _verdict(of: Sequence[Control]) -> Verdict:
+def _message(row: Row) -> str:
+    card = row.card
+    size = f"{count(card.local_steps or 1, 'step')} on {count(card.images, 'image')}" if card.images else ""
+    return ", ".join(filter(None, (card.observation, size)))
+
+
+def _check(of: Sequence[Control]) -> Check:
     nulls = [control.null for control in of if control.null]
     names = "/".join(dict.fromkeys(name for name, _ in nulls))
-    return Verdict(
+    return Check(
         passed=sum(control.passed for control in of),
         seeds=len(of),
         value=merge([control.row for control in of]).mean,
         null=(names, sum(value for _, value in nulls) / len(nulls)) if nulls else None,
         reasons=tuple(dict.fromkeys(control.reason for control in of if control.reason)),
         n=sum(images_behind(control.row) for control in of if control.row.value is not None),
-        picked=_picked([control.picked for control in of if control.picked]),
-        too_few=any(control.too_few for control in of),
-        open=any(control.open for control in of),
+        judged=not any(control.too_few or control.open for control in of),
     )
-
-
-def _picked(rows: Sequence[Row]) -> tuple[int, int, float] | None:
-    chances = [chance for row in rows if (chance := chance_of_retrieval(row)) is not None]
-    found = exact(rows)
-    count = sum(row.n for row in rows)
-    return (round(found[0] * count), count, 1 / max(chances)) if found and chances else None
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ from markupsafe import Markup
 
 from attacks.metrics.registry import metric_label
 from simulations.report import text
-from simulations.report.analysis.conclusion import recovers, verdicts
-from simulations.report.analysis.sentences import picked, sentence
+from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.looks import MARKERS, Look
-from simulations.report.studies.baselines import FAR_MORE
+from simulations.report.page.view import message_of
 from simulations.report.studies.control import LEAST_IMAGES
-from simulations.report.studies.recovery import DEFINITION
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -50,14 +48,13 @@ def _environment() -> jinja2.Environment:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(lambda name: (read(name), name, None)),
     )  # fmt: skip
-    named: dict[str, Any] = {one.__name__: one for one in (metric_label, sentence, picked, recovers, verdicts)}
+    named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch, "outline": lambda look: MARKERS[look.shape][0]})
     script = read("script.js")
     # The page's policy lets this text run, by its hash, and nothing else.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    limits = {"least_images": LEAST_IMAGES, "far_more": FAR_MORE}
-    found.globals.update(named, **limits, definition=DEFINITION, nothing=text.NOTHING)
+    found.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
     found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
     found.globals.update(null_heads=_null_heads)
     return found

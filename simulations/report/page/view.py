@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_LOW_TPR
-from attacks.metrics.images import PSNR
-from attacks.metrics.metric import IMAGES, MEMBERSHIP
+from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
-from simulations.report.analysis.adaptive import apart as apart_by_message
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.conclusion import not_distinguished
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.outcome import outcomes
+from simulations.report.analysis.outcome import Finding, Message, outcomes
 from simulations.report.analysis.run import ReadRun
-from simulations.report.analysis.sentences import called
+from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
+from simulations.report.analysis.verdict import Judged
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import Faces, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
-from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_recovered, captioned, drawn, grids
+from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_guess, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.tables import cards, control_table, others
 from simulations.report.section import sections
+from simulations.report.studies.cell import SEEN
 from simulations.report.studies.plain import plain_words_of
 from simulations.report.studies.study import Study, mean_each
 
-OPTIONAL = (
-    *("protected", "recovered", "picked", "labels", "attributes", "membership"),
-    *("epsilon", "epsilon_with_probes", "epsilon_all_cuts", "seconds", "bytes"),
-)
-"""Numbers of a line that the summary has a column, or a note, for where any line has them."""
+OPTIONAL = ("protected", "labels", "membership", "epsilon", "seconds", "bytes")
+"""Numbers of a line that have a column where any line has them."""
+FEW = 2
+"""Kinds and sizes of messages that the first table holds; of more there is a ladder."""
 
 
 def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
@@ -50,13 +48,6 @@ def view(
 ) -> dict[str, Any]:
     """Content of one study's sections; ``every`` embeds the pictures of the page of every attack."""
     defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
-    control = control_table(study)
-    controlled = [row for row in control.rows if row.metric == PSNR.name]
-    # Where every attack is given something, as the labels, the run is still worth nothing if none of them works.
-    able = [row for row in controlled if row.attack not in study.upper_bounds] or controlled
-    images = [verdict for row in able for verdict in row.verdicts if verdict]
-    enough = [verdict for verdict in images if not verdict.too_few]
-    judged = [verdict for verdict in enough if not verdict.open]
     of_sections = {
         one.name: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
         for one in sections()
@@ -72,25 +63,22 @@ def view(
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
-    found = list(outcomes(lines))
-    best = {line.defense: best_pictures(line, reconstructed, embed) for line in lines}
+    columns, found = columns_of(lines), outcomes(lines)
     return {
         "study": study,
         "lines": lines,
         "plain": plain,
-        "not_distinguished": not_distinguished(lines),
-        "outcomes": found,
-        "place": {line.defense: place for place, line in enumerate(lines, 1)},
-        "claims": list(dict.fromkeys(text for line in lines for text in line.said_by_the_app)),
-        "probed": any(line.probe or line.update for line in lines),
-        "updates": any(line.update for line in lines),
-        "tried": any(IMAGES.decides in cell.scores for line in lines for cell in apart_by_message(line.cells)[1]),
-        "of_images": any(one.of == "images" for one in found),
-        "all_images": all(one.of == "images" for one in found),
-        "doubted": any(text.dagger(one.status) for one in found),
-        "best": best,
-        "star": star(lines, best, plain.name),
-        "has": _columns(lines),
+        "findings": found,
+        "said": in_plain_words(lines, plain),
+        "recommendation": recommendation(lines),
+        "columns": first_columns(columns),
+        "ladder": columns if len(columns) > FEW else [],
+        "notes": notes(lines, plain.name.lower()),
+        "claims": list(dict.fromkeys(said for line in lines for said in line.said_by_the_app)),
+        "tested": sum(map(bool, study.pipelines)),
+        "has_epsilon": any(one.epsilon or one.numbered_claims for one in found),
+        "star": star(lines, reconstructed, embed, plain.name),
+        "has": {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL},
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
         "plane": plots.plane(lines, faces),
         "curves": plots.over_rounds(study, faces),
@@ -120,44 +108,41 @@ def view(
         "scored": any(c.has_result for c in (*study.cells, *study.active_cells, *study.aggregate_cells)),
         "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
         "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
-        "control": control,
-        "unbroken": bool(judged) and not any(verdict.passed for verdict in judged),
-        "too_few": max(verdict.n for verdict in images) if images and not enough else 0,
-        "open": bool(enough) and not judged,
+        "control": control_table(study),
         "null_names": sorted(nulls, key=lambda name: nulls[name]),
-        "scale_db": mean_each(line.strongest.scales for line in lines if line.strongest),
-        "scale_picked": mean_each(line.strongest.picked_scales for line in lines if line.strongest),
         "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
         "cards": cards(study.cells),
         "failures": failures(study.all_rows),
         "others": others(study),
-        "rounds": sorted({row.round for row in study.rows if not row.final}),
     }
 
 
-def best_pictures(line: Line, pictures: Sequence[Picture], embed: Embedder) -> list[Strip]:
-    """The best-recovered image of the headline's attack, and that of all attacks where another attack made it."""
-    if line.strongest is None:
-        return []
-    found = [best_recovered(pictures, line.strongest, embed, "best-recovered image of the strongest attack")]
-    if better := line.better_image([line.strongest]):
-        caption = f"best-recovered image of all attacks, by {called(better)}"
-        found.append(best_recovered(pictures, better, embed, caption))
-    return [one for one in found if one]
+def columns_of(lines: Sequence[Line]) -> list[Judged]:
+    """Each kind and size of message once, as some line has it: real ones first, each from the smallest to the largest."""
+    found = {one.title: one for line in lines for one in line.judged}
+    return sorted(found.values(), key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
 
 
-def star(lines: Sequence[Line], best: Mapping[str, Sequence[Strip]], plain: str) -> Strip | None:
-    """The first screen's picture: of the defence with the most recovered images, else of the run without one."""
-    shown = [line for line in lines if best[line.defense]]
-    if not shown:
+def first_columns(columns: Sequence[Judged]) -> list[Judged]:
+    """The messages of the first table: the largest real one, and the smallest request."""
+    real, asked = [one for one in columns if one.real], [one for one in columns if not one.real]
+    return list(columns) if len(columns) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
+
+
+def message_of(finding: Finding, title: str) -> Message | None:
+    """What was found in the messages of a column."""
+    return next((one for one in finding.messages if one.title == title), None)
+
+
+def star(lines: Sequence[Line], pictures: Sequence[Picture], embed: Embedder, plain: str) -> Strip | None:
+    """The first screen's picture: the most similar guess under the defence with the worst verdict, else without one."""
+    shown = [line for line in sorted(lines, key=lambda line: not line.defense) if line.strongest]
+    found = [
+        (line, strip) for line in shown if line.strongest and (strip := best_guess(pictures, line.strongest, embed))
+    ]
+    if not found:
         return None
-    defense = max(shown, key=lambda line: (bool(line.defense), line.share)).defense
-    strip = best[defense][0]
-    name = text.short_names([defense])[defense] if defense else plain
-    return replace(strip, target=f"{name}: {strip.target}")
-
-
-def _columns(lines: Sequence[Line]) -> dict[str, bool]:
-    """Which optional columns of the summary have anything to show."""
-    found = {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL}
-    return found | {"claimed": any(claim.number for line in lines for claim in line.claims)}
+    line, strip = max(found, key=lambda pair: (pair[0].strongest.mean(*SEEN) or 0.0) if pair[0].strongest else 0.0)
+    name = text.short_names([line.defense])[line.defense] if line.defense else plain
+    of = line.worst.title if line.worst else ""
+    return replace(strip, target=f"{name}, {of}: {strip.target}" if of else f"{name}: {strip.target}")

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.metrics.images import PSNR
+from attacks.metrics.images import IDENTIFIED
+from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.line import Line
+from simulations.report.analysis.sentences import LEAKS
+from simulations.report.analysis.verdict import verdict_of
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import CLAIMED, REPORTED
@@ -146,21 +150,15 @@ def _verdict(study: Study, *, scored: bool) -> str:
             "Only the people who hold the data can tell whether a guess shows an image of theirs."
         )
     of_images = [cell for cell in study.cells if cell.psnr]
-    recovered = [cell for cell in of_images if cell.leaks and cell.picks]
-    if validated := [cell for cell in recovered if cell.status == "ok"]:
-        return f"Validated: {_named(validated)} recovered images from these updates."
-    if any(cell.too_few for cell in of_images):
+    if found := [cell for cell in of_images if verdict_of(cell, len(of_images)) in LEAKS]:
+        return f"{_named(found)} found images of these updates."
+    if of_images and all(cell.scores[IMAGES.decides].attacked < LEAST_IMAGES for cell in of_images):
         return "Under-powered: too few images for a verdict."
-    if recovered:
-        return (
-            f"{_named(recovered)} recovered images from these updates. Without an undefended recording the report cannot show how "
-            "much the defence took away."
-        )
     reasons = "; ".join(
-        dict.fromkeys(one.reason for one in study.controls if one.row.metric == PSNR.name and one.reason)
+        dict.fromkeys(one.reason for one in study.controls if one.row.metric == IDENTIFIED.name and one.reason)
     )
     return (
-        f"Not validated: no attack here recovered these images{f' ({reasons})' if reasons else ''}. That shows only that these "
+        f"Not validated: no attack here found these images{f' ({reasons})' if reasons else ''}. That shows only that these "
         "attacks, with these settings, fail."
     )
 

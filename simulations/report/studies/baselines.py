@@ -1,4 +1,4 @@
-"""Comparisons for scores: null baselines, the chance of identifying an image, and an attack's own guess from noise."""
+"""Comparisons for scores: null baselines, an attack's own guess from noise, and the rate at which members are named."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
-from attacks.metrics.images import PSNR, RECOGNITION, RETRIEVAL, SSIM
-from attacks.metrics.metric import Metric
+from attacks.metrics.images import RECOGNITION
 from attacks.metrics.names import Role
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import exact
-from simulations.report.text import count
 from simulations.run_folder.rows import Row
-
-FAR_MORE = 10
-"""Multiple of chance that the whole 95 % interval of retrieval must lie above: of 100 candidates above 10 %, where 5 of 16 images
-suffice. A guess that is as near to every candidate reaches that by the binomial law once in 2.5 million runs (P = 4.0e-7 at 1 %).
-This is not the rate of an attacker that knows the class: the mean of its other images was nearest to 11 of 96 true digits and to 3
-of 96 true photographs, which reaches 5 of 16 in 2.9 % of runs at the first rate, in 0.01 % at the second. The rows of
-``CLASS_MEAN`` hold its rate in a run. Of fewer images nearly all must be found (2 of 2, 3 of 4), one is never enough, and with ten
-candidates or fewer nothing is."""
 
 ON_NOISE = "from noise"
 """Name of an attack's own guess from noise among its null baselines."""
@@ -30,34 +19,6 @@ Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
 
 T = TypeVar("T")
-
-
-def picked_out(row: Row) -> bool:
-    """Whether far more true images were identified than chance explains: see ``FAR_MORE``."""
-    found, chance = exact([row]), chance_of_retrieval(row)
-    return row.status != "failed" and found is not None and chance is not None and found[1] > FAR_MORE * chance
-
-
-def unjudged(row: Row | None) -> str:
-    """Reason why too few candidates rule out identification, whatever the guesses are; "" where they suffice.
-
-    Args:
-        row: Of the retrieval that belongs to a score; None where there is none.
-    """
-    if row is None or row.value is None:
-        return "nobody could look for the true images among others"
-    chance = chance_of_retrieval(row)
-    if chance is None:
-        return "the chance of picking out a true image is not known"
-    if FAR_MORE * chance < 1:
-        return ""
-    return f"only {count(round(1 / chance), 'candidate')}: too few to tell a hit from chance"
-
-
-def chance_of_retrieval(row: Row) -> float | None:
-    """Chance that a null guess is nearest to its image among the candidates; None where the row does not state it."""
-    chance = row.card.chance
-    return float(chance) if chance is not None and 0 < chance <= 1 else None
 
 
 def audit_of(row: Row) -> Audit:
@@ -146,53 +107,3 @@ def names_members(row: Row) -> bool:
     count, allowed = round(row.value * members), math.floor(others / 100 + 1e-9)
     # As many members or more stand before non-member number allowed + 1: at most ``allowed`` others among the first records.
     return count > 0 and bool(hypergeom.cdf(allowed, members + others, others, count + allowed) <= 0.025)
-
-
-class NoiseControl:
-    """Null control of attacks with an image prior: a guess from noise must be no success, and real updates must give more."""
-
-    def __init__(self, rows: Iterable[Row]) -> None:
-        kept = list(rows)
-        own = (row for row in kept if row.learns_prior and row.reference == "original")
-        guesses = (row for row in own if row.is_attack or row.role is Role.NULL_CONTROL)
-        self._found = grouped(
-            guesses, lambda row: (audit_of(row), row.defense, row.attack, row.role is Role.NULL_CONTROL, row.metric)
-        )
-        self._nulls = Nulls(kept)
-
-    def reason(self, row: Row) -> str:
-        """Reason why the null control of the row's attack failed under its defence; "" where it holds or is not needed.
-
-        It holds if the guess from noise (i) does not beat the mean image, by the interval of its PSNR, (ii) picks true images out
-        no more often than ``picked_out`` asks for, and (iii) if the attack's own PSNR and SSIM lie above its guess from noise with
-        their whole intervals.
-        """
-        if found := self.success(row):
-            return found
-        if not row.learns_prior:
-            return ""
-        for metric in (PSNR, SSIM):
-            own, of_noise = self._one(row, metric), self._one(row, metric, of_noise=True)
-            if own is None or of_noise is None or of_noise.value is None:
-                continue
-            if not leaks(own, (ON_NOISE, of_noise.value)):
-                return f"its {metric.name.upper()} is not clearly above what it makes of noise"
-        return ""
-
-    def success(self, row: Row) -> str:
-        """Reason why the guess from noise is a success by (i) or (ii), or is unknown; "" where it is none."""
-        if not row.learns_prior:
-            return ""
-        blind = self._one(row, PSNR, of_noise=True)
-        if blind is None or blind.value is None or blind.status == "failed":
-            return "nobody scored what it makes of noise"
-        null = self._nulls.best(blind)
-        if leaks(blind, null):
-            return f"on noise it scores above the {null[0] if null else ''} image"
-        picked = self._one(row, RETRIEVAL, of_noise=True)
-        return "on noise it picks true images out" if picked is not None and picked_out(picked) else ""
-
-    def _one(self, row: Row, metric: Metric, *, of_noise: bool = False) -> Row | None:
-        of_noise = of_noise or row.role is Role.NULL_CONTROL
-        same = self._found.get((audit_of(row), row.defense, row.attack, of_noise, metric.name), [])
-        return next(iter(closest(row, same, lambda one: one)), None)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from attacks.metrics.costs import ATTACK, LOSSES
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
-from attacks.metrics.images import RETRIEVAL
+from attacks.metrics.images import IDENTIFIED, RECOGNISABLE
 from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
 from simulations.report.studies.control import CLASS_METRICS
-from simulations.report.studies.recovery import RECOVERED, BestImage
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
 from simulations.report.text import setting
 from simulations.run_folder.rows import shown_name
@@ -22,8 +22,23 @@ LEADING = (*RESULTS, ATTACK.of())
 MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
 Count = tuple[int, int]
 """(k, n): k of n images."""
-PICKED = RETRIEVAL.of("original")
-"""Share of true images that are nearest to their guess among candidates."""
+FOUND = IDENTIFIED.of("original")
+"""Share of the images that the guess identifies among others of their class."""
+SEEN = RECOGNISABLE.of("original")
+"""Share of the images that are recognisable in the guess."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How much entered one attacked message: ``images`` in all, by ``steps`` local steps. Rungs are in order of both."""
+
+    images: int
+    steps: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Sort key."""
+        return self.images, self.steps
 
 
 @dataclass(frozen=True)
@@ -39,21 +54,17 @@ class Cell:
         card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
-        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; ``PICKED`` where
-            true images are identified far more often than chance; and the rate of membership as in ``names_members``.
+        leaking: Scores that lie above the best null baseline with their whole interval, in at least one seed; and the rate of
+            membership as in ``names_members``.
+        chances: ``FOUND`` and ``SEEN`` -> the probability that a guess which knows the class alone has as many images; 1 where that
+            cannot be known.
+        each: ``FOUND`` and ``SEEN`` -> (seed, client and place) of each attacked image -> whether it is.
+        chance: The largest probability that such a guess identifies one image; None where no image was looked for among others.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
-        picked_scales: Scale -> share of the true images that it identifies.
-        chance_of_retrieval: How often a null guess is nearest to its image among the candidates; None where it was not tried.
-        recovered_by_class: (k, n): k of the same n images are recovered by the mean of the image's class, the guess of an attacker
-            that knows only the class; None where it was not made.
-        best: The best-recovered image (``BestImage.rank``); None where none is recovered.
-        detailed: How many of the recovered images lie above their own mean colour; None where the rows do not say.
-        clear: In at least one seed the whole interval of PSNR lies above the best null baseline and above the mean of the class.
         clients: Of how many clients its rows are, of the seed with the fewest; None where they do not say.
-        too_few: No seed has enough images for a verdict, or enough other images to look for them among.
-        unjudged: Why, where it is for want of others.
+        best_structure: Of the most similar recognisable image; None without one.
     """
 
     defense: str
@@ -64,19 +75,15 @@ class Cell:
     scores: dict[Scored, Score]
     null_scores: dict[Scored, dict[str, float]] = field(default_factory=dict)
     leaking: frozenset[Scored] = frozenset()
+    chances: Mapping[Scored, float] = field(default_factory=dict)
+    each: Mapping[Scored, Mapping[tuple[int, str], int]] = field(default_factory=dict)
+    chance: float | None = None
     model_accuracy: float | None = None
     members: int | None = None
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
-    picked_scales: dict[str, float] = field(default_factory=dict)
-    chance_of_retrieval: float | None = None
-    recovered_by_class: Count | None = None
-    best: BestImage | None = None
-    detailed: int | None = None
-    clear: bool = False
     clients: int | None = None
-    too_few: bool = False
-    unjudged: str = ""
+    best_structure: float | None = None
 
     @property
     def name(self) -> str:
@@ -84,20 +91,24 @@ class Cell:
         return shown_name(self.role, self.attack)
 
     @property
-    def share(self) -> Score | None:
-        """Share of the recovered images, with its interval; None where rows do not report it."""
-        score = self.scores.get(RECOVERED)
-        return score if score and score.mean is not None else None
+    def rung(self) -> Rung:
+        """What entered the attacked message; 0 images where the card does not say."""
+        return Rung(self.card.images or 0, self.card.local_steps or 1)
+
+    def count(self, of: Scored) -> Count | None:
+        """(k, n): k of n images are ``FOUND`` or ``SEEN``; None where none was looked for among others."""
+        score = self.scores.get(of)
+        return (round(score.mean * score.n), score.n) if score and score.mean is not None else None
 
     @property
-    def recovered(self) -> Count | None:
-        """(k, n): k of n images were recovered, by the rule of ``recovery.DEFINITION``; None where rows do not report it."""
-        return _counted(self.share)
+    def identified(self) -> Count | None:
+        """``count`` of ``FOUND``."""
+        return self.count(FOUND)
 
     @property
-    def picked(self) -> Count | None:
-        """(k, n): k of n true images were identified among the candidates; None where identification was not tested."""
-        return _counted(self.scores.get(PICKED))
+    def recognisable(self) -> Count | None:
+        """``count`` of ``SEEN``."""
+        return self.count(SEEN)
 
     @property
     def psnr(self) -> Score | None:
@@ -113,11 +124,6 @@ class Cell:
     def leaks(self) -> bool:
         """Whether the attack's PSNR lies above the best null baseline."""
         return IMAGES.decides in self.leaking
-
-    @property
-    def picks(self) -> bool:
-        """Whether it identifies far more true images than chance explains."""
-        return PICKED in self.leaking
 
     @property
     def tells_members(self) -> bool:
@@ -150,7 +156,7 @@ class Cell:
 
     @property
     def chance_of_identification(self) -> float | None:
-        """Chance that a null guess is identified: one in the number of true images attacked together, by the threat card."""
+        """Chance that a null guess is identified by features: one in the number of true images attacked together."""
         count = self.card.images
         return 1 / count if count and count >= 1 else None
 
@@ -196,8 +202,3 @@ class Cell:
         """PSNR over the best null baseline, in dB."""
         score, null = self.psnr, self.best_null
         return score.mean - null[1] if score and score.mean is not None and null else None
-
-
-def _counted(share: Score | None) -> Count | None:
-    """How many of its images a share is of."""
-    return (round(share.mean * share.n), share.n) if share and share.mean is not None else None

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBERSHIP_AUC, MEMBERSHIP_TPR
-from attacks.metrics.images import PSNR, RECOGNITION, RETRIEVAL
+from attacks.metrics.images import IDENTIFIED, PSNR, RECOGNITION
 from attacks.metrics.metric import IMAGES, LABELS, REPRESENTATIVES, Family
 from attacks.metrics.names import Role
 from attacks.metrics.registry import METRICS, metric_of
-from simulations.report.studies.baselines import (
-    Audit,
-    NoiseControl,
-    Nulls,
-    audit_of,
-    chance_of_retrieval,
-    closest,
-    leaks,
-    picked_out,
-    unjudged,
-)
+from simulations.report.studies.baselines import Audit, Nulls, audit_of, closest, leaks
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import attacked
+from simulations.report.studies.score import attacked, same_images
 from simulations.report.studies.stages import first_stage
 from simulations.run_folder.rows import Row
 
@@ -62,30 +54,57 @@ LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 
 
+LEVEL = 0.05
+"""Of every test of this report: the rate at which a guess that knows the class alone passes it, over all attacks tried."""
+
+
+def by_chance(hits: int, images: int, chance: float) -> float:
+    """Probability that a guess which knows the class alone identifies as many of the images: the binomial's upper tail."""
+    from scipy.stats import binom
+
+    return float(binom.sf(hits - 1, images, chance))
+
+
+def significance(rows: Sequence[Row]) -> float:
+    """``by_chance`` of rows of ``IDENTIFIED`` or ``RECOGNISABLE``, over all seeds; 1 where it cannot be known.
+
+    What is recognisable is identified, too, so that the same chance bounds both. Where seeds attack the same images it is of the
+    seed with the most, corrected for the number of seeds.
+    """
+    known = [
+        row
+        for row in rows
+        if row.value is not None and row.status != "failed" and row.card.chance is not None and row.n
+    ]
+    if not known or len(known) < len(rows):
+        return 1.0
+    counts = [(round((row.value or 0.0) * row.n), row.n, row.card.chance or 1.0) for row in known]
+    if len(counts) > 1 and all(map(same_images, known)):
+        return min(1.0, len(counts) * min(by_chance(*one) for one in counts))
+    return by_chance(sum(hits for hits, _, _ in counts), sum(n for _, n, _ in counts), max(one for _, _, one in counts))
+
+
 @dataclass(frozen=True)
 class Control:
     """Verdict of the positive control: whether one attack succeeded on the undefended run in one round.
 
     Attributes:
-        row: The undefended row that decides: PSNR against the original, label accuracy or membership AUC.
+        row: The undefended row that decides: images identified, label accuracy or membership AUC.
         null: The best null baseline as (name, mean), or None where there is none.
         reason: Why the control failed, or "".
-        picked: Of images, the row that says how many were identified.
         too_few: There are too few images for a verdict, whatever the others say.
-        open: Nobody can say whether the control passed: the score is above the null baseline, and there are too few other images to
-            look for the true ones among.
+        open: Nobody can say whether the control passed: there are too few other images to look for the true ones among.
     """
 
     row: Row
     null: tuple[str, float] | None
     reason: str = ""
-    picked: Row | None = None
     too_few: bool = False
     open: bool = False
 
     @property
     def passed(self) -> bool:
-        """The lower end of the row's interval is above the null baseline's mean; of images also of retrieval far above chance."""
+        """The lower end of the row's interval is above the null baseline's mean; images are identified beyond chance."""
         return not self.reason
 
 
@@ -105,34 +124,41 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     """The verdict on every attack on the undefended run.
 
     A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
-    classes; an image attack without a null baseline fails.
+    classes.
     """
-    nulls, noise, drawn = Nulls(rows), NoiseControl(rows), class_attacks(rows)
+    nulls, drawn = Nulls(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
-    retrieval = (row for row in plain if row.metric == RETRIEVAL.name)
-    looked_for = grouped(retrieval, lambda row: (audit_of(row), row.attack))
+    tried = Counter((row.study, row.seed, row.card.observation, rung(row)) for row in plain if _of_images(row))
     found = []
     for row in plain:
-        of_images = row.metric == PSNR.name
-        if not decides(row, drawn) or ((null := nulls.best(row)) is None and not of_images):
-            continue
-        same = closest(row, looked_for.get((audit_of(row), row.attack), []), lambda one: one)
-        picked, reason, undecided = same[0] if same and of_images else None, _reason(row, null), False
-        if of_images and not reason:
-            wanting = unjudged(picked)
-            undecided = bool(wanting)
-            reason = f"could not be judged, as {wanting}" if wanting else _missed(picked) or noise.reason(row)
-        found.append(Control(row, null, reason, picked, too_few(row, drawn), undecided))
+        if _of_images(row):
+            found.append(_control_of_images(row, tried[row.study, row.seed, row.card.observation, rung(row)], drawn))
+        elif decides(row, drawn) and row.metric != PSNR.name and (null := nulls.best(row)) is not None:
+            found.append(Control(row, null, _reason(row, null), too_few(row, drawn)))
     return found
 
 
-def _missed(picked: Row | None) -> str:
-    """Why the true images do not count as identified, where they could; or ""."""
-    chance = chance_of_retrieval(picked) if picked is not None else None
-    if picked is None or picked.value is None or chance is None or picked_out(picked):
-        return ""
-    hits = f"{round(picked.value * picked.n)} of {picked.n}"
-    return f"{hits} images are identified, not far more than chance (1 in {1 / chance:.3g})"
+def rung(row: Row) -> tuple[int, int]:
+    """Images and local steps of the attacked message."""
+    return row.card.images or 0, row.card.local_steps or 1
+
+
+def _of_images(row: Row) -> bool:
+    return (row.metric, row.reference) == IDENTIFIED.of("original")
+
+
+def _control_of_images(row: Row, tried: int, drawn: Collection[str]) -> Control:
+    """By the verdict's own rule: images are identified beyond chance, corrected for all attacks tried on such messages."""
+    chance, few = row.card.chance, too_few(row, drawn)
+    null = None if chance is None else ("chance", chance)
+    if row.status == "failed" or row.value is None:
+        return Control(row, null, f"the attack failed on the {plain_words(row.card).run}", few)
+    if chance is None or tried * by_chance(row.n, row.n, chance) > LEVEL:
+        return Control(row, null, "there are too few other images to tell a hit from chance", few, open=not few)
+    hits = round(row.value * row.n)
+    expected = f"expected by chance: {row.n * chance:.2g}; {tried} tried"
+    failed = tried * by_chance(hits, row.n, chance) > LEVEL
+    return Control(row, null, f"{hits} of {row.n} images are identified ({expected})" if failed else "", few)
 
 
 def _reason(row: Row, null: tuple[str, float] | None) -> str:
@@ -166,21 +192,21 @@ def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
 def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
     """(Audit, chain) that breaks a defence which its first stage leaves standing, or breaks less.
 
-    It beats the null baselines, identifies the true images, and its whole interval of PSNR lies above what its first stage has.
+    It identifies images beyond chance under a defence, and its whole interval of PSNR lies above what its first stage has.
     """
-    nulls, psnr, hits = Nulls(rows), {}, {}
+    psnr, hits = {}, {}
     for row in rows:
         if row.is_attack and row.status == "ok":
             place = (audit_of(row), row.defense, row.attack)
             if (row.metric, row.reference) == PSNR.of("original"):
                 psnr[place] = row
-            elif row.metric == RETRIEVAL.name:
+            elif _of_images(row):
                 hits[place] = row
     found = set()
     for (at, defense, attack), row in psnr.items():
-        first, picked = psnr.get((at, defense, first_stage(attack))), hits.get((at, defense, attack))
+        first, hit = psnr.get((at, defense, first_stage(attack))), hits.get((at, defense, attack))
         more = first is not None and first.value is not None and row.ci_low is not None and row.ci_low > first.value
-        if more and picked is not None and picked_out(picked) and leaks(row, nulls.best(row)):
+        if more and hit is not None and len(hits) * significance([hit]) <= LEVEL:
             found.add((at, attack))
     return found
 
@@ -188,31 +214,24 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
 def validate(rows: Sequence[Row]) -> list[Row]:
     """Mark scores of attacks that failed on the undefended run as "not-validated".
 
-    An attack that cannot recover undefended images says nothing about a defence. It counts, for a round and an
-    observation, if without a defence (i) the 95 % interval of its mean PSNR against the original lies above the mean of
-    the best null baseline (grey or mean image, what anyone can guess) and (ii) it identifies the true images among others
-    far more often than chance (``picked_out``). If not, or if there is no undefended run, its "ok" image rows of that round and
-    observation get the status "not-validated" under every defence. Label accuracy is judged in the same way against
-    the null baseline "uniform" where there is one, a sensitive attribute against "majority" (its most frequent value), membership
-    against an AUC of 0.5, and the class representatives of GAN attacks by their recognition against
-    one over ``num_classes`` where the threat card gives it.
+    An attack that identifies no images without a defence says nothing about a defence. It counts on a round's messages of one kind
+    and size if the same attack identifies undefended images beyond chance in that round, from such messages or from smaller ones
+    (``by_chance``, corrected for the attacks tried). If not, or if there is no undefended run, its "ok" image rows get the status
+    "not-validated". Label accuracy is judged by the null baseline "uniform" where there is one, a sensitive attribute by
+    "majority" (its most frequent value), membership by an AUC of 0.5, and the class representatives of GAN attacks by one over
+    ``num_classes``, each by the whole interval.
 
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
-    run: where it has no undefended row of its own, the control of its first stage in the same round and observation is its
-    control. This says that the inversion is strong enough to hand something on; it says nothing about the refinement.
-
-    An attack that knows images (``Row.learns_prior``: a learned denoiser, or a network from updates to images) could
-    hallucinate one. No first stage answers for it: it needs an undefended row of its own, and ``NoiseControl`` must hold there.
-    Where its guess from noise is itself a success under a defence, or was not scored, its image rows are "not-validated" there.
+    run: where it has no undefended row of its own, the control of its first stage is its control. This says that the inversion is
+    strong enough to hand something on; it says nothing about the refinement. An attack that knows images (``Row.learns_prior``)
+    needs an undefended row of its own.
 
     Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
     hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
     the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
 
-    Where there are fewer than ``LEAST_IMAGES`` images, on the undefended run or under the defence, there is no verdict: the status
-    is "under-powered" whatever the scores are. So it is where there are too few others to look for the true images among, so that
-    nobody can say whether the control passed (``Control.open``). Scores of membership that pass get the same status where they rest
-    on too few records: see ``under_powered``.
+    With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among (``Control.open``), the status is
+    "under-powered". Scores of membership that pass get the same status where they rest on too few records: see ``under_powered``.
 
     Args:
         rows: All rows of one or more runs; left unchanged.
@@ -221,8 +240,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         The same rows in the same order, with new statuses. Failed rows stay failed.
     """
     drawn = class_attacks(rows)
-    verdicts = grouped(controls(rows), lambda one: (audit_of(one.row), one.row.attack, family(one.row, drawn)))
-    noise = NoiseControl(rows)
+    verdicts = grouped(controls(rows), lambda one: _attempt(one.row, one.row.attack, family(one.row, drawn)))
     has_chance = {audit_of(row) for row in rows if row.role is Role.NULL_BASELINE and row.metric == LABEL_ACCURACY.name}
     broken = _broken(rows) if any(row.card.undefended for row in rows) else set()
 
@@ -234,15 +252,11 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             return row
         if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
             return row
-        at, first = audit_of(row), first_stage(row.attack)
-        if row.learns_prior and kind == IMAGES:
-            first = row.attack
-            if noise.success(row):
-                return replace(row, status="not-validated")
+        first = row.attack if row.learns_prior and kind == IMAGES else first_stage(row.attack)
         if row.card.undefended and row.attack != first:
-            return row if (at, row.attack) in broken else replace(row, status="not-validated")
-        own = verdicts.get((at, row.attack, kind)) or verdicts.get((at, first, kind), [])
-        deciding = closest(row, own, lambda control: control.row)
+            return row if (audit_of(row), row.attack) in broken else replace(row, status="not-validated")
+        own = verdicts.get(_attempt(row, row.attack, kind)) or verdicts.get(_attempt(row, first, kind), [])
+        deciding = _deciding(row, own, kind)
         if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
             return replace(row, status="under-powered")
         passed = bool(deciding) and all(control.passed for control in deciding)
@@ -251,3 +265,21 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         return replace(row, status="under-powered" if passed else "not-validated")
 
     return [judged(row) for row in rows]
+
+
+def _attempt(row: Row, attack: str, kind: Family | None) -> tuple[Any, ...]:
+    """What a control is of; of images whatever was sent, as smaller messages control larger ones."""
+    return (
+        (*row.study, row.seed, row.round, row.card.clients, attack, kind)
+        if kind == IMAGES
+        else (audit_of(row), attack, kind)
+    )
+
+
+def _deciding(row: Row, own: Sequence[Control], kind: Family) -> list[Control]:
+    """The controls that decide for a row: of messages like its own, or of images the one that passed on smaller messages."""
+    if kind != IMAGES:
+        return closest(row, own, lambda control: control.row)
+    alike = [one for one in own if one.row.card.observation == row.card.observation and rung(one.row) == rung(row)]
+    below = [one for one in own if rung(one.row) < rung(row) and one.passed and not (one.too_few or one.open)]
+    return alike if (all(one.passed for one in alike) and alike) or not below else below[:1]

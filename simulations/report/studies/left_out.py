@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import validate
-from simulations.report.studies.recovery import RECOVERED, with_recovered
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import WITHOUT
@@ -19,12 +18,11 @@ JUDGED = ("not-validated", "under-powered")
 
 def left_out(study: Study) -> dict[str, Study]:
     """Name of a client -> the study with the other clients' scores in its place; of one adversary, as in ``Study.rows``."""
-    own = [row for row in study.rows if (row.metric, row.reference) != RECOVERED]
-    clients = dict.fromkeys((row.seed, client) for row in own for client in _others(row))
+    clients = dict.fromkeys((row.seed, client) for row in study.rows for client in _others(row))
     seeds = len({seed for seed, _ in clients}) > 1
     return {
         f"client {client}{f' of seed {seed}' if seeds else ''}": replace(
-            study, rows=tuple(with_recovered(validate([_without(row, seed, client) for row in own])))
+            study, rows=tuple(validate([_without(row, seed, client) for row in study.rows]))
         )
         for seed, client in clients
     }

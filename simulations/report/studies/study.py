@@ -8,26 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
-from attacks.metrics.images import RETRIEVAL
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.names import BESIDE, Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
-from clients.scoring.null_baselines import CLASS_MEAN
-from simulations.report.studies.baselines import (
-    NoiseControl,
-    Nulls,
-    chance_of_retrieval,
-    leaks,
-    names_members,
-    picked_out,
-    unjudged,
-)
-from simulations.report.studies.cell import PICKED, Cell, Count
-from simulations.report.studies.control import Control, class_attacks, controls, decides, family, too_few
-from simulations.report.studies.recovery import RECOVERED, best_image, detailed, with_recovered
-from simulations.report.studies.rows import grouped
+from simulations.report.studies.baselines import Nulls, leaks, names_members
+from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.control import Control, class_attacks, controls, decides, significance
+from simulations.report.studies.rows import grouped, number_in
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
+from strategies.audit.score_rows import BEST_STRUCTURE, EACH, EACH_OF
 from strategies.audit.threat_card import ThreatCard
 
 
@@ -102,7 +92,7 @@ class Study:
 
     def _cells(self, rows: Sequence[Row], beside: Sequence[Row]) -> tuple[Cell, ...]:
         """Cells of rows; the others hold what they are compared with."""
-        against = Nulls(beside), Nulls(beside, scales=True), NoiseControl(beside)
+        against = Nulls(beside), Nulls(beside, scales=True)
         groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
         cells = [_cell(*key, of, *against) for key, of in groups.items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
@@ -173,21 +163,14 @@ def _cell(
     rows: list[Row],
     nulls: Nulls,
     scales: Nulls,
-    noise: NoiseControl,
 ) -> Cell:
     groups = grouped(rows, lambda row: (row.metric, row.reference))
-    if len(groups.get(RECOVERED, ())) < len(groups.get(PICKED, ())):
-        groups.pop(RECOVERED, None)  # a share of some seeds or clients alone would stand beside a PSNR of all
     accuracies = {row.seed: row.card.model_accuracy for row in rows}
     known = [value for value in accuracies.values() if value is not None]
     tested = {row.seed: row.card.members for row in rows if row.metric == MEMBERSHIP_AUC.name}
     members = [count for count in tested.values() if count is not None]
-    of_images, picked, recovered = (groups.get(key, []) for key in (IMAGES.decides, PICKED, RECOVERED))
-    chances = [chance for row in picked if (chance := chance_of_retrieval(row)) is not None]
-    images = [row for row in of_images if row.value is not None]
-    few = all(map(too_few, images))
-    leaking = frozenset(key for key, of in groups.items() if any(_leaks(row, nulls, noise) for row in of))
-    wanting = ([unjudged(row) for row in picked] or [unjudged(None)]) if IMAGES.decides in leaking else [""]
+    looked = {of: groups.get(of, []) for of in (FOUND, SEEN)}
+    likeness = [value for row in looked[SEEN] if (value := number_in(row.extra.get(BEST_STRUCTURE))) is not None]
     return Cell(
         defense,
         role,
@@ -196,46 +179,34 @@ def _cell(
         card,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=leaking,
+        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
+        chances={of: significance(found) for of, found in looked.items()},
+        each={of: _each(found) for of, found in looked.items()},
+        chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
         final=any(row.final for row in rows),
-        scales=mean_each(scales.of(row) for row in of_images),
-        picked_scales=mean_each(scales.of(row) for row in picked),
-        chance_of_retrieval=max(chances, default=None),
-        recovered_by_class=_recovered_by_class(recovered, scales),
-        best=best_image(recovered),
-        detailed=detailed(recovered),
+        scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
         clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
-        clear=any(_leaks(row, nulls, noise) and _above_class(row, scales) for row in images),
-        too_few=bool(images) and (few or all(wanting)),
-        unjudged=wanting[0] if all(wanting) and not few else "",
+        best_structure=max(likeness, default=None),
     )
 
 
-def _recovered_by_class(shares: Sequence[Row], scales: Nulls) -> Count | None:
-    """How many of the same images the mean of their class recovers; see ``Cell.recovered_by_class``."""
-    found, n = 0, 0
-    for row in shares:
-        of_class = next((r for r in scales.rows(row) if (r.attack, r.client) == (CLASS_MEAN.name, row.client)), None)
-        if of_class is None or of_class.value is None:
-            return None
-        found, n = found + round(of_class.value * of_class.n), n + of_class.n
-    return (found, n) if n else None
-
-
-def _above_class(row: Row, scales: Nulls) -> bool:
-    """Whether the whole interval of a PSNR lies above the mean of the image's class, where that is known."""
-    known = scales.of(row).get(CLASS_MEAN.name)
-    return known is None or leaks(row, (CLASS_MEAN.name, known))
-
-
-def _leaks(row: Row, nulls: Nulls, noise: NoiseControl) -> bool:
-    if row.is_attack and family(row) == IMAGES and noise.success(row):
-        return False
+def _leaks(row: Row, nulls: Nulls) -> bool:
     if row.metric == MEMBERSHIP_TPR.name:
         return names_members(row)
-    return picked_out(row) if row.metric == RETRIEVAL.name else decides(row) and leaks(row, nulls.best(row))
+    return decides(row) and leaks(row, nulls.best(row))
+
+
+def _each(rows: Sequence[Row]) -> dict[tuple[int, str], int]:
+    """(seed, client and place) of each image -> whether it is; empty where a row does not say."""
+    found: dict[tuple[int, str], int] = {}
+    for row in rows:
+        hits, places = row.extra.get(EACH), row.extra.get(EACH_OF)
+        if not (isinstance(hits, list) and isinstance(places, list) and len(hits) == len(places) == row.n):
+            return {}
+        found |= {(row.seed, str(place)): int(hit == 1) for hit, place in zip(hits, places, strict=True)}
+    return found if len(found) == sum(row.n for row in rows) else {}
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -245,7 +216,7 @@ def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
-    """Studies in order of appearance, with the shares of recovered images; ``order`` gives the configuration's pipelines."""
+    """Studies in order of appearance; ``order`` gives the configuration's pipelines."""
     every = list(rows)
     names = dict.fromkeys(row.study for row in every)
     served = {name[:-1] for name in names if name[-1]}
@@ -263,6 +234,6 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
         active = [row for row in of if row.card.server]
         summed = [row for row in of if row.card.clients is not None]
         looking = [row for row in of if not row.card.server and row.card.clients is None]
-        own, *others = (tuple(with_recovered(rows)) for rows in (looking, active, summed))
+        own, *others = (tuple(rows) for rows in (looking, active, summed))
         studies.append(Study(name, own, tuple(pipelines), *others))
     return studies

@@ -16,7 +16,7 @@ def test_declarations_do_not_contradict_themselves() -> None:
         exact = one.interval is Interval.EXACT or one.over_seeds is OverSeeds.EXACT
         low, high = one.range
         assert low < high, name
-        assert one.range == UNIT or one.values not in (Values.HIT, Values.SHARE) or name == "retrieval-chance"
+        assert one.range == UNIT or one.values not in (Values.HIT, Values.SHARE) or name == "identified-chance"
         assert not exact or one.values is Values.HIT, f"{name}: an exact interval is of trials that are 1 or 0"
         within = one.interval in (Interval.BATCHES, Interval.CELLS)
         within |= one.over_seeds in (OverSeeds.CLUSTERED, OverSeeds.AREA)

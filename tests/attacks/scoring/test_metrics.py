@@ -180,11 +180,15 @@ def test_retrieval_agrees_with_a_slow_search():
     guess = 0.15 * line_up[own] + 0.85 * noise(24, 3, 6, 6, seed=2)
     expected = []
     for picture, at in zip(guess.double().numpy(), own.tolist(), strict=True):
-        errors = [float(((picture - image) ** 2).mean()) for image in line_up.double().numpy()]
-        expected.append(float(all(errors[at] < error for other, error in enumerate(errors) if other != at)))
+        flat = [(image - image.mean((1, 2), keepdims=True)).ravel() for image in (picture, *line_up.double().numpy())]
+        alike = [np.corrcoef(flat[0], image)[0, 1] for image in flat[1:]]
+        expected.append(float(all(alike[at] > other for place, other in enumerate(alike) if place != at)))
     found = retrieved(guess, line_up, own)
     assert found == expected
     assert 0 < sum(found) < 24
+    colour = torch.tensor([0.3, -0.2, 0.1]).view(3, 1, 1)
+    assert retrieved(0.01 * guess + colour, line_up, own) == found, "neither mean colour nor contrast matters"
+    assert sum(retrieved(colour.expand_as(guess) + guess.mean((2, 3), keepdim=True), line_up, own)) == 0
     # Ties and guesses that are not finite retrieve nothing.
     image, other = noise(2, 1, 8, 8)
     twins, own = torch.stack([image, image, other]), torch.tensor([0])
@@ -197,7 +201,7 @@ def test_retrieval_agrees_with_a_slow_search():
 def test_a_blind_guess_retrieves_one_in_as_many_as_are_lined_up():
     """Chance, exactly: over all positions of the truth one of K guesses hits, whatever the guess is."""
     line_up, guess = noise(25, 3, 8, 8), noise(1, 3, 8, 8, seed=3).expand(25, -1, -1, -1)
-    for blind in (guess, line_up.mean(0).expand_as(line_up), torch.full_like(line_up, 0.5)):
+    for blind in (guess, line_up.mean(0).expand_as(line_up)):
         assert sum(retrieved(blind, line_up, torch.arange(25))) == 1
 
 

@@ -83,6 +83,32 @@ def test_a_probe_and_a_single_step_are_the_gradient_of_the_examples_that_they_na
     assert torch.equal(client().trained_on(), torch.arange(40))
 
 
+def test_a_probe_of_several_steps_is_so_many_steps_of_torch_sgd_on_the_images_that_its_truth_names() -> None:
+    for pipeline in ("", "DPSGD(noise_multiplier=0.0, max_grad_norm=1e6)"):
+        task = TASK.but(probe_images=3, probe_steps=4, momentum=0.5, local_steps=2, pipeline=pipeline)
+        many = LocalClient(LocalData(task, 0, range(0, 40), range(0, 20)))
+        result, views = many.probe(weights(), {}), many.truths("steps").views
+        assert (len(result.updates), result.num_examples, result.local_steps) == (2, 12, 4)
+        for update, truth in zip(result.updates, views, strict=True):
+            model = load_weights(TASK.plan.build_model(), weights())
+            optimizer = torch.optim.SGD(model.parameters(), lr=TASK.learning_rate, momentum=0.5, weight_decay=0.01)
+            for at in range(0, 12, 3):
+                images, targets = truth.original.images[at : at + 3], truth.original.targets[at : at + 3]
+                optimizer.zero_grad()
+                F.cross_entropy(model(normalise(images, TASK.plan.data_card())), targets).backward()
+                optimizer.step()
+            for name, value in shared_tensors(model).items():
+                torch.testing.assert_close(update[name], value - weights()[name], atol=1e-6, rtol=1e-4)
+        shown = torch.cat([view.positions for view in views])
+        assert len(shown.unique()) == 24
+        single = client(probe_images=3, probe_targets=8)
+        assert torch.equal(shown, torch.cat([single.probed_positions(target) for target in range(8)])), (
+            "the same people"
+        )
+    spent = client(probe_images=3, probe_steps=4, pipeline="DPSGD(noise_multiplier=1.0)").probe(weights(), {})
+    assert sum(steps for *_, steps in spent.ledger["probe"]["accountant"]["steps"]) == 2 * 4
+
+
 def test_probed_images_are_the_same_in_every_round_and_pipeline_and_no_one_is_probed_twice() -> None:
     first = client().probed(0).original.images
     assert torch.equal(first, client(round=2).probed(0).original.images)

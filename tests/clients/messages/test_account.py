@@ -133,6 +133,8 @@ def test_a_run_has_one_plan_and_one_share_of_the_data(tmp_path: Path) -> None:
         for kind in ("query.setup", "evaluate"):
             reply = ask(kind, TASK.but(round=0, **changes), evaluation(TASK))
             assert refused(reply, f"another plan in the same run ({next(iter(changes))} differs)"), changes
+    # Probes may have several sizes.
+    assert not ask("evaluate", TASK.but(round=0, probe_images=5, probe_steps=2), evaluation(TASK)).has_error()
     card = TASK.plan.data_card()
     assert numbers(ask("evaluate", TASK.but(round=0, card=card), evaluation(TASK)))["num-examples"] == 20
     other = TASK.but(round=0, card=replace(card, mean=(0.3,)), pipeline=DP)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from scipy import stats
 from scipy.ndimage import gaussian_filter
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
 from attacks.membership.online_rules import OnlineTest
 from attacks.metrics.guesses import LABEL_ACCURACY
-from attacks.metrics.images import MSE_PAPER, PSNR_PAPER, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.images import MSE_PAPER, PSNR_PAPER
 from attacks.observations import AttackError
 from attacks.scoring.metrics import label_hits
 from clients.data.card import DataCard
@@ -30,15 +31,13 @@ from clients.scoring.exposed import LISTED, most_exposed
 from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
-from clients.scoring.retrieval import KnownImages, other_images, retrieval, retrieval_from_round
+from clients.scoring.retrieval import KnownImages, attacked_images, other_images
 from clients.split.training import SplitClient
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.task.truths import Probed
 from clients.wire.records import to_record
 from defenses.base import Batch
-from simulations.report import Row
-from simulations.report.studies.baselines import picked_out
 from strategies.audit.score_rows import score_rows
 from strategies.audit.threat_card import ThreatCard
 from tests.clients.asked import Asked
@@ -79,13 +78,12 @@ def test_every_null_baseline_is_what_its_name_says() -> None:
     for name, image in blind.items():
         expected = [psnr_by_hand(image[None], truth) for truth in probed]
         assert scores[f"{name}:psnr-original"] == pytest.approx(expected, abs=1e-3)
-        assert all(own <= best + 1e-4 for own, best in zip(expected, scores[f"{name}:psnr-null"], strict=True))
     blurred = [gaussian_filter(t.double().numpy(), (0, 0, 2.0, 2.0), mode="nearest", truncate=3.0) for t in probed]
     expected = [psnr_by_hand(image, truth) for image, truth in zip(blurred, probed, strict=True)]
     assert scores["blurred:psnr-original"] == pytest.approx(expected, abs=1e-3)
     # A grey guess that came as an attack's scores what the baseline does, in every metric.
     again = flat(audit_guesses(one, "probe", [guess(torch.full_like(truth, 0.5)) for truth in probed]))
-    for name in ("psnr-original", "mse-original", "ssim-transformed", "retrieval-original", "retrieval-chance"):
+    for name in ("psnr-original", "mse-original", "ssim-transformed", "identified-original", "identified-chance"):
         assert scores[f"grey:{name}"] == pytest.approx(again[name])
 
 
@@ -106,49 +104,49 @@ def test_baselines_of_the_transformed_images_are_made_of_transformed_images() ->
     assert scores["grey:psnr-transformed"] == pytest.approx(grey, abs=1e-3)
 
 
-def test_beside_each_guess_stands_the_best_null_baseline_of_its_own_image() -> None:
-    # Of several images in one update the assignment says which guess is of which: here they come in reverse order. Another
-    # client of the same data set has another mean, and so other baselines.
-    for images, train in ((1, TRAIN), (3, TRAIN), (3, range(170, 330))):
-        one, mean = client(train, probe_images=images), pixels("train", train).mean(0)
+def test_beside_each_guess_stand_the_mean_colour_and_the_place_of_its_own_image() -> None:
+    # Of several images in one update the assignment says which guess is of which: here they come in reverse order.
+    for images in (1, 3):
+        one = client(probe_images=images)
         truth = [view.original.images.flip(0) for view in one.truths("probe").views]
         found = flat(audit_guesses(one, "probe", [guess(of * 0.9) for of in truth]))
-        grey = np.full_like(mean, 0.5)
-        best = [max(psnr_by_hand(grey, image), psnr_by_hand(mean, image)) for of in truth for image in of]
-        assert found["psnr-null"] == pytest.approx(best, abs=1e-3)
-        even = [psnr_by_hand(np.full_like(mean, image.mean()), image) for of in truth for image in of]
+        even = [psnr_by_hand(np.full(image.shape, float(image.mean())), image) for of in truth for image in of]
         assert found["psnr-flat"] == pytest.approx(even, abs=1e-3)
         assert len(found["psnr-original"]) == 3 * images
+        places = torch.arange(3 * images).view(3, images).flip(1)
+        assert found["image-place"] == places.flatten().tolist()
+    # Of a whole round they are the places in the client's data: defences may draw other images.
+    one = client(local_steps=1)
+    truth = one.trained_views()
+    found = flat(audit_guesses(one, "update", [guess(truth.original.images[:4])]))
+    assert found["image-place"] == truth.positions[:4].tolist()
 
 
-def test_candidates_are_other_images_of_the_client_by_a_seeded_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_other_images_of_the_class_by_a_seeded_draw() -> None:
     one, truth = client(), client().probed(0)
     others = other_images(one.data, truth, 0)
-    assert others.shape == (99, *truth.original.images.shape[1:])
-    own = {image.tobytes() for image in pixels("train", TRAIN).astype(np.float32)}
-    drawn = [image.numpy().tobytes() for image in others]
-    assert set(drawn) <= own
-    assert len(set(drawn)) == 99
-    assert truth.original.images[0].numpy().tobytes() not in drawn
+    labels = {part: getattr(TASK.plan.load_data(), part).labels for part in ("train", "test")}
+    (digit,) = attacked_images(one.data, truth).classes.tolist()
+    assert digit == labels["train"][list(TRAIN)][truth.positions]
+    same = {part: [at for at in of if labels[part][at] == digit] for part, of in (("train", TRAIN), ("test", TEST))}
+    count = len(same["train"]) + len(same["test"]) - 1
+    assert others.classes.tolist() == [digit] * count, "as many as there are, where there are no 99"
+    own = {image.tobytes() for part, of in same.items() for image in pixels(part, of).astype(np.float32)}
+    drawn = [image.numpy().tobytes() for image in others.images]
+    assert set(drawn) == own - {truth.original.images[0].numpy().tobytes()}
+    assert len(other_images(one.data, truth, 0, 5).images) == 5
     # The same in every round and under every defence, others for another target and another seed.
     later = client(round=2, pipeline="GaussianNoise(std=0.1)")
-    assert torch.equal(other_images(later.data, truth, 0), others)
-    assert not torch.equal(other_images(one.data, truth, 1), others)
-    assert not torch.equal(other_images(client(seed=4).data, truth, 0), others)
-    few = client(train=range(10, 22), test=range(8))
-    truth = few.truths("probe").views
-    assert len(other_images(few.data, truth[0], 0)) == 11 + 8  # the training examples but one, then test examples
-    scores = flat(audit_guesses(few, "probe", [guess(t.original.images) for t in truth]))
-    assert scores["retrieval-chance"] == [1 / 20] * 3
-    assert scores["retrieval-original"] == [1.0] * 3
+    assert torch.equal(other_images(later.data, truth, 0).images, others.images)
+    assert not torch.equal(other_images(one.data, truth, 1, 5).images, others.images[:5])
+    assert not torch.equal(other_images(client(seed=4).data, truth, 0, 5).images, others.images[:5])
+    scores = flat(audit_guesses(one, "probe", [guess(one.probed(target).original.images) for target in range(3)]))
+    assert scores["identified-chance"][0] == 1 / (1 + count)
+    assert scores["identified-original"] == [1.0] * 3
     alone = client(train=range(10, 11), test=range(0))
     scores = flat(audit_guesses(alone, "probe", [guess(t.original.images) for t in alone.truths("probe").views]))
-    assert "retrieval-original" not in scores, "a single candidate is always found"
-    assert "psnr-original" in scores
-    # Images that repeat the attacked one are no candidates.
-    repeated = client(train=range(10, 20), test=range(0))
-    monkeypatch.setattr(repeated.data, "_train", torch.tensor([10, 11, 10, 12, 11]))
-    assert len(other_images(repeated.data, repeated.data.view(torch.tensor([0]), ("any",)), 0)) == 2
+    assert scores["identified-original"] == [0.0] * 3, "a single candidate is always found"
+    assert scores["identified-chance"] == [0.999] * 3
 
 
 CROPPED = {"crop_padding": 4, "horizontal_flip": True}
@@ -159,11 +157,11 @@ def test_of_cropped_images_the_attacked_one_is_no_candidate_and_the_others_are_c
     parts = {"train": range(10, 60), "test": range(20, 30), "probe_targets": 8}
     one, later, plain = client(**parts, **CROPPED), client(**parts, **CROPPED, round=2), client(**parts)
     for target, truth in enumerate(one.truths("probe").views):
-        others, raw = other_images(one.data, truth, target), other_images(plain.data, truth, target)
-        assert len(others) == 49 + 10
+        others, raw = (other_images(of.data, truth, target).images for of in (one, plain))
+        assert len(others) >= 3
         views = torchvision_views(one.data.own_images(truth.positions)[0], 4, flip=True)
         assert not any(torch.equal(other, view) for other in others for view in views)
-        assert torch.equal(others, other_images(later.data, truth, target))
+        assert torch.equal(others, other_images(later.data, truth, target).images)
         for at in range(3):
             assert any(torch.equal(others[at], view) for view in torchvision_views(raw[at], 4, flip=True))
         assert (others.flatten(1) != raw.flatten(1)).any(1).float().mean() > 0.9
@@ -183,7 +181,7 @@ def test_the_class_mean_is_of_the_clients_other_images_of_the_class_and_never_of
         expected.append(psnr_by_hand(everyone[same].mean(0)[None], truth.original.images))
     assert scores["class-mean:psnr-original"] == pytest.approx(expected, abs=1e-3)
     assert min(np.subtract(with_own, expected)) > 0.05
-    assert set(scores["class-mean:retrieval-original"]) <= {0.0, 1.0}
+    assert set(scores["class-mean:identified-original"]) <= {0.0, 1.0}
     labels = TASK.plan.load_data().train.labels.tolist()
     # Of the only image of its class it is the mean of the others.
     second = next(at for at in range(11, 400) if labels[at] != labels[10])
@@ -221,23 +219,9 @@ def test_blind_guesses_are_as_many_as_the_attacks() -> None:
     assert not audit_baselines(one, "probe", pictures=False).pictures
 
 
-def test_a_copy_among_the_other_images_is_a_tie_and_each_guess_has_candidates_of_its_own() -> None:
-    one, at = client(train=range(400)), torch.arange(3)
-    images = one.data.own_images(at)
-    others = other_images(one.data, one.data.view(at, ("any",)), 0)
-    found = retrieval(guess(images)[0], (at, at), images, others, paired=True)
-    assert found == {RETRIEVAL.of("original"): [1.0] * 3, RETRIEVAL_CHANCE.of(): [0.01] * 3}
-    # The first other image of each: it is among the candidates of that image alone.
-    wrong = torch.stack([others[0], others[99], images[2]])
-    hits = retrieval(guess(wrong)[0], (at, at), images, others, paired=True)[RETRIEVAL.of("original")]
-    assert hits == [0.0, 0.0, 1.0]
-    for copied, count in ((others[:9], 3), (torch.cat([others[:9], images]), 0)):
-        assert sum(retrieval_from_round(guess(images)[0], (at, at), images, copied)[RETRIEVAL.of("original")]) == count
-
-
 @pytest.mark.numeric
-def test_only_exact_images_of_a_round_are_picked_out() -> None:
-    # Two clients with 8 guesses each: copies of true images clear ten times the chance, images of the kind do not.
+def test_of_a_whole_round_exact_images_are_identified_and_images_of_the_kind_are_not() -> None:
+    # Two clients with 8 guesses each, which train on nearly all of their images.
     common = {"dataset": "photos", "model": "cnn", "train_limit": 0, "test_limit": 0}
     stranger = client(range(300, 308), range(0), **common).data.originals()
     found: dict[str, dict[str, list[float]]] = {}
@@ -245,19 +229,21 @@ def test_only_exact_images_of_a_round_are_picked_out() -> None:
         train, test = range(part * 130, part * 130 + 130), range(part * 30, part * 30 + 30)
         one = client(train, test, local_steps=1, **common)
         truth = one.trained_views()
-        others = other_images(one.data, truth, 0, 99)
+        others = other_images(one.data, truth, 0).images
         own = {image.numpy().tobytes() for image in truth.original.images}
-        assert len(others) <= 99
         assert not own & {image.numpy().tobytes() for image in others}
         mean, exact = one.data.originals().images.mean(0).expand(8, -1, -1, -1), truth.original.images[:8]
         for name, images in {"exact": exact, "stranger": stranger.images, "mean": mean, "black": 0 * exact}.items():
             scores = audit_guesses(one, "update", [guess(images)]).scores[ALONE]
-            for metric in (RETRIEVAL.of("original"), RETRIEVAL_CHANCE.of()):
-                found.setdefault(name, {}).setdefault(metric, []).extend(scores[metric])
+            for metric, values in scores.items():
+                found.setdefault(name, {}).setdefault(metric, []).extend(values)
     for name, scores in found.items():
-        (row,) = [Row(**one) for one in score_rows(scores, ThreatCard(observation="training update"))]
-        assert row.card.chance >= 0.01
-        assert picked_out(row) == (name == "exact"), (name, row.value, row.card.chance)
+        rows = {row["metric"]: row for row in score_rows(scores, ThreatCard(observation="training update"))}
+        row = rows["identified"]
+        assert row["card"].chance >= 0.01
+        p = stats.binom.sf(round(16 * row["value"]) - 1, 16, row["card"].chance)
+        assert (p <= 0.01) == (name == "exact"), (name, row["value"], row["card"].chance)
+        assert (rows["recognisable"]["value"] > 0) == (name == "exact")
 
 
 FACES = DataCard(2, (3, 32, 32), (0.5,) * 3, (0.5,) * 3)

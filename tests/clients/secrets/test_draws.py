@@ -121,7 +121,8 @@ def test_the_audit_finds_the_images_that_a_probe_and_a_round_were_computed_on() 
     task = TASK.but(pipeline="ATS()", learning_rate=0.1)
     node, weights = Node(task), weights_of(task)
     updates = node.client().probe(weights, {}).updates
-    node.client(round=2).probe(weights, {})
+    for later in ({"round": 2}, {"probe_steps": 2}, {"probe_images": 2}):
+        node.client(**later).probe(weights, {})
     for target, update in enumerate(updates):
         assert_one_step(update, node.client().probed(target).seen, task=task)
     node = Node(TASK.but(local_steps=2))

@@ -116,16 +116,17 @@ def test_the_table_and_json_have_each_group_and_defence(tmp_path: Path, monkeypa
     assert done.exit_code == 0, done.output
     lines = [line.strip() for line in done.output.splitlines()]
     assert lines.count("model= (2 seeds: 0, 1)") == lines.count("model=cnn (1 seed: 0)") == 1
-    assert [line.split()[:5] for line in lines if line.startswith("none ")] == [
-        ["none", "readable", "32", "of", "32"], ["none", "readable", "16", "of", "16"],
+    plain = [lines[at + 1] for at, line in enumerate(lines) if line == "no defence"]
+    assert [line.split(": ")[1].split(" (")[0] for line in plain] == [
+        "recognisable, 32 of 32 images", "recognisable, 16 of 16 images",
     ]  # fmt: skip
     assert lines[-1] == f"page: {tmp_path / 'page.html'}"
     found = json.loads(compare(*words, "--json").stdout)
     assert found["page"] == str(tmp_path / "page.html")
     assert [(one["seeds"], one["unfinished"]) for one in found["groups"]] == [([0, 1], []), ([0], [])]
     assert found["groups"][0]["folders"] == [str(tmp_path / name) for name in "ab"]
-    plain = found["groups"][0]["outcomes"][0]
-    assert (plain["defense"], plain["verdict"], plain["recovered"], plain["attacked"]) == ("", "readable", 32, 32)
+    (message,) = found["groups"][0]["outcomes"][0]["messages"]
+    assert [message[key] for key in ("verdict", "found", "attacked", "identified")] == ["recognisable", 32, 32, 32]
     assert [one["defense"] for one in found["groups"][1]["outcomes"]] == PIPELINES
 
 

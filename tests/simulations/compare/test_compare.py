@@ -10,16 +10,13 @@ from simulations.compare.groups import grouped
 from simulations.compare.page import sides, write_comparison
 from simulations.settings.errors import ConfigError
 from tests.simulations.report.approved_text import assert_approved
-from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, write_run
+from tests.simulations.report.report_run import CONFIG, INVERSION, PIPELINES, Page, demo_rows, each, write_run
 
 Rows = list[dict[str, Any]]
 
 
-def a_run(folder: Path, seed: int = 0, lift: float = 0.0, finished: bool = True, **settings: Any) -> Path:
+def a_run(folder: Path, seed: int = 0, finished: bool = True, **settings: Any) -> Path:
     rows = [one | {"seed": seed} for one in demo_rows()]
-    for one in rows:
-        if one["metric"] == "psnr" and one["attack"]:
-            one |= {key: one[key] + lift for key in ("value", "ci_low", "ci_high", "worst") if one.get(key) is not None}
     config = {"config": {"seed": seed, "rounds": 3, "output-dir": str(folder)} | settings}
     return write_run(folder, rows, CONFIG | config | {"progress": {"finished": finished}})
 
@@ -42,7 +39,7 @@ def page_of(folders: list[Path], file: Path) -> str:
 
 
 def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -> None:
-    folders = [a_run(tmp_path / "a"), a_run(tmp_path / "b", 1, lift=2.0)]
+    folders = [a_run(tmp_path / "a"), a_run(tmp_path / "b", 1)]
     folders.append(a_run(tmp_path / "c", finished=False, model="cnn"))
     groups = grouped(folders)
     assert [group.folders for group in groups] == [tuple(folders[:2]), (folders[2],)]
@@ -53,12 +50,12 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
     assert page.open == []
     rows = page.tables["sides"][0]
     assert len(rows) == 1 + 2 * len(PIPELINES)
-    # Without a defence: 31.2 and 33.2 dB, and Student's t over two seeds.
-    plain = [cell[0].strip() for cell in rows[1]]
-    assert (plain[4], plain[7], plain[12]) == ("32 of 32", "32.2", "32")
-    assert rows[1][7][1].strip() == "19.5 to 44.9"
-    assert rows[1][13] == ["2", "0, 1"]
-    assert [cell[0].strip() for cell in rows[1 + len(PIPELINES)]][7] == "31.2"
+    # Without a defence: 32 of 32 over two seeds, whose exact interval begins at 0.025^(1/32); then one seed.
+    verdict, images = rows[1][3:5]
+    assert (verdict[0].strip(), images[0].strip()) == ("recognisable", "32 of 32")
+    assert images[1].strip().startswith(f"{100 * 0.025 ** (1 / 32):.1f} to 100.0 %")
+    assert rows[1][-1] == ["2", "0, 1"]
+    assert rows[1 + len(PIPELINES)][4][0].strip() == "16 of 16"
     assert f"{folders[2]} is not finished" in page.text
     # A third seed has no score of the strongest attack without a defence, and its run ended before the mixed pipeline.
     lost = {"metric": "attack", "value": None, "status": "failed", "message": "out of memory", "n": 0, "reference": ""}
@@ -71,7 +68,7 @@ def test_runs_that_differ_in_their_seed_alone_are_put_together(tmp_path: Path) -
 
 
 def test_the_name_of_an_experiment_keeps_no_seeds_apart_and_versions_and_own_code_do(tmp_path: Path) -> None:
-    folders = [a_run(tmp_path / "a", 0, model="nets.py:Net"), a_run(tmp_path / "b", 1, lift=2.0, model="nets.py:Net")]
+    folders = [a_run(tmp_path / "a", 0, model="nets.py:Net"), a_run(tmp_path / "b", 1, model="nets.py:Net")]
     for folder, name in zip(folders, ("one", "other"), strict=True):
         config = json.loads((folder / "config.json").read_text())["config"]
         change_config(folder, config=config | {"experiment": name})
@@ -87,34 +84,29 @@ def test_the_name_of_an_experiment_keeps_no_seeds_apart_and_versions_and_own_cod
         grouped([pair[0], change_config(a_run(tmp_path / "again", model="nets.py:Net"), **{key: {name: "1"}})])
 
 
-def test_each_seed_has_a_mark_that_is_hollow_where_it_is_no_evidence(tmp_path: Path) -> None:
+def test_each_seed_has_a_mark_at_its_share(tmp_path: Path) -> None:
     assert "Each seed" not in page_of([a_run(tmp_path / "one")], tmp_path / "one.html")
-    weak = {"value": 9.0, "ci_low": 8.0, "ci_high": 10.0}
-    few = ({"n": 8}, ["psnr", "retrieval"], "fewer than 16 images")
-    for changed, metrics, why in ((weak, ["psnr"], "not validated"), few):
-        folders = [a_run(tmp_path / f"{why} a", 0), a_run(tmp_path / f"{why} b", 1)]
-        plain = "n" not in changed  # numbers without a defence, a count of images everywhere
-        change_rows(folders[1], lambda rows, changed=changed, metrics=metrics, plain=plain: [
-            one | (changed if one["attack"] == INVERSION and one["metric"] in metrics and not (plain and one["defense"]) else {})
-            for one in rows
-        ])  # fmt: skip
-        text = page_of(folders, tmp_path / "page.html")
-        (tmp_path / "page.html").unlink()
-        found = r'class="([^"]*mark[^"]*)"[^>]*>(?:(?!class=).)*?<title>([^<]*, seed (\d)[^<]*)</title>'
-        marks = re.findall(found, text, re.DOTALL)
-        assert {seed for _, _, seed in marks} == {"0", "1"}
-        for look, tip, seed in marks:
-            assert ("hollow" in look) == (seed == "1"), tip
-            assert tip.endswith(f"seed 1 ({why})" if seed == "1" else "seed 0"), tip
+    folders = [a_run(tmp_path / "a", 0), a_run(tmp_path / "b", 1)]
+    change_rows(folders[1], lambda rows: [
+        one | (each(0.5) | {"value": 0.5} if one["metric"] in ("identified", "recognisable") and not one["defense"] else {})
+        for one in rows
+    ])  # fmt: skip
+    text = page_of(folders, tmp_path / "page.html")
+    marks = re.findall(r"<title>([^<]*): ([\d.]+) %, seed (\d)</title>", text)
+    assert len(marks) == 2 * len(PIPELINES)
+    assert [(share, seed) for _, share, seed in marks[:2]] == [("100.0", "0"), ("50.0", "1")]
+    assert [share for name, share, _ in marks if name.startswith("Mixer")] == ["0.0", "0.0"]
 
 
 def test_a_failed_control_on_training_updates_says_nothing_of_probes(tmp_path: Path) -> None:
-    failed = {"status": "not-validated"}
+    larger = {"observation": "training update", "images": 64, "local_steps": 4}
     folder = change_rows(a_run(tmp_path / "a", 0), lambda rows: [*rows, *(
-        one | failed | {"card": one["card"] | {"observation": "training update"}}
-        for one in rows if one["attack"] == INVERSION and one["metric"] == "psnr"
+        one | {"card": one["card"] | larger} | ({"value": 0.0} | each(0.0) if one["metric"] in ("identified", "recognisable") else {})
+        for one in rows if one["attack"] == INVERSION
     )])  # fmt: skip
-    (group,) = grouped([folder])
-    found = [side for side in sides([group]) if side.line.strongest.observation == "probe"]
-    assert len(found) == len(PIPELINES)
-    assert all(side.doubted == {} for side in found)
+    for side in sides(grouped([folder])):
+        update, probe = side.line.judged
+        assert update.verdict == "nothing found"  # the probe is its control
+        assert probe.verdict == (
+            {"": "recognisable", "DPSGD(target_epsilon=8.0)": "identifiable"}.get(side.line.defense, "nothing found")
+        )

@@ -36,7 +36,7 @@ def test_a_second_run_writes_beside_the_first_and_says_where(tmp_path: Path, cap
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     said = [record.getMessage() for record in caplog.records if "Audit" in record.getMessage()]
     assert said[-1].startswith("Audit verdict: No mod known")
-    assert re.search(r" \d+ of 16 († )?images recovered \(", said[-1])
+    assert re.search(r": (recognisable|identifiable|nothing found|unknown), \d+ of 16 ", said[-1])
     assert said[-1].endswith(f"; {tmp_path / 'audit-2' / 'report.html'}")
 
 

@@ -50,19 +50,19 @@ def section(text: str, name: str) -> str:
     return text.split(f'<section id="{name}">')[1].split("</section>")[0]
 
 
-def test_the_page_counts_warnings_above_and_lists_them_below(tmp_path: Path) -> None:
+def test_the_page_says_each_warning_once_below_the_first_table(tmp_path: Path) -> None:
     attacks = {"probe_attacks": "Spear(); LabelInference()", "update_attacks": "LabelInference()"}
     rows = audit(tmp_path / "out", an_app(), **attacks)
     assert not [row for row in rows if row["metric"] == CLAIMED or "claimed_privacy" in row["card"]]
     text = page_of(tmp_path / "out")
     assert "Claimed by the app" not in text
-    first, below = text.split("<h2>Headline")[0], section(text, "headline")
-    found = [one["warnings"] for one in as_json(tmp_path / "out") if one["warnings"]]
-    for warnings in found:
-        shown = f"{len(warnings)} warning" + ("s" if len(warnings) > 1 else "")
-        assert f'<small><a href="#defence-1">{shown}</a></small>' in first
-        assert all(warning not in first and warning in below for warning in warnings)
-    assert found
+    first, below = section(text, "glance"), section(text, "caveats")
+    (found,) = as_json(tmp_path / "out")
+    warnings = [*found["warnings"], *(said for one in found["messages"] for said in one["warnings"])]
+    assert warnings
+    for warning in warnings:
+        assert warning not in first
+        assert below.count(warning) == 1
 
 
 def test_every_row_the_page_and_json_name_what_the_app_says(tmp_path: Path) -> None:
@@ -75,10 +75,11 @@ def test_every_row_the_page_and_json_name_what_the_app_says(tmp_path: Path) -> N
     assert len(rows) > 10
     assert all(row["card"]["claimed_privacy"] == [claim["text"]] for row in rows)
     assert not [row for row in rows if row["metric"] == "epsilon"]
-    first = page_of(out).split("<h2>Headline")[0]
-    assert "3.25 (the app's word)<small>δ = 1e-05, client metrics, of training, not of probes</small>" in first
-    assert claim["text"] in first
-    (found,) = (one for one in as_json(out) if one["first"])
+    text = page_of(out)
+    told = "3.25 (the app's word)<small>δ = 1e-05, client metrics, of training, not of probes</small>"
+    assert told in section(text, "glance")
+    assert claim["text"] in text.split("<nav")[0]
+    (found,) = as_json(out)
     assert found["epsilon"] is None
     assert found["claims"][0]["epsilon"] == 3.25
 
@@ -110,4 +111,4 @@ def test_an_app_that_fails_leaves_its_claims_on_every_card(tmp_path: Path) -> No
         assert "epsilon 3.25" in texts[0]
         assert len(rows) > 10
         assert all(row["card"]["claimed_privacy"] == texts for row in rows)
-    assert texts[0] in page_of(out).split("<h2>Headline")[0]
+    assert texts[0] in page_of(out).split("<nav")[0]

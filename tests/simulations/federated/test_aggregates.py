@@ -105,7 +105,7 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     seen = [one for job in jobs if job.kind is AGGREGATE for one in job.observed.seen if isinstance(one, SeenAggregate)]
     assert all(list(one.judges) in groups_of(range(4), one.num_clients, 0) for one in seen)
     rows = read_lines(out / "rows.jsonl")
-    psnr, picked = of_sums(rows, "psnr"), of_sums(rows, "retrieval")
+    psnr, picked = of_sums(rows, "psnr"), of_sums(rows, "identified")
     assert {clients: row["n"] for clients, row in psnr.items()} == {1: 16, 2: 16, 4: 16}
     assert all(row["value"] > 60 for row in psnr.values())
     assert all(row["value"] == 1 for row in picked.values())

@@ -176,9 +176,9 @@ def test_few_images_give_scores_and_no_verdict_and_a_weak_attack_none_either(tmp
     rows = rows_of(two)
     scored = [row for row in rows if row["metric"] == "psnr" and row["attack"] == strong]
     assert {(row["status"], row["n"]) for row in scored} == {("under-powered", 2)}
-    # Each of two clients has 48 training and 20 test examples: 68 candidates.
-    found = [row for row in rows if row["metric"] == "retrieval" and row["attack"] == strong]
-    assert [row["card"]["chance"] for row in found] == pytest.approx([1 / 68] * 2)
+    # Each of two clients has 48 training and 20 test examples, some seven of a class.
+    found = [row for row in rows if row["metric"] == "identified" and row["attack"] == strong]
+    assert all(1 / 20 < row["card"]["chance"] < 1 / 3 for row in found)
     page = " ".join((tmp_path / "two" / "report.html").read_text(encoding="utf-8").split())
     assert "Too few images for a verdict" in page
     assert not [said for said in ("Positive control failed", "recovered the images") if said in page]

@@ -81,7 +81,7 @@ def mean_image(client: LocalClient, truth: Tensor, number: int) -> Tensor:
 
 
 def another(client: LocalClient, number: int) -> Tensor:
-    return other_images(client.data, client.probed(number % TARGETS), number)[:1]
+    return other_images(client.data, client.probed(number % TARGETS), number).images[:1]
 
 
 BLIND: dict[str, Guesser] = {

@@ -167,7 +167,7 @@ def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audit
     found = {d: number(rows, "psnr", d, "original", INVERSION) for d in ("", NOISE)}
     assert {row["n"] for row in found.values()} == {16}
     assert found[""]["value"] > found[NOISE]["value"] > number(rows, "psnr", "", "original", "mean")["value"]
-    picked = number(rows, "retrieval", "", "original", INVERSION)
+    picked = number(rows, "identified", "", "original", INVERSION)
     assert (picked["value"], picked["status"]) == (1.0, "ok")
     card = picked["card"]
     assert (card["observation"], card["transmissions"], picked["cut"]) == ("queries", 1, "conv2")

@@ -112,7 +112,7 @@ def test_looking_at_uploads_shows_what_the_defence_leaves_and_refinements_go_on_
     for reference in ("original", "transformed"):
         row = scored(rows, "AsUploaded()", "psnr", "", reference)
         assert (row["value"], row["n"], row["status"]) == (100.0, 18, "ok")
-    picked = scored(rows, "AsUploaded()", "retrieval", "")
+    picked = scored(rows, "AsUploaded()", "identified", "")
     assert (picked["value"], picked["status"]) == (1.0, "ok")
     attacked = [row["card"] for row in rows if row["attack"]]
     assert {(card["labels"], card["uploads_of_an_image"]) for card in attacked} == {("uploaded with the images", 1)}

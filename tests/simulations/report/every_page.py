@@ -29,6 +29,7 @@ from tests.simulations.report.report_run import (
     chain_rows,
     demo_rows,
     drawing_rows,
+    looked_for,
     member_rows,
     row,
     setting,
@@ -143,7 +144,7 @@ def adversaries(folder: Path) -> Path:
             known = {"attack": attack, "card": card, "defense": defense}
             ends = {"ci_low": mean - 1, "ci_high": mean + 1, "worst": mean + 2}
             rows.append(row(metric="psnr", reference="original", value=mean, **ends, **known))
-            rows.append(row(**known | {"metric": "retrieval", "value": 1.0, "card": card | {"chance": 0.01}}))
+            rows += looked_for(1.0, **known)
     refused = {"attack": "ImprintLayer(bins=96)", "card": active, "metric": MODEL_REFUSED.name, "n": 4}
     rows.append(row(value=0.5, **refused))
     rows.append(row(metric=WITHHELD, message="a group of 3 clients stayed hidden", card=summed))

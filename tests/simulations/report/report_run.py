@@ -17,7 +17,7 @@ from strategies.audit.threat_card import ThreatCard
 PIPELINES = ["", "Mixer(window=4)", "DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)"]
 ATTACKED, ROUNDS = (1, 3), 3
 INVERSION, LABELS = "InvertingGradients(iterations=600)", "LabelInference()"
-PROBE = ThreatCard(observation="probe")
+PROBE = ThreatCard(observation="one-step probe")
 MEMBERS, DRAWING, CHAINED = "LossThreshold()", "ClassGAN()", f"{INVERSION} | LearnedRestorer()"
 
 # PSNR against the original of the inversion: pipeline -> round -> (mean, half interval, worst).
@@ -34,7 +34,8 @@ ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88,
 PICTURES = [
     {"defense": of, "attack": INVERSION if kind == "reconstruction" else "", "round": at, "client": client, "target": 0, "image": 0}
     | {"kind": kind, "file": f"{PIPELINES.index(of)}-{at}-{client}-{kind}.png"}
-    | {"psnr": (10.0, 30.5, None)[client] if kind == "reconstruction" else None}
+    | ({"psnr": (10.0, 30.5, None)[client], "structure": (0.1, 0.9, None)[client]} if kind == "reconstruction" else {})
+    | ({"identified": 1, "recognisable": 1} if (client, kind) == (1, "reconstruction") else {})
     for of in PIPELINES[:2] for at in (3, 1) for client in (0, 1, 2) for kind in ("original", "protected", "reconstruction")
 ]  # fmt: skip
 """Of three clients in two rounds, in no order."""
@@ -55,8 +56,20 @@ def row(**given: Any) -> dict[str, Any]:
 
 
 def setting(at: int, **given: Any) -> dict[str, Any]:
-    known = {"observation": "probe", "images": 1, "local_steps": 1, "labels": "inferred", "mode": "train"}
+    known = {"observation": "one-step probe", "images": 1, "local_steps": 1, "labels": "inferred", "mode": "train"}
     return known | {"round": at, "model_accuracy": 0.1 * at} | given
+
+
+def each(share: float, n: int = 16) -> dict[str, Any]:
+    """The columns of a share of images that a client scored in their order."""
+    return {"each": [int(at < round(share * n)) for at in range(n)], "each_of": [[0, at] for at in range(n)], "n": n}
+
+
+def looked_for(identified: float, recognisable: float | None = None, n: int = 16, **known: Any) -> list[dict[str, Any]]:
+    """Shares of the images that an attack identifies among 100 candidates, and makes recognisable: by default the same ones."""
+    shares = {"identified": identified, "recognisable": identified if recognisable is None else recognisable}
+    known |= {"reference": "original", "card": known.get("card", {}) | {"chance": 0.01}}
+    return [row(**known | {"metric": metric, "value": share} | each(share, n)) for metric, share in shares.items()]
 
 
 def training_rows(defense: str, seed: int = 0, rounds: int = ROUNDS) -> list[dict[str, Any]]:
@@ -87,11 +100,12 @@ def attack_rows(defense: str, seed: int = 0) -> list[dict[str, Any]]:
         for metric, reference, value, extra in (
             ("psnr", "original", mean, ends | {"worst": worst}), ("psnr", "transformed", mean + 3, {}),
             ("ssim", "original", mean / 50, {}), ("mse", "original", 10 ** (-mean / 10), {}),
-            ("retrieval", "original", float(mean > 12.25), {"card": card | {"iterations": 600, "chance": 0.01}}),
             ("objective", "", 0.01, {}), ("attack-seconds", "", 12.0, {}),
         ):  # fmt: skip
             given = {"metric": metric, "reference": reference, "value": value, "card": card | {"iterations": 600}}
             rows.append(row(**{"attack": INVERSION} | given | extra | known))
+        mine = known | {"attack": INVERSION, "card": card | {"iterations": 600}}
+        rows += looked_for(float(mean > 12.25), float(mean > 20), **mine)
         for role, values in ((Role.NULL_BASELINE, NULLS), (Role.SCALE, SCALES)):
             of = known | {"role": role, "card": card, "metric": "psnr", "reference": "original"}
             rows += [row(attack=name, value=value, **of) for name, value in values.items()]
@@ -139,7 +153,7 @@ def chain_rows(defense: str, mean: float, half: float = 0.5, at: int = 1) -> lis
     ends = {"ci_low": mean - half, "ci_high": mean + half, "worst": mean + 2}
     return [
         row(metric="psnr", reference="original", value=mean, card=setting(at), **ends, **known),
-        row(metric="retrieval", reference="original", value=1.0, card=setting(at, chance=0.01), **known),
+        *looked_for(1.0, card=setting(at), **known),
         row(metric="attack-seconds", value=3.0, card=setting(at), **known),
     ]
 
@@ -280,8 +294,8 @@ def null(value: float, name: str = "grey", **given: Any) -> Row:
     return scored(value, **{"attack": name, "role": Role.NULL_BASELINE} | given)
 
 
-def hits(of: Row, k: int | None = None, chance: float = 0.01, **given: Any) -> Row:
-    """How many of its images, by default all, the attack of a PSNR identified."""
+def hits(of: Row, k: int | None = None, chance: float = 0.01, metric: str = "identified", **given: Any) -> Row:
+    """How many of its images, by default all, the attack of a PSNR identified; or made recognisable."""
     share = 1.0 if k is None else k / of.n
-    found = replace(of, metric="retrieval", reference="original", value=share, ci_low=None, ci_high=None, status="ok")
-    return replace(found, **{"card": of.card.but(chance=chance)} | given)
+    found = replace(of, metric=metric, reference="original", value=share, ci_low=None, ci_high=None, status="ok")
+    return replace(found, **{"card": of.card.but(chance=chance), "extra": each(share, of.n)} | given)

@@ -40,7 +40,7 @@ FIELDS = [
     "reference", "value", "n", "status", "seconds", "ci_low", "ci_high", "worst", "failures", "message", "client", "roc", "odd",
     "card.observation", "card.num_classes", "card.images", "card.batch", "card.local_steps", "card.chance", "card.members",
     "card.others", "card.clients", "card.rounds_observed", "card.model_accuracy", "card.attack_failures", "card.undefended",
-    "card.upper_bound", "card.odd",
+    "card.upper_bound", "card.odd", "each", "each_of",
 ]  # fmt: skip
 AS_FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
 """A page takes long, and simpler files that fail as well would be looked for in hundreds of them."""
@@ -123,7 +123,7 @@ def test_more_files_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, 
 
 def test_a_value_that_cannot_be_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    share = row(metric="retrieval", reference="original", attack="A()")
+    share = row(metric="identified", reference="original", attack="A()")
     for name in ("inf", "1e308", "1e300", "int-400", "negative"):
         path.write_text(changed(share, {"value": HOSTILE[name]}))
         ((found,), _) = read_rows(path)

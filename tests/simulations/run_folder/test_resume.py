@@ -41,6 +41,10 @@ RUNS: dict[str, tuple[Callable[..., Experiment], dict[str, Any], str, Kills, int
          "update_attacks": "LabelInference(); LossThreshold(); LossTrajectory()"},
         "train", (("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)), 27,
     ),
+    "a ladder": (
+        experiment, {"probe_images": "1, 2, 1x2", "rounds": 1, "attack_rounds": "first", "update_attacks": "LabelInference()"},
+        "train.probe", (("train.probe", 5, 9),), 7,
+    ),
     "split, sgd": (split_experiment, SPLIT | SGD, "train.step", (("train.step", 21, 6),), 0),
     "split, adamw": (split_experiment, SPLIT | ADAMW, "train.step", (("train.step", 21, 6),), 0),
     "trained, sgd": (

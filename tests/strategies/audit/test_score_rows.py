@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 from scipy import stats
 
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
-from attacks.metrics.images import FLAT_PSNR, NULL_PSNR, PSNR, RETRIEVAL, RETRIEVAL_CHANCE
+from attacks.metrics.images import (
+    FLAT_PSNR,
+    IDENTIFIED,
+    IDENTIFIED_CHANCE,
+    LEAST_STRUCTURE,
+    PLACE,
+    PSNR,
+    STRUCTURE,
+)
 from attacks.metrics.names import ScoreName, Scores
 from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
@@ -53,30 +62,38 @@ def test_accuracies_of_labels_stay_within_0_and_1() -> None:
     assert 0 <= pooled.low < pooled.mean < pooled.high <= 1  # type: ignore[operator]
 
 
-def test_who_was_picked_out_is_told_one_by_one() -> None:
-    scores: Scores = {
-        PSNR.of("original"): [31.237, 9.0, 12.5, float("nan")],
-        RETRIEVAL.of("original"): [1.0, 0.0, 1.0, 0.0],
-        RETRIEVAL_CHANCE.of(): [0.01] * 4,
+def verdicts(*images: tuple[float, float, float], places: Sequence[float] = (), chance: float = 0.01) -> Scores:
+    """Scores of a client: identified, PSNR, structure of each image, whose own colour has 10 dB."""
+    return {
+        PSNR.of("original"): [psnr for _, psnr, _ in images],
+        STRUCTURE.of("original"): [structure for *_, structure in images],
+        IDENTIFIED.of("original"): [hit for hit, *_ in images],
+        IDENTIFIED_CHANCE.of(): [chance] * len(images),
+        FLAT_PSNR.of(): [10.0] * len(images),
+        PLACE.of(): list(places) or [float(at) for at in range(len(images))],
     }
-    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
-    assert row["picked_psnr"] == [12.5, 31.237]
-    assert "picked_gain" not in row, "a client that tells no null baselines of single images"
-    scores[NULL_PSNR.of()] = [10.0, 8.0, 12.0, 9.0]
-    scores[FLAT_PSNR.of()] = [30.0, 8.0, 8.5, 9.0]
-    found = list(score_rows(scores, ThreatCard()))
-    (row,) = (row for row in found if row["metric"] == "retrieval")
-    assert row["picked_detail"] == [4.0, 1.237]
-    assert (row["picked_psnr"], row["picked_gain"]) == ([12.5, 31.237], [0.5, 21.237])
-    assert "missed_gain" not in row, "one of the others has no score"
-    scores[PSNR.of("original")][3] = 8.5
-    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
-    assert row["missed_gain"] == [-0.5, 1.0]
-    assert {row["metric"] for row in found} == {"psnr", "retrieval"}, "the baseline itself is no score of the attack"
-    # Scores of other images than those of the line-up say nothing of single ones.
-    scores[PSNR.of("original")] = [31.0]
-    (row,) = (row for row in score_rows(scores, ThreatCard()) if row["metric"] == "retrieval")
-    assert row["picked_psnr"] is None
+
+
+def test_an_image_is_recognisable_if_identified_above_its_own_colour_and_alike_in_structure() -> None:
+    """Each row has one value for each image, by client and place: a guess of a batch has no place of its own."""
+    good, least = (1.0, 31.23456, 0.9), LEAST_STRUCTURE
+    some = verdicts(good, (0.0, 31.0, 0.99), (1.0, 10.0, 0.99), (1.0, 11.0, least), places=(3, 0, 1, 2))
+    other = verdicts((1.0, 11.0, least - 0.01), good)
+    rows = {row["metric"]: row for row in rows_of_clients(score_rows, {4: some, 2: other}, ThreatCard())}
+    assert set(rows) == {"psnr", "ssim", STRUCTURE.name, "identified", "recognisable"}
+    for metric, each in (("identified", [1, 1, 0, 1, 1, 1]), ("recognisable", [0, 1, 0, 0, 1, 1])):
+        row = rows[metric]
+        exact = stats.binomtest(sum(each), 6).proportion_ci(0.95, "exact")
+        assert (row["each"], row["value"], row["n"]) == (each, sum(each) / 6, 6)
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx((exact.low, exact.high))
+        assert row["each_of"] == [[2, 0], [2, 1], [4, 0], [4, 1], [4, 2], [4, 3]]
+        assert (row["card"].chance, row["best_psnr"], row["best_structure"]) == (0.01, 31.2346, 0.9)
+        without = row.get("without_client", {}).get("4", {})  # the other's images, each three times
+        assert (without.get("value", row["value"]), "each" in without) == (sum(each[:2]) / 2, False)
+    none = {row["metric"]: row for row in score_rows(other | {PSNR.of("original"): [9.0, 9.0]}, ThreatCard())}
+    assert (none["recognisable"]["value"], none["recognisable"]["best_psnr"]) == (0.0, None)
+    del some[FLAT_PSNR.of()]
+    assert "recognisable" not in {row["metric"] for row in score_rows(some, ThreatCard())}
 
 
 def test_a_curve_keeps_its_points_where_false_positives_are_few() -> None:
@@ -135,9 +152,15 @@ def test_a_rate_at_one_per_mille_needs_a_thousand_non_members() -> None:
 
 def test_one_clients_chance_decides_for_no_other_client() -> None:
     """Its images count as not identified: nothing says that they could not be found blindly."""
-    scores: Scores = {RETRIEVAL.of("original"): [1.0] * 16, RETRIEVAL_CHANCE.of(): [0.01] * 8 + [0.02] * 4 + [0.9] * 4}
-    (row,) = score_rows(scores, ThreatCard())
-    assert (row["value"], row["n"], row["card"].chance) == (12 / 16, 16, 0.02)
+    for chances, value, chance in (
+        ([0.01] * 8 + [0.03] * 4 + [0.9] * 4, 12 / 16, 0.2 / 16),
+        ([0.01] * 8 + [0.15] * 8, 1.0, 0.08),  # rare classes
+        ([0.999] * 16, 1.0, 0.999),
+    ):
+        scores = verdicts(*[(1.0, 30.0, 0.9)] * 16) | {IDENTIFIED_CHANCE.of(): chances}
+        rows = [row for row in score_rows(scores, ThreatCard()) if "each" in row]
+        assert [(row["value"], row["n"]) for row in rows] == [(value, 16)] * 2
+        assert [row["card"].chance for row in rows] == pytest.approx([chance] * 2)
 
 
 def test_a_row_says_what_it_would_be_without_each_client() -> None:

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attacks.guesses import Reconstruction
+from attacks.metrics.images import STRUCTURE
 from clients.data.card import DataCard
 from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
@@ -138,14 +139,16 @@ def test_the_labels_of_a_probe_are_classes_of_the_data() -> None:
         assert "expected 2 whole numbers below 10" in fault_in_probe(reply_of(bad, 50), reference, PLANNED)
 
 
-PSNR, RETRIEVAL, CHANCE = "attack//psnr/original", "attack//retrieval/original", "attack//retrieval-chance/"
-SCORES = {PSNR: [9.0, 100.0], RETRIEVAL: [1.0, 0.0], CHANCE: [0.01, 0.01]}
+PSNR, IDENTIFIED, CHANCE = "attack//psnr/original", "attack//identified/original", "attack//identified-chance/"
+BESIDE = {f"attack//{name}": [0.5, 1.0] for name in {f"{STRUCTURE.name}/original", "psnr-flat/", "image-place/"}}
+SCORES = {PSNR: [9.0, 100.0], IDENTIFIED: [1.0, 0.0], CHANCE: [0.01, 0.01], **BESIDE}
 MEMBER, OTHER, ATTRIBUTE = (f"attack//{name}/" for name in ("member-score", "other-score", "attribute-accuracy"))
 scored = st.dictionaries(
     st.sampled_from(
-        [*SCORES, MEMBER, OTHER, ATTRIBUTE, "attack//cells-right/", "attack//column age/", "attack//retrieval/", "psnr",
-         "attack//retrieval/transformed", "attack//ms-ssim-success/", "null baseline/grey/psnr/original", "any/grey/psnr/",
-         "null baseline/grey/retrieval/original", "training//windows-of-4/", "%/%%2//", "attack//recognition/"]
+        [*SCORES, MEMBER, OTHER, ATTRIBUTE, "attack//cells-right/", "attack//column age/", "attack//identified/", "psnr",
+         "attack//identified/transformed", "attack//ms-ssim-success/", "null baseline/grey/psnr/original", "any/grey/psnr/",
+         "null baseline/grey/identified/original", "training//windows-of-4/", "%/%%2//",
+         "attack//recognition/", "attack//recognisable/original"]
     ),
     st.lists(st.sampled_from([0.0, 1.0, 2.0, -1.0, math.nan, math.inf, 1e308, 0.5]), max_size=3) | hostile.numbers,
     max_size=4,
@@ -158,9 +161,9 @@ scored = st.dictionaries(
     scored,
 )
 @example(RecordDict(), {PSNR: 3.0})  # extend() of a number
-@example(RecordDict(), {RETRIEVAL: [1.0]})  # no chance beside it
-@example(RecordDict(), {RETRIEVAL: [], PSNR: [1.0]})
-@example(RecordDict(), {RETRIEVAL: [0.5], CHANCE: [0.5]})  # half a success of one trial
+@example(RecordDict(), {IDENTIFIED: [1.0]})  # no chance beside it
+@example(RecordDict(), {IDENTIFIED: [], PSNR: [1.0]})
+@example(RecordDict(), {IDENTIFIED: [0.5], CHANCE: [0.5]})  # half a success of one trial
 @example(RecordDict(), {MEMBER: [math.nan], OTHER: [1.0]})
 @example(RecordDict(), {ATTRIBUTE: [7.0]})
 def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, Any]) -> None:
@@ -250,7 +253,7 @@ def test_a_client_scores_what_it_was_asked_about() -> None:
 
 def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_asked_for() -> None:
     of_images = {
-        "psnr": (-1.0, 1e308, math.inf), "ssim": (1.5, -1.1), "mse": (-1e-9, 2.0), "retrieval-chance": (1.0, 0.0),
+        "psnr": (-1.0, 1e308, math.inf), "ssim": (1.5, -1.1), "mse": (-1e-9, 2.0), "identified-chance": (1.0, 0.0),
     }  # fmt: skip
     for name, wrong in of_images.items():
         text = f"attack//{name}/"
@@ -268,7 +271,8 @@ def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_a
 def test_no_score_of_a_guess_may_be_missing() -> None:
     """Fewer scores of one client would turn a verdict of all into "unknown"."""
     names = [f"{metric}/original" for metric in ("mse", "psnr", "ssim")]
-    whole = {f"attack//{name}": [0.5] * 4 for name in (*names, "psnr-null/", "psnr-flat/")}
+    whole = {f"attack//{name}": [0.5] * 4 for name in (*names, "psnr-flat/", "identified-chance/", "image-place/")}
+    whole["attack//identified/original"] = [1.0] * 4
     for guessed, honest in (("images", whole), ("membership", {MEMBER: [1.0] * 30, OTHER: [1.0] * 20})):
         lies = ({}, *({**honest, name: values[:count]} for name, values in honest.items() for count in (0, 1)))
         for sent in (honest, *lies):

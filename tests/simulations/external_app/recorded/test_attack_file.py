@@ -86,7 +86,7 @@ def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed
     exact, inverting = found["attacks"]
     written = json.loads((tmp_path / "out" / "result.json").read_text())["attacks"]
     assert inverting["psnr"] == inverting["best_psnr"] == pytest.approx(written[1]["scores"]["psnr"][0])
-    assert inverting["recovered"] is None, "one picture has no others to be identified among"
+    assert inverting["identified"] is None, "one picture has no others to be identified among"
     assert exact["failure"] == written[0]["failure"] != ""
     assert f"Spear() failed: {exact['failure']}" in result.stderr.replace("\n", " ")
 

@@ -75,9 +75,8 @@ def test_what_an_exact_attack_recovers_is_validated(tmp_path: Path) -> None:
     assert (psnr["n"], psnr["status"]) == (16, "ok")
     assert psnr["value"] > 60, "exact but for the rounding of float32 weights, whose difference the update is"
     page = page_of(out)
-    assert "in round 1 recovered images from these updates." in page
-    assert '<b class="word readable">readable</b>' in page
-    (line,) = (line.split() for line in result.output.splitlines() if " readable " in line)
+    assert '<b class="word recognisable">recognisable</b>' in page
+    (line,) = (line.split() for line in result.output.splitlines() if " recognisable " in line and "Spear" in line)
     assert line[1].startswith("Spear"), "the verdict of the page"
     nulls = [row["value"] for row in read_lines(out / "rows.jsonl") if row["role"] == "null baseline"]
     assert any(f"null {value:.1f}" in " ".join(result.output.split()) for value in nulls), "beside the PSNR"
@@ -112,7 +111,8 @@ def test_what_a_vision_transformer_gives_away_is_validated(tmp_path: Path) -> No
     assert (psnr["n"], psnr["status"]) == (16, "ok")
     assert psnr["value"] > 30, "exact but for the rounding of float32 weights, whose difference the update is"
     assert scores["LabelInference", "label-accuracy"]["value"] == 1.0
-    assert "recovered 16 of 16 guessed images" in page_of(out)
+    assert scores["PatchEmbeddingInversion", "recognisable"]["value"] == 1.0
+    assert '<b class="word recognisable">recognisable</b>' in page_of(out)
 
 
 @pytest.mark.long
@@ -136,7 +136,7 @@ def test_normalised_originals_are_no_decoys_nor_to_learn_from(tmp_path: Path, mo
     result = invoke(folder, out=tmp_path / "out", **options)
     assert result.exit_code == 0, result.output
     rows = read_lines(tmp_path / "out" / "rows.jsonl")
-    (picked,) = [row for row in rows if row["metric"] == "retrieval" and row["attack"].startswith("Spear")]
+    (picked,) = [row for row in rows if row["metric"] == "identified" and row["attack"].startswith("Spear")]
     assert (picked["value"], picked["n"]) == (1.0, 16)
     pixels = [(one * 255).round().to(torch.uint8).numpy().tobytes() for one in learned[0].auxiliary.images]
     total = len(load_dataset("mnist-5k").train)

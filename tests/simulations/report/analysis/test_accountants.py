@@ -31,11 +31,11 @@ def test_an_epsilon_stands_with_its_terms_its_neighbours_and_other_accounts(tmp_
     ]
     kept = [one for one in demo_rows() if one["defense"] in ("", DEFENSE) and one["metric"] not in ("epsilon", "delta")]
     run = write_run(tmp_path, [*kept, *rows, *spent])
-    found = {one["defense"]: one for one in as_json(run) if one["first"]}
-    assert (found[DEFENSE]["epsilon_by_accountant"], found[DEFENSE]["epsilon_terms"]) == (FOUND, OF | {"delta": 1e-5})
+    (found,) = (one["epsilon"] for one in as_json(run) if one["defense"] == DEFENSE)
+    assert (found["by_accountant"], found["terms"]) == (FOUND, OF | {"delta": 1e-5})
     text = "noise multiplier 1.39, clipping norm 1, sample rate 0.25, 48 steps, delta 1e-5"
     for said in (
-        found[DEFENSE]["budget"].replace("\N{MINUS SIGN}", "-"),
+        found["text"].replace("\N{MINUS SIGN}", "-"),
         unescape(build(run).report).replace("\N{MINUS SIGN}", "-"),
     ):
         assert text in said

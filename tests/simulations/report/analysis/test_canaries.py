@@ -2,6 +2,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from defenses.neighbours import REPLACE_CLIENT, REPLACE_ONE
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import outcomes
@@ -31,15 +33,17 @@ def test_no_cost_of_a_defence_is_read_from_a_training_with_canaries(tmp_path: Pa
             lines = {line.defense: line for line in read.lines(read.studies[0])}
             one, other = lines[AUDITED], lines[FREE]
             assert (one.canaries, other.canaries, lines[""].canaries) == (kind, "", "")
-            assert (one.cost, one.change is None) == (None, kind == "clients")
-            assert other.cost == other.change is not None
+            assert (one.change is None, other.change is None) == (kind == "clients", False)
             assert (NO_COST in one.caveats, NO_COST in other.caveats, bool(other.cost_note)) == (True, False, False)
         (found,) = (one for one in outcomes(list(lines.values())) if one.defense == AUDITED)
-        assert not found.shown_epsilon
+        assert found.epsilon.shown is None
+        assert found.accuracy.note == one.cost_note != ""
     folder = write_run(tmp_path / "shown", audited_rows(REPLACE_CLIENT))
     (found,) = (one for one in outcomes(read_run(folder).lines(read_run(folder).studies[0])) if one.defense == AUDITED)
-    assert found.shown_epsilon[:2] == ("shown ≥ 0.72 (gap 7.28)", "≥ 4.12 if noise is Gaussian (gap 3.88)")
+    assert found.epsilon.lines[-2:] == ("shown ≥ 0.72", "≥ 4.12 if noise is Gaussian")
+    assert (found.epsilon.gap, found.epsilon.gap_gaussian) == pytest.approx((7.28, 3.88))
     out = StringIO()
     print_findings(Terminal(file=out, width=140, highlight=False), folder)
-    assert "with canaries" in out.getvalue()
-    assert f"{AUDITED}: {NO_COST}" in " ".join(out.getvalue().split())
+    said = " ".join(out.getvalue().split())
+    assert "canary clients in training: no measure of the defence's cost" in said
+    assert f"{AUDITED}: {NO_COST}" in said

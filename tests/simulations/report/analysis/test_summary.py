@@ -12,11 +12,13 @@ from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.sentences import among, sentence
+from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.summary import INITIAL_AVERAGES, summarise
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.score import interval, merge, wilson
 from simulations.report.studies.study import Study, split
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels, ThreatCard, strength
+from tests.simulations.report.analysis.test_verdict import attacked, lines
 from tests.simulations.report.report_run import PROBE, hits, null
 from tests.simulations.report.report_run import scored as psnr
 
@@ -44,10 +46,6 @@ def line(*rows: Row, defense: str = "D()", known: dict[str, Any] | None = None, 
 
 def under(value: float | None, low: float | None = None, **given: Any) -> Row:
     return psnr(value, low, **{"defense": "D()"} | given)
-
-
-def leads(*rows: Row, **given: Any) -> str:
-    return line(*rows, **given).strongest.attack
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=6))
@@ -120,71 +118,66 @@ def test_a_seed_without_a_score_is_not_silently_left_out() -> None:
     broken = Row(metric="attack", attack="A()", card=PROBE, round=1, seed=1, status="failed", defense="D()")
     found = line(under(30.0, 28.0), broken)
     assert found.strongest.status == "partly failed"
-    assert any("the mean leaves them out" in caveat for caveat in found.caveats)
+    assert any("the mean leaves them out" in caveat for caveat in found.all_caveats)
 
 
-def test_sentences_claim_no_more_than_the_numbers() -> None:
-    grey, mean = "no better than a grey image (8.0 dB).", "no better than the mean image (12.0 dB)"
-    none = "identified 0 of 16 among 100 candidates. Its mean PSNR is"
+def test_a_sentence_claims_no_more_than_the_numbers() -> None:
+    bound = PROBE.but(upper_bound="knows the order")
+    summed = under(30.0, 28.0, card=PROBE.but(clients=4))
     for rows, expected in (
-        ([under(15.0, 12.5, worst=16.0)], "the strongest attack recovered 16 of 16 images ("),
-        ([under(45.0, None, worst=45.0)], "recovered 16 of 16 images ("),  # one image has no interval
-        ([under(8.0, 7.0, worst=9.0)], f"{none} 8.0 dB, {grey}"),
-        ([under(11.0, 10.5, worst=13.0)], f"{mean}; the highest PSNR of one image is 13.0 dB."),
-        ([under(12.5, 11.5, worst=12.6)], "not clearly better than the mean image (12.0 dB); the highest PSNR of one"),
-        ([accuracy(0.9, defense="D()")], "not attacked yet."),
-        ([under(None, status="failed")], "nothing is known"),
-        ([under(9.0, 8.0, failures=2)], "2 failures scored as a grey image"),
-        ([under(8.0, 7.0, failures=16)], "the attack failed on all 16 images, so nothing is known about them."),
-        ([under(9.0, 8.0, seed=s) for s in (0, 1)], "0 of 32 images (95 % interval 0.0 to 10.9 %; over 2 seeds)"),
+        ([under(15.0, 12.5)], "One-step probe: identifiable, 16 of 16 images, by A()."),
+        ([under(11.0, 10.5)], "One-step probe: nothing found, 0 of 16 images."),
+        ([under(9.0, 8.0, seed=s) for s in (0, 1)], "One-step probe: nothing found, 0 of 32 images."),
+        ([under(9.0, 8.0, failures=16)], "One-step probe: unknown, 0 of 16 images."),
+        ([under(9.0, 8.0, attack="B()")], "One-step probe: unknown, 0 of 16 images."),
+        ([accuracy(0.9, defense="D()")], "Not attacked yet."),
+        ([under(None, status="failed")], "One-step probe: unknown."),
+        ([under(None, status="failed", metric="attack", reference="")], "No attack on the images has a score, so nothing is known about them."),
+        ([under(60.0, 59.0, card=bound)], "Only attacked with what no server has (knows the order), which says nothing"),
+        ([accuracy(0.9, defense="D()"), summed], "Attacked only as sums over clients, which sections of their own"),
     ):
         text = sentence(line(*rows))
-        assert expected in text
+        assert text.startswith(expected)
         assert not {"private", "safe"} & set(text.split())
-    assert sentence(line(under(9.0, 8.0), nulls={})).endswith("with no null baseline to compare with.")
-    assert "one null guess: at most 1e\N{MINUS SIGN}32). Its mean" in sentence(line(psnr(31.2, 29.0), defense=""))
-    # 24 images and 24 others make 48 candidates, of which a null guess may be of any of 24.
-    assert among(24 / 48) == " (chance: 50 %)"
-    assert among(1 / 100) == among(24 / 2400) == " among 100 candidates"
 
 
-def test_the_strongest_attack_recovered_most_by_scores_that_clear_their_own_baselines() -> None:
-    weak, strong = under(13.0, 12.5), under(14.0, 13.0, attack="B()", round=2)
-    assert leads(weak, strong) == "B()"
-    # A higher score that its interval does not tell from a baseline recovered nothing.
-    assert leads(weak, replace(strong, ci_low=11.0)) == "A()"
-    # With nothing recovered, an attack that passed its control says more than one that did not (B has no control).
-    assert leads(under(7.0, 6.0), under(7.5, 6.5, attack="B()")) == "A()"
-    assert leads(under(8.0, 7.0, failures=16), under(7.0, 6.0, attack="B()")) == "B()"
-    rows = [under(v, v - 0.5, attack=f"A(x={v})", round=at) for at, v in ((1, 14.0), (2, 19.0), (3, 16.0))]
-    rows += [under(17.0, 16.5, attack="A() | R()"), null(90.0, "best", defense="D()")]
-    assert leads(*rows) == leads(*rows[::-1]) == "A(x=19.0)"
-    # Of too few images the largest share leads too: the one with the higher mean recovers neither.
-    narrow, wide = under(15.5, 15.1, n=2), under(14.0, 10.0, attack="B()", n=2, worst=20.0)
-    found = line(narrow, wide, *(psnr(31.2, 29.0, attack=name, n=2) for name in ("A()", "B()")))
-    assert found.strongest.attack == "A()"
-    assert "recovered 2 of 2 images (" in sentence(found)
-    assert "These are too few images for a verdict" in sentence(found)
+def test_the_strongest_attack_has_the_worst_verdict_then_finds_most() -> None:
+    def leads(*of: list[Row]) -> str:
+        both = (lines(attacked(48, 48), *order)[1].strongest for order in (of, of[::-1]))
+        (name,) = {cell.attack for cell in both if cell is not None}
+        return name
+
+    def attack(name: str, found: int, seen: int = 0, **given: Any) -> list[Row]:
+        return attacked(found, seen, attack=name, defense="D()", **given)
+
+    for weak, strong in (
+        (attack("A()", 40), attack("B()", 3, 3)),  # three recognisable images say more than forty that are identified
+        (attack("A()", 9, 8), attack("B()", 9, 9, round=2)),
+        (attack("A()", 9), attack("B()", 10)),
+        (attack("A()", 0, value=60.0), attack("B()", 9)),  # a high PSNR finds no image
+        (attack("Untried()", 0, value=60.0), attack("A()", 0)),  # an attack that passed its control says more
+        (attack("A()", 0), attack("A() | R()", 0, value=21.0)),
+    ):  # fmt: skip
+        assert leads(weak, strong) == strong[0].attack
     # Class representatives never lead.
     drawn = under(99.0, 98.0, metric="class-mean-psnr", reference="", attack="G()")
-    assert (leads(drawn, under(9.0, 8.0)), line(drawn).strongest) == ("A()", None)
+    assert (line(drawn, under(9.0, 8.0)).strongest.attack, line(drawn).strongest) == ("A()", None)
 
 
-def test_an_attack_that_is_not_validated_leads_by_what_it_recovered_alone() -> None:
+def test_an_attack_without_a_control_leads_by_what_it_finds_alone() -> None:
     found = line(under(7.0, 6.0), under(25.0, 24.0, attack="Adaptive()"))
     assert (found.strongest.attack, found.strongest.status) == ("Adaptive()", "not-validated")
-    assert "recovered 16 of 16 images (" in sentence(found)
-    assert any(caveat.startswith("not validated") for caveat in found.caveats)
-    for reached in (11.0, 12.0, 12.5):
-        weak = under(reached, 11.5, attack="Untried()")
-        assert leads(under(7.0, 6.0), weak) == "A()"
-        # Where nothing else ran it is shown for what it is.
-        alone = line(weak)
-        assert alone.strongest.status == "not-validated"
-        assert any("its failure shows nothing" in caveat for caveat in alone.caveats)
+    assert found.worst.verdict is Verdict.IDENTIFIABLE
+    assert not [one for one in found.all_caveats if "not validated" in one]
+    weak = under(11.0, 10.0, attack="Untried()")
+    assert line(under(7.0, 6.0), weak).worst.verdict is Verdict.NOTHING
+    # Where nothing else ran it is shown for what it is.
+    alone = line(weak)
+    assert (alone.strongest.status, alone.worst.verdict) == ("not-validated", Verdict.UNKNOWN)
+    assert any("its failure shows nothing" in caveat for caveat in alone.all_caveats)
     rows = [psnr(9.0, 8.5), under(7.0, 6.0)]
-    assert any(caveat.startswith("positive control failed") for caveat in line(*rows, defense="").caveats)
-    assert any("its failure shows nothing" in caveat for caveat in line(*rows).caveats)
+    assert any("positive control failed" in caveat for caveat in line(*rows, defense="").all_caveats)
+    assert any("its failure shows nothing" in caveat for caveat in line(*rows).all_caveats)
 
 
 def test_the_membership_score_of_the_summary_is_the_strongest_that_says_something() -> None:
@@ -226,8 +219,8 @@ def test_adaptive_attacks_are_named_when_they_did_not_run() -> None:
         ([replace(blind, card=PROBE)], ["R"], []),
     ):  # fmt: skip
         known = adaptive if isinstance(adaptive, str) else None if adaptive is None else {"adaptive_attacks": adaptive}
-        caveats = line(*rows, known=known).caveats
-        assert [one for one in caveats if not one.startswith("not validated")] == expected, (rows, adaptive)
+        caveats = line(*rows, known=known).all_caveats
+        assert [one for one in caveats if "not validated" not in one] == expected, (rows, adaptive)
     known = {"D()": {"adaptive_attacks": ["R", "S"]}}
     for ran, expected in ((images, f"{UNTESTED}: R, S wait"), (chain, "adaptive attacks that wait: S")):
         assert expected in summarise(study(ran), known, running=True)[1].caveats
@@ -240,8 +233,8 @@ def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength() -> Non
         ("GaussianNoise(per='step')", "probe", 0, False), ("Blur()", "probe", 0, False),
     ):  # fmt: skip
         task = Experiment.of(output_dir="/tmp/x", local_steps=local_steps).plan(pipeline).at(1)
-        card = PROBE.but(**strength(task, one_step=observation == "probe"))
-        caveats = line(under(15.0, 14.0, card=card)).caveats
+        card = PROBE.but(**strength(task, 1 if observation == "probe" else None))
+        caveats = line(under(15.0, 14.0, card=card)).all_caveats
         assert any("not the strength of the accuracy beside it" in one for one in caveats) is differs, pipeline
 
 
@@ -269,10 +262,10 @@ def test_labels_are_ranked_by_what_lies_over_chance_and_known_ones_do_not_leak()
     rows += [null(chance, "uniform", card=card, **share) for card, chance in ((PROBE, 0.1), (update, 0.94))]
     rows += [under(0.5, 0.4, **share), under(0.9, 0.85, card=update, **share)]
     found = line(*rows).labels
-    assert (found.observation, found.mean("label-accuracy")) == ("probe", 0.5)
+    assert (found.observation, found.mean("label-accuracy")) == ("one-step probe", 0.5)
     # Below chance everywhere, the smallest distance counts: 0.09 - 0.1 against 0.9 - 0.94.
     below = [replace(row, value=0.09, ci_low=0.0) if row.value == 0.5 else row for row in rows]
-    assert line(*below).labels.observation == "probe"
+    assert line(*below).labels.observation == "one-step probe"
     # The score that an attack is about gives its status.
     timed = Row(metric="attack-seconds", value=1.0, attack="A()", card=PROBE, round=1)
     weak = validate([timed, psnr(0.1, 0.05, **share), null(0.2, "uniform", **share)])

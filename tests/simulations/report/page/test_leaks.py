@@ -102,8 +102,8 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: 
         found = build(tmp_path / str(at), FEW + rows)
         shown = membership_rows(found)[1]
         assert (shown["Status"], shown["AUC"][0]) == ([status], f"0.52{mark}")
-        assert found.table("summary")[1]["member AUC"][0] == f"0.52{mark}"
-        assert found.table("summary")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
+        assert found.table("cost")[1]["member AUC"][0] == f"0.52{mark}"
+        assert found.table("cost")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
         written = (tmp_path / str(at) / "rows.csv").read_text(encoding="utf-8")
         assert ("not-validated" in written, "under-powered" in written) == ("not v" in status, "under" in status)
         chart = charts(rows)[0][1]
@@ -132,5 +132,5 @@ def test_members_found_are_of_the_attack_with_the_highest_rate(tmp_path: Path) -
     others[1] |= {"value": 0.375, "ci_high": 0.4}
     (line,) = summarise(study_of(member_rows("", 0.7, SURE) + others), {})
     assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "QuantileRegression()")
-    shown = build(tmp_path, member_rows("", 0.7, SURE) + others).table("summary")[0]
+    shown = build(tmp_path, member_rows("", 0.7, SURE) + others).table("cost")[0]
     assert next(shown[name][0] for name in shown if name.startswith("TPR")) == "37.5 %"

@@ -4,7 +4,7 @@ import pytest
 
 from simulations.report.analysis.summary import summarise
 from simulations.report.sections.outsourced import UploadRead, outsourced_training
-from tests.simulations.report.report_run import CONFIG, NULLS, row, study_of
+from tests.simulations.report.report_run import CONFIG, NULLS, looked_for, row, study_of
 
 LOOKING, RESTORED, MEANS = "AsUploaded()", "AsUploaded() | LearnedRestorer()", "AsUploaded() | WindowMean()"
 MIXER = "Mixer(window=4)"
@@ -38,7 +38,7 @@ def attack(defense: str, name: str, psnr: float, **given: Any) -> list[dict[str,
         row(**{"metric": "psnr", "reference": "original", "value": psnr} | ends | mine),
         row(**{"metric": "psnr", "reference": "transformed", "value": 100.0} | mine),
         row(**{"metric": "ssim", "reference": "original", "value": psnr / 100} | mine),
-        row(**mine | {"metric": "retrieval", "reference": "original", "value": 1.0, "card": CARD | {"chance": 0.01}}),
+        *looked_for(1.0, **mine),
         row(**{"metric": "attack-seconds", "value": 1.0} | mine),
     ]
 

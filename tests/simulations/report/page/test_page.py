@@ -12,7 +12,6 @@ from tests.simulations.report.report_run import (
     CONFIG,
     INVERSION,
     LABELS,
-    NULLS,
     PICTURES,
     PIPELINES,
     ROUNDS,
@@ -20,6 +19,7 @@ from tests.simulations.report.report_run import (
     attack_rows,
     build,
     demo_rows,
+    each,
     every_attack,
     member_rows,
     png,
@@ -30,6 +30,7 @@ from tests.simulations.report.report_run import (
 
 SMALL = [one for defense in PIPELINES[:2] for one in attack_rows(defense)]
 """Rows whose page has few charts."""
+FOUND = ("identified", "recognisable")
 
 
 def number(text: str) -> float:
@@ -40,36 +41,31 @@ def values(rows: list[dict[str, Any]], **wanted: Any) -> list[float]:
     return [one["value"] for one in rows if all(one[key] == value for key, value in wanted.items())]
 
 
-def test_every_number_in_the_summary_follows_from_the_rows(tmp_path: Path) -> None:
-    rows = demo_rows()
-    for defense, shown in zip(PIPELINES, build(tmp_path).table("summary"), strict=True):
+def test_every_number_of_the_first_tables_follows_from_the_rows(tmp_path: Path) -> None:
+    rows, page = demo_rows(), build(tmp_path)
+    for defense, shown, said in zip(PIPELINES, page.table("cost"), page.table("glance"), strict=True):
         mine = {"defense": defense, "attack": "", "round": ROUNDS, "metric": "test-accuracy"}
         deployed = clean = values(rows, reference="original", **mine)[0]
-        assert number(shown["clean"][0]) == pytest.approx(100 * clean, abs=0.051)
+        assert number(shown["clean, %"][0]) == pytest.approx(100 * clean, abs=0.051)
         if "Mixer" in defense:
             deployed = values(rows, reference="transformed", **mine)[0]
-            assert number(shown["protected"][0]) == pytest.approx(100 * deployed, abs=0.051)
+            assert number(shown["protected, %"][0]) == pytest.approx(100 * deployed, abs=0.051)
+        assert number(said["Accuracy"][0]) == pytest.approx(100 * deployed, abs=0.051)
         if defense:
             plain = values(rows, reference="original", **mine | {"defense": ""})[0]
-            assert number(shown["change"][0]) == pytest.approx(100 * (deployed - plain), abs=0.051)
-        known = {"defense": defense, "attack": INVERSION}
-        scores = [one for one in rows if known.items() <= one.items() and one["metric"] == "psnr"]
-        originals = [one for one in scores if one["reference"] == "original"]
-        best = max(originals, key=lambda one: (one["ci_low"] > max(NULLS.values()), one["value"]))
-        at, null = best["round"], max(NULLS.values())
-        assert shown["attack"] == ["InvertingGradients", f"round {at}, n = 16"]
-        assert number(shown["original"][0]) == pytest.approx(best["value"], abs=0.051)
-        ends = [number(end) for end in shown["original"][1].split(" to ")]
-        assert ends == pytest.approx([best["ci_low"], best["ci_high"]], abs=0.051)
-        # Rows of this run tell no single images: the highest PSNR of one stands where its gain would.
-        assert number(shown["best image"][1].removeprefix("highest ")) == pytest.approx(best["worst"], abs=0.051)
-        assert shown["recovered"][0] == ("16 of 16" if best["value"] > null else "0 of 16")
-        assert number(shown["over null"][0]) == pytest.approx(best["value"] - null, abs=0.051)
-        transformed = values(rows, metric="psnr", reference="transformed", round=at, **known)[0]
-        assert number(shown["transf."][0]) == pytest.approx(transformed, abs=0.051)
-        assert number(shown["SSIM"][0]) == pytest.approx(values(rows, metric="ssim", round=at, **known)[0], abs=0.0051)
+            for change in (shown["change"][0], said["Accuracy"][2]):
+                assert number(change) == pytest.approx(100 * (deployed - plain), abs=0.051)
+        hits = {
+            metric: max(values(rows, metric=metric, defense=defense, attack=INVERSION))
+            for metric in ("recognisable", "identified")
+        }
+        counted = next((share for share in hits.values() if share), 0.0)
+        verdict = "recognisable" if hits["recognisable"] else "identifiable" if hits["identified"] else "nothing found"
+        word, count, *below = said["one-step probe"]
+        assert (word, count.split(" (")[0]) == (verdict, f"{16 * counted:.0f} of 16")
+        assert below[-1] == "by InvertingGradients"
         found = max(values(rows, metric="label-accuracy", defense=defense, attack=LABELS))
-        assert number(shown["labels found"][0]) == pytest.approx(100 * found, abs=0.051)
+        assert number(shown["labels inferred"][0]) == pytest.approx(100 * found, abs=0.051)
         for metric, column in (("train-seconds", "time"), ("update-bytes", "bytes")):
             own, base = (np.mean(values(rows, metric=metric, defense=one)) for one in (defense, ""))
             if defense:
@@ -77,24 +73,47 @@ def test_every_number_in_the_summary_follows_from_the_rows(tmp_path: Path) -> No
         budgets = ("epsilon", "epsilon-with-probes")
         spent = [max(values(rows, metric=one, defense=defense), default=0) for one in budgets]
         if "DPSGD" in defense:
-            assert [number(one) for one in shown["ε (δ)"]] == pytest.approx([spent[0], 1e-5, spent[1]], abs=0.0051)
+            assert [number(one) for one in (*shown["ε"], *said["ε"])] == pytest.approx(
+                [spent[0], 1e-5, *spent], abs=0.0051
+            )
         else:
-            assert (shown["ε (δ)"], spent) == (["\N{EN DASH}"], [0, 0])
+            assert (shown["ε"], said["ε"], spent) == (["\N{EN DASH}"], [""], [0, 0])
 
 
-def test_the_top_says_where_nothing_is_evidence_or_the_run_did_not_end(tmp_path: Path) -> None:
+def test_many_sizes_of_messages_make_a_ladder_and_the_first_table_has_the_largest_real_one_and_the_smallest_request(
+    tmp_path: Path,
+) -> None:
+    sizes = [(1, 1, "one-step probe"), (4, 1, "one-step probe"), (16, 4, "training update"), (64, 8, "training update")]
+    rows = [
+        one | {"card": one["card"] | {"images": images, "local_steps": steps, "observation": observation}}
+        for images, steps, observation in sizes
+        for one in SMALL
+    ]
+    page = build(tmp_path, rows)
+    first, ladder = (list(page.tables[section][0][0]) for section in ("glance", "ladder"))
+    cells = [[" ".join(" ".join(parts).split()) for parts in head[1:5]] for head in (first, ladder)]
+    shown = ["training update 16 images", "training update 64 images", "one-step probe 1 image", "one-step probe 4 images"]
+    for cell, expected in zip(cells[1], shown, strict=True):
+        message, number_of, kind = expected.rsplit(" ", 2)
+        assert cell.startswith(message)
+        assert f"{number_of} {kind}" in cell
+    assert cells[0][:2] == [cells[1][1], cells[1][2]]
+    assert "ladder" not in build(tmp_path / "few", SMALL).sections
+
+
+def test_the_top_says_where_nothing_is_known_or_the_run_did_not_end(tmp_path: Path) -> None:
     where = {"pipeline": 3, "of": 6, "round": 2, "rounds": 8, "finished": False}
     training = row(metric="test-accuracy", reference="original", value=0.9)
-    nulls = [one for one in SMALL if one["attack"] not in NULLS]
-    few = [one | {"n": 2} if one["metric"] in ("psnr", "retrieval") else one for one in SMALL]
-    no_score = "No attack has a score. Nothing on this page shows how well a defence protects."
-    no_control, progress = "nothing here is evidence for any defence", "round 2 of 8 of pipeline 3 of 6"
-    waits, of, stronger = "LearnedRestorer waits", "; 5 of 8 attacks have finished", "Attack more strongly"
-    told = [no_score, no_control, "run in progress", "run stopped", "Not attacked yet", waits, of, stronger]
+    failed = [one | ({"value": 0.0} if one["metric"] in FOUND else {}) for one in SMALL]
+    few = [one | each(0.0, 2) if one["metric"] in FOUND else one for one in SMALL]
+    no_score = "No attack has a score. Nothing on this page shows how well a defence protects"
+    progress = "round 2 of 8 of pipeline 3 of 6"
+    unknown, waits, of = "it is unknown what attacks find", "LearnedRestorer waits", "; 5 of 8 attacks have finished"
+    told = [no_score, unknown, "run in progress", "run stopped", waits, of]
     for at, (rows, state, expected) in enumerate([
-        ([training], None, {no_score, "Not attacked yet"}),
-        (nulls, None, {no_control, stronger}),
-        (few, None, set()),
+        ([training], None, {no_score}),
+        (failed, None, {unknown}),
+        (few, None, {unknown}),
         (SMALL, where | {"finished": True}, set()),
         (SMALL, where, {"run in progress", waits}),
         (SMALL, where | {"attacks": 8, "attacks_done": 5}, {"run in progress", waits, of}),
@@ -117,7 +136,7 @@ def test_tests_at_chance_are_folded_and_few_members_named_almost_without_error_a
     assert ["0.51" in folded, "<svg" in folded, "30.0 %" in folded] == [True, True, False]
 
 
-def test_pictures_come_best_recovered_first_byte_for_byte(tmp_path: Path) -> None:
+def test_pictures_come_most_similar_first_byte_for_byte(tmp_path: Path) -> None:
     report = build(tmp_path, SMALL, pictures=PICTURES)
     every = every_attack(tmp_path)
     names = ("original", "protected", "InvertingGradients")
@@ -129,10 +148,12 @@ def test_pictures_come_best_recovered_first_byte_for_byte(tmp_path: Path) -> Non
     text = words(every.sections["pictures"])
     order = ["No defence, round 1: 3 targets", "30.5 dB", "10.0 dB", "No defence, round 3"]
     assert sorted(order, key=text.index) == order
-    # Of the mixer, the strongest score is of round 3; in both rounds client 1 has the highest PSNR.
-    highest = "the image with the highest PSNR: client 1, target 0, image 0"
-    headline = [str(known["alt"]) for known in report.images["headline"]]
-    assert headline == [f"{name}, {highest}" for name in ("original", "protected", "guess")] * 2
+    # The first screen has the recognisable image, without a defence.
+    first = [re.split("[,:] ", str(known["alt"])) for known in report.images["glance"]]
+    assert [one[0] for one in first] == ["original", "protected", "guess"]
+    assert {(one[1], *one[-4:]) for one in first} == {
+        ("No defence", "recognisable", "client 1", "target 0", "image 0"),
+    }
     embedded = {str(known["src"]).partition(",")[2] for tag, known in every.tags if tag == "img"}
     assert embedded == {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
 
@@ -160,7 +181,7 @@ def test_a_missing_part_costs_only_itself(tmp_path: Path) -> None:
             shutil.rmtree(directory / name) if name == "pictures" else (directory / name).unlink()
         found = Page(write_report(directory).read_text(encoding="utf-8"))
         assert "configuration" in found.sections
-        assert ("summary" in found.sections) == ("rows.jsonl" not in missing), missing
+        assert ("glance" in found.sections) == ("rows.jsonl" not in missing), missing
         assert [f"{name} is missing" in found.text for name in parts[:2]] == [name in missing for name in parts[:2]]
 
 

@@ -1,67 +1,54 @@
 """What a verdict would be without one of the clients that scored it."""
 
-from dataclasses import replace
-from typing import Any
-
-from attacks.metrics.images import PSNR, RETRIEVAL, RETRIEVAL_CHANCE
-from attacks.metrics.names import Role, Scores
+from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLACE, PSNR, STRUCTURE
+from attacks.metrics.names import Scores
 from simulations.report import Row, validate
-from simulations.report.analysis.readability import Readability, readability
+from simulations.report.analysis.line import Line
 from simulations.report.analysis.summary import summarise
-from simulations.report.studies.study import Study, split
+from simulations.report.analysis.verdict import Verdict
+from simulations.report.studies.study import split
 from strategies.audit.score_rows import rows_of_clients, score_rows
 from tests.simulations.report.report_run import PROBE
 
-READ, LOST = ([28.0, 30.0, 31.0, 33.0], 1.0), ([7.0, 7.5, 8.0, 8.5], 0.0)
-"""PSNR of a client's images, and whether each is identified."""
+READ, LOST = (30.0, 1.0, 0.9), (8.0, 0.0, 0.1)
+"""Of each of a client's four images: PSNR, whether it is identified, and similarity in structure."""
 
 
-def scores(client: tuple[list[float], float]) -> Scores:
-    psnr, hit = client
-    return {PSNR.of("original"): psnr, RETRIEVAL.of("original"): [hit] * 4, RETRIEVAL_CHANCE.of(): [0.01] * 4}
+def scores(client: tuple[float, float, float]) -> Scores:
+    names = (PSNR.of("original"), IDENTIFIED.of("original"), STRUCTURE.of("original"))
+    beside = {FLAT_PSNR.of(): [12.0] * 4, IDENTIFIED_CHANCE.of(): [0.01] * 4, PLACE.of(): [0.0, 1.0, 2.0, 3.0]}
+    return {name: [value] * 4 for name, value in zip(names, client, strict=True)} | beside
 
 
-def study(*clients: tuple[list[float], float], unscored: int = 0) -> Study:
-    """The study of one attack on the undefended run, scored by these clients."""
+def rows(*clients: tuple[float, float, float], unscored: int = 0, defense: str = "") -> list[Row]:
+    """What one attack writes that these clients scored."""
+    known = {"attack": "A()", "round": 1, "defense": defense}
+    made = rows_of_clients(score_rows, dict(enumerate(map(scores, clients))), PROBE, unscored)
+    fields = Row.__dataclass_fields__.keys()
+    return [
+        Row(**known, **{k: v for k, v in one.items() if k in fields}, extra={k: one[k] for k in one.keys() - fields})
+        for one in made
+    ]
 
-    def rows(of: dict[int, Scores], **fields: Any) -> list[Row]:
-        found = rows_of_clients(score_rows, of, PROBE, unscored)
-        known = set(Row.__dataclass_fields__)
-        return [
-            Row(
-                **fields,
-                **{k: v for k, v in one.items() if k in known},
-                extra={k: v for k, v in one.items() if k not in known},
-            )
-            for one in found
-        ]
 
-    grey = {at: {PSNR.of("original"): [8.0, 8.1, 8.2, 8.3]} for at in range(len(clients))}
-    of_attack = rows(dict(enumerate(map(scores, clients))), attack="A()", seed=0)
-    found = [*of_attack, *rows(grey, attack="grey", role=Role.NULL_BASELINE, seed=0)]
-    (one,) = split(validate([replace(row, round=1) for row in found]), [""])
-    return one
+def line(found: list[Row]) -> Line:
+    """The last of its lines."""
+    return summarise(split(validate(found), ["", "D()"])[0], {})[-1]
 
 
 def test_a_verdict_names_the_clients_that_it_hangs_on() -> None:
-    (sure,) = summarise(study(READ, READ, READ, READ), {})
+    sure, alone = line(rows(READ, READ, READ, READ)), line(rows(LOST, LOST, READ, LOST))
+    assert [one.judged[0].verdict for one in (sure, alone)] == [Verdict.RECOGNISABLE] * 2
     assert sure.strongest is not None
-    assert (readability(sure.strongest), sure.strongest.clients) == (Readability.READABLE, 4)
+    assert sure.strongest.clients == 4
     assert not [caveat for caveat in sure.all_caveats if "hangs" in caveat]
-    (alone,) = summarise(study(LOST, LOST, READ, LOST), {})
-    assert alone.strongest is not None
-    assert readability(alone.strongest) is Readability.PARTLY
     (caveat,) = (one for one in alone.all_caveats if "hangs" in one)
-    assert caveat.startswith("this verdict (partly readable, ")
-    assert "without client 2 unknown, not validated" in caveat
+    assert "this verdict (recognisable) hangs on one client: it is without client 2 unknown" in caveat
 
 
 def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> None:
-    """12 of 16 attacked images suffice, with the interval of 12; 8 of 16 do not."""
-    for clients, unscored, expected in (
-        (3, 4, Readability.READABLE), (3, 0, Readability.UNKNOWN), (2, 8, Readability.UNKNOWN),
-    ):  # fmt: skip
-        (line,) = summarise(study(*[READ] * clients, unscored=unscored), {})
-        assert line.strongest is not None
-        assert readability(line.strongest) is expected, (clients, unscored)
-        assert line.strongest.recovered == (4 * clients, 4 * clients)
+    """12 of 16 attacked images suffice to say that nothing was found; 8 of 16 do not."""
+    for clients, unscored, expected in ((3, 4, Verdict.NOTHING), (3, 0, Verdict.UNKNOWN), (2, 8, Verdict.UNKNOWN)):
+        found = line([*rows(*[READ] * 4), *rows(*[LOST] * clients, unscored=unscored, defense="D()")])
+        assert found.judged[0].verdict is expected, (clients, unscored)
+        assert found.judged[0].found == (0, 4 * clients)

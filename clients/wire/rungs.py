@@ -1,0 +1,85 @@
+"""Sizes of the probes that a server requests, as the setting ``probe-images`` writes them; without torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from clients.wire.limits import MOST_IMAGES, MOST_TEXT, Limit
+
+_SIZE = re.compile(r"([1-9][0-9]{0,6})(?:x([1-9][0-9]{0,6}))?")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One size of probes; its text is ``B``, or ``BxS`` for several local steps.
+
+    Attributes:
+        images: Images of a local step (B).
+        steps: Local steps (S), each on other images.
+        targets: Probes of each client.
+    """
+
+    images: int
+    steps: int = 1
+    targets: int = 1
+
+    @property
+    def size(self) -> int:
+        """Images behind one probe."""
+        return self.images * self.steps
+
+    @property
+    def plan(self) -> dict[str, int]:
+        """Fields of a plan that requests such probes."""
+        return {"probe_images": self.images, "probe_steps": self.steps, "probe_targets": self.targets}
+
+    def __str__(self) -> str:
+        return f"{self.images}x{self.steps}" if self.steps > 1 else str(self.images)
+
+
+def read_rungs(sizes: int | str, targets: int) -> tuple[Rung, ...]:
+    """Read a ladder of probes, such as 4 or "1, 4, 1x4": ``targets`` probes of the first size, of each other size at most as many
+    images, but one probe at least.
+
+    Raises:
+        ValueError: For a text that ``ProbeSizes`` refuses.
+    """
+    words = [_SIZE.fullmatch(word.strip()) for word in str(sizes).split(",")]
+    found = [Rung(int(one[1]), int(one[2] or 1)) for one in words if one]
+    whole = len(words) == len(set(found)) and found[0].steps == 1
+    if not whole or max(rung.size for rung in found) > MOST_IMAGES:
+        raise ValueError(f"{sizes!r} is no ladder of probes")
+    shown = targets * found[0].size
+    return tuple(Rung(one.images, one.steps, max(1, shown // one.size)) for one in found)
+
+
+class ProbeSizes(Limit):
+    """What ``probe-images`` may be: a whole number, or a list of sizes as text."""
+
+    def allows(self, value: Any) -> bool:
+        """Whether it is one."""
+        if not isinstance(value, str):
+            return type(value) is int and super().allows(value)
+        try:
+            return len(value) <= MOST_TEXT and bool(read_rungs(value, 1))
+        except ValueError:
+            return False
+
+    def require(self, value: Any) -> Any:
+        """Return the value, of a list of one size its number; ``ValueError`` unless it is allowed."""
+        value = super().require(value)
+        return int(value) if str(value).strip().isdecimal() else value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.require)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, or a list such as '1, 4, 1x4', where BxS behind the first is S steps on B images each"
+
+
+Sizes = Annotated[int | str, ProbeSizes(1, MOST_IMAGES)]

@@ -1,0 +1,77 @@
+"""What the first screen says, and the rule by which it supports a defence or none."""
+
+from typing import Any
+
+import pytest
+
+from simulations.report.analysis.line import Line
+from simulations.report.analysis.sentences import NO_CHOICE, in_plain_words, notes, recommendation
+from simulations.report.analysis.summary import summarise
+from tests.simulations.report.analysis.test_verdict import UPDATE, attacked, card
+from tests.simulations.report.report_run import row, study_of
+
+ADAPTED = {"D()": {"adaptive_attacks": ["A"]}, "E()": {"adaptive_attacks": ["A"]}}
+
+
+def accuracies(**of: float) -> list[dict[str, Any]]:
+    known = {"metric": "test-accuracy", "reference": "original", "n": 1000}
+    return [row(defense=f"{name}()" if name != "none" else "", value=value, **known) for name, value in of.items()]
+
+
+def summary(*attacks: list[Any], accuracy: dict[str, float] | None = None, known: Any = ADAPTED) -> list[Line]:
+    import json
+
+    told = {"experiment": "demo", "scenario": "federated", "dataset": "mnist", "model": "LeNet"}
+    rows = [json.loads(one.to_json()) | told for of in attacks for one in of]
+    return summarise(study_of([*rows, *accuracies(**accuracy or {})], ["", "D()", "E()"]), known)
+
+
+BROKEN, HIDDEN, ALSO = attacked(40, 40), attacked(0, defense="D()"), attacked(0, defense="E()")
+COSTS = {"none": 0.9, "D": 0.88, "E": 0.6}
+
+
+def test_a_defence_is_supported_that_hides_images_and_costs_least() -> None:
+    assert recommendation(summary(BROKEN, HIDDEN, ALSO, accuracy=COSTS)).startswith("These measurements support D():")
+
+
+@pytest.mark.parametrize(
+    ("attacks", "accuracy", "known", "reason"),
+    [
+        ((BROKEN, attacked(40, 40, defense="D()")), COSTS, ADAPTED, "attacks still find images under D"),
+        ((attacked(0), HIDDEN), COSTS, ADAPTED, "attacks find nothing without one, either"),
+        ((BROKEN, HIDDEN), {}, ADAPTED, "the cost in accuracy was not measured under D"),
+        ((BROKEN, HIDDEN), {"none": 0.9, "D": 0.79}, ADAPTED, "accuracy falls by more than 10 points under D"),
+        ((BROKEN, HIDDEN), COSTS, {}, "no attack that knows the defence was tried under D"),
+        ((attacked(40, 40, attack="B()"), HIDDEN), COSTS, ADAPTED, "it is unknown what attacks find under D"),
+        ((attacked(4, 4), HIDDEN), COSTS, ADAPTED, "too few images were attacked to tell the difference to no defence under D"),
+    ],
+)
+def test_no_choice_is_supported_and_the_reason_is_said(
+    attacks: tuple[Any, ...], accuracy: dict[str, float], known: Any, reason: str
+) -> None:
+    of = {name: value for name, value in accuracy.items() if name != "E"}
+    said = recommendation(summary(*attacks, accuracy=of, known=known))
+    assert said.startswith(NO_CHOICE)
+    assert reason in said
+
+
+def test_there_is_nothing_to_choose_without_a_defence_or_without_none() -> None:
+    assert recommendation(summary(BROKEN)) == ""
+
+
+def test_real_messages_are_said_first_and_the_smallest_request_after_them() -> None:
+    rows = [
+        attacked(found, found, defense=defense, card=of)
+        for defense, counts in (("", (48, 48, 30)), ("D()", (48, 0, 0)))
+        for found, of in zip(counts, (card(1), card(4), card(16, 4, UPDATE)), strict=True)
+    ]
+    assert in_plain_words(summary(*rows)) == [
+        "From real training updates of 4 steps on 16 images, attacks make images recognisable without a defence (30 of 48); attacks "
+        "find nothing under D.",
+        "From one-step probes of 1 image, attacks make images recognisable without a defence (48 of 48) and under D (48 of 48).",
+    ]
+
+
+def test_a_caveat_of_several_defences_is_said_once() -> None:
+    found = notes(summary(BROKEN, HIDDEN, ALSO, known={}), "no defence")
+    assert found == ["D() and E(): untested against an adaptive attacker"]

@@ -1,0 +1,103 @@
+"""The verdict on messages of one kind and size: exact tests, corrected for all attacks, and controls on smaller messages."""
+
+import json
+from dataclasses import replace
+from math import comb
+
+import pytest
+
+from attacks.metrics.names import Role
+from simulations.report.analysis.line import Line
+from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.verdict import Judged, Verdict, judge
+from simulations.report.studies.control import LEVEL, by_chance
+from simulations.run_folder.rows import Row
+from strategies.audit.threat_card import ThreatCard
+from tests.simulations.report.report_run import hits, scored, study_of
+
+UPDATE, ASKED = "training update", "one-step probe"
+
+
+def card(images: int = 1, steps: int = 1, observation: str = ASKED) -> ThreatCard:
+    return ThreatCard(observation=observation, images=images, local_steps=steps)
+
+
+def attacked(found: int, seen: int = 0, *, n: int = 48, chance: float = 0.01, **given: object) -> list[Row]:
+    """An attack on n images that identifies ``found`` of them, ``seen`` of these recognisably."""
+    psnr = replace(scored(20.0, 18.0, n=n), **{"card": card()} | given)
+    return [psnr, hits(psnr, found, chance), hits(psnr, seen, chance, "recognisable")]
+
+
+def lines(*rows: list[Row]) -> list[Line]:
+    return summarise(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
+
+
+def verdict(line: Line, at: int = 0) -> Judged:
+    return line.judged[at]
+
+
+def least(n: int, tried: int, chance: float = 0.01) -> int:
+    """Images from which on a verdict is reached: the binomial tail by its definition."""
+    tail = [sum(comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(hits, n + 1)) for hits in range(n + 1)]
+    return next(hits for hits, p in enumerate(tail) if tried * p <= LEVEL)
+
+
+@pytest.mark.parametrize(("n", "tried"), [(16, 1), (48, 1), (48, 12)])
+def test_the_least_count_of_a_verdict_is_that_of_the_binomial_law(n: int, tried: int) -> None:
+    k = least(n, tried)
+    others = [attacked(0, n=n, attack=f"Other{at}()") for at in range(tried - 1)]
+    for found, word in ((k, Verdict.IDENTIFIABLE), (k - 1, Verdict.UNKNOWN)):
+        assert verdict(lines(attacked(found, n=n), *others)[0]).verdict is word
+    for seen, word in ((k, Verdict.RECOGNISABLE), (k - 1, Verdict.IDENTIFIABLE)):
+        assert verdict(lines(attacked(n, seen, n=n), *others)[0]).verdict is word
+
+
+def test_nothing_is_found_only_where_the_control_passed_on_enough_images() -> None:
+    broken, blind = attacked(40, 40), attacked(0, defense="D()")
+    assert verdict(lines(broken, blind)[1]).verdict is Verdict.NOTHING
+    assert verdict(lines(attacked(0), blind)[1]).verdict is Verdict.UNKNOWN
+    assert verdict(lines(broken, attacked(0, n=8, defense="D()"))[1]).verdict is Verdict.UNKNOWN
+    # Another attack's control does not answer for this one.
+    assert verdict(lines(attacked(40, attack="B()"), blind)[1]).verdict is Verdict.UNKNOWN
+
+
+def test_a_smaller_message_controls_a_larger_one_and_no_larger_one_a_smaller() -> None:
+    small, large = card(1), card(16, 4, UPDATE)
+    for found, (real, asked) in {
+        (48, 0): (Verdict.NOTHING, Verdict.RECOGNISABLE),
+        (0, 48): (Verdict.RECOGNISABLE, Verdict.UNKNOWN),
+        (0, 0): (Verdict.UNKNOWN, Verdict.UNKNOWN),
+    }.items():
+        rows = [attacked(k, k, card=of) for k, of in zip(found, (small, large), strict=True)]
+        judged = verdict(lines(*rows)[0]), verdict(lines(*rows)[0], 1)
+        assert [one.real for one in judged] == [True, False]
+        assert (judged[0].verdict, judged[1].verdict) == (real, asked)
+
+
+def test_few_candidates_allow_no_verdict_however_many_are_found() -> None:
+    assert by_chance(16, 16, 0.9) > LEVEL
+    line = lines(attacked(16, 16, n=16, chance=0.9))[0]
+    assert verdict(line).verdict is Verdict.UNKNOWN
+    assert "could not be judged" in " ".join(line.all_caveats)
+
+
+def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> None:
+    bound = ThreatCard(observation=ASKED, images=1, local_steps=1, upper_bound="knows the labels")
+    k = least(48, 1)
+    rows = attacked(k), attacked(48, 48, attack="B()", card=bound, role=Role.UPPER_BOUND)
+    judged = lines(*rows)[0].judged
+    assert [one.verdict for one in judged] == [Verdict.IDENTIFIABLE]
+    assert judged[0].cell is not None
+    assert judged[0].cell.attack == "A()"
+
+
+def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -> None:
+    rows = [attacked(2, seed=seed) for seed in (0, 1)]
+    judged = lines(*rows, attacked(0, attack="B()"))[0].judged[0]
+    assert judged.found == (4, 96)
+    assert judged.probability == pytest.approx(2 * by_chance(4, 96, 0.01))
+    assert judged.verdict is Verdict.IDENTIFIABLE
+
+
+def test_nothing_judged_without_cells() -> None:
+    assert judge([]) == []
