@@ -76,12 +76,16 @@ def _told(of: Sequence[tuple[Judged, Line]], names: dict[str, str], plain: Plain
             (
                 "from",
                 "real" if first.real else "",
-                f"{first.message or 'message'}s",
+                _several(first.message or "message"),
                 f"of {first.size}" if first.size else "",
             ),
         )
     )
     return f"{capital(start)}, {'; '.join(parts)}."
+
+
+def _several(name: str) -> str:
+    return name if name.endswith(("s", "data")) else f"{name}s"
 
 
 def listed(words: Sequence[str]) -> str:

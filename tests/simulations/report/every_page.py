@@ -29,6 +29,7 @@ from tests.simulations.report.report_run import (
     chain_rows,
     demo_rows,
     drawing_rows,
+    each,
     looked_for,
     member_rows,
     row,
@@ -69,11 +70,11 @@ def members_and_attributes(folder: Path) -> Path:
 
 
 def doubts(folder: Path) -> Path:
-    """A control that fails, clients and attacks that failed, an attack that never ran without a defence, and odd numbers."""
+    """A control that fails, a chain that needs none, clients and attacks that failed, an attack that never ran without a defence, and odd numbers."""
     rows = [dict(one) for one in FEW]
     for one in rows:
-        if (one["defense"], one["attack"], one["round"], one["metric"]) == ("", INVERSION, 3, "psnr"):
-            one |= {"value": 9.0, "ci_low": 8.5, "ci_high": 9.5}
+        if (one["defense"], one["attack"]) == ("", INVERSION) and one["metric"] in ("identified", "recognisable"):
+            one |= {"value": 0.0} | each(0.0)
     untried = {"defense": PIPELINES[1], "attack": "Untried()", "card": setting(1), "metric": "psnr"}
     rows += [
         row(**untried, reference="original", value=25.0, ci_low=24.0, ci_high=26.0),
@@ -166,6 +167,7 @@ def external_app(folder: Path) -> Path:
 
 def split(folder: Path) -> Path:
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
+    picture |= {"identified": 1, "recognisable": 1}
     of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
     return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
 
