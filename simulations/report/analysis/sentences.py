@@ -19,7 +19,7 @@ _SAID = {
     Verdict.RECOGNISABLE: "attacks make images recognisable",
     Verdict.IDENTIFIABLE: "attacks identify images",
     Verdict.INFERRED: "attacks infer values",
-    Verdict.UNKNOWN: "it is unknown what attacks find, because none of them works without a defence,",
+    Verdict.UNKNOWN: "it is unknown what attacks find, for want of a positive control that passed,",
     Verdict.NOTHING: "attacks find nothing",
 }
 
@@ -108,7 +108,8 @@ def recommendation(lines: Sequence[Line]) -> str:
         return f"{NO_CHOICE}: no attack on images has a score without one."
     leaking = [one.title for one in plain.judged if one.verdict in LEAKS]
     if not leaking:
-        return f"{NO_CHOICE}: attacks find nothing without one, either."
+        nothing = all(one.verdict is Verdict.NOTHING for one in plain.judged)
+        return f"{NO_CHOICE}: {'attacks find nothing' if nothing else 'it is unknown what attacks find'} without one, either."
     able = [line for line in tested if not _lacks(line, leaking)]
     if not able:
         names = short_names([line.defense for line in tested])

@@ -30,8 +30,8 @@ MEANING = {
     Verdict.IDENTIFIABLE: "guesses are nearest to their own image among 99 others of its class, mean and contrast removed, more "
     "often than guesses that know the class",
     Verdict.INFERRED: "attributes or cells are right more often than their most frequent value",
-    Verdict.NOTHING: "none of that, by an attack that identifies images without a defence",
-    Verdict.UNKNOWN: "no attack identifies images without a defence, or fewer than 16 images were attacked",
+    Verdict.NOTHING: "none of that, by an attack that passed its positive control",
+    Verdict.UNKNOWN: "no attack passed its positive control, or fewer than 16 images were attacked",
 }
 """Verdict -> its rule in words."""
 _ORDER = {word: place for place, word in enumerate(Verdict)}

@@ -100,8 +100,9 @@ def test_each_seed_has_a_mark_at_its_share(tmp_path: Path) -> None:
 
 def test_a_failed_control_on_training_updates_says_nothing_of_probes(tmp_path: Path) -> None:
     larger = {"observation": "training update", "images": 64, "local_steps": 4}
+    lost = {"value": 0.0} | each(0.0)
     folder = change_rows(a_run(tmp_path / "a", 0), lambda rows: [*rows, *(
-        one | {"card": one["card"] | larger} | ({"value": 0.0} | each(0.0) if one["metric"] in ("identified", "recognisable") else {})
+        one | {"card": one["card"] | larger} | (lost if one["metric"] in ("identified", "recognisable") else {})
         for one in rows if one["attack"] == INVERSION
     )])  # fmt: skip
     for side in sides(grouped([folder])):

@@ -70,7 +70,7 @@ def members_and_attributes(folder: Path) -> Path:
 
 
 def doubts(folder: Path) -> Path:
-    """A control that fails, a chain that needs none, clients and attacks that failed, an attack that never ran without a defence, and odd numbers."""
+    """A control that fails, clients and attacks that failed, an attack that never ran without a defence, and odd numbers."""
     rows = [dict(one) for one in FEW]
     for one in rows:
         if (one["defense"], one["attack"]) == ("", INVERSION) and one["metric"] in ("identified", "recognisable"):

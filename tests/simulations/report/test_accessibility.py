@@ -94,8 +94,8 @@ def test_axe_finds_nothing_wrong(tmp_path: Path, opened: Opener, axe: Checker, s
 def test_axe_finds_nothing_wrong_in_a_page_that_is_used(tmp_path: Path, opened: Opener, axe: Checker) -> None:
     page = opened(PAGES["federated"](tmp_path / "run"))
     page.evaluate(UNFOLDED)
-    page.locator("#summary th button").first.click()
-    assert page.locator("#summary th[aria-sort]").count() == 1
+    page.locator("#cost th button").first.click()
+    assert page.locator("#cost th[aria-sort]").count() == 1
     page.locator(".strips .tile img").first.press("Enter")
     assert page.locator(".tiles.large").is_visible()
     every = opened(tmp_path / "run" / "attacks.html")

@@ -11,6 +11,7 @@ from attacks.metrics.metric import ATTRIBUTES
 from simulations.console.terminal import Terminal
 from simulations.report.analysis.outcome import as_json, outcomes
 from simulations.report.analysis.run import read_run
+from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.report.studies.score import Score, Scored
 from simulations.runtime.findings import print_findings
 from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, write_run
@@ -32,14 +33,17 @@ def below(text: str, name: str) -> list[str]:
 
 def test_the_terminal_says_what_leaked_then_of_each_defence_what_was_found_at_which_cost(tmp_path: Path) -> None:
     text = printed(tmp_path / "run")
-    first, choice = text.split("\n\n")[:2]
-    assert first.strip().startswith("From one-step probes of 1 step on 1 image, attacks make images recognisable without a")
-    assert choice.startswith("These measurements support DPSGD(target_epsilon=2.0)")
-    message, title = "0 of 16 identified (0.0 to 20.6 %)", "one-step probe, 1 step on 1 image"
+    read = read_run(tmp_path / "run")
+    lines = read.lines(read.studies[0])
+    assert text.strip().startswith("\n\n".join([*in_plain_words(lines), recommendation(lines)]))
+    (title,) = {one.title for line in lines for one in line.judged}
     found, difference, accuracy = below(text, "Mixer(window=4)")
-    assert found == f"{title}: nothing found, {message}"
+    assert found == f"{title}: nothing found, 0 of 16 identified (0.0 to 20.6 %)"
     assert "fewer" in difference
-    assert accuracy == "accuracy: 90.0 % (87.1 to 92.3 %), \N{MINUS SIGN}5.0 points, \N{MINUS SIGN}8.3 to \N{MINUS SIGN}1.7"
+    assert (
+        accuracy
+        == "accuracy: 90.0 % (87.1 to 92.3 %), \N{MINUS SIGN}5.0 points, \N{MINUS SIGN}8.3 to \N{MINUS SIGN}1.7"
+    )
     assert below(text, "no defence")[0] == f"{title}: recognisable, 16 of 16 images (79.4 to 100.0 %)"
     assert "epsilon: 8.00, with probes: 12.00" in below(text, "DPSGD(target_epsilon=8.0)")
     assert "Mixer(window=4): untested against an adaptive attacker" in text

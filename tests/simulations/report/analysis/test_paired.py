@@ -8,7 +8,6 @@ import pytest
 
 from simulations.report.analysis.paired import ALIKE, FEWER, Difference, exact_sign, holm, paired_interval
 from simulations.report.analysis.summary import summarise
-from simulations.run_folder.rows import Row
 from tests.simulations.report.analysis.test_verdict import attacked, lines
 from tests.simulations.report.report_run import study_of
 
@@ -51,10 +50,8 @@ def test_a_defence_is_compared_with_none_by_the_same_images() -> None:
 
 
 def test_other_images_are_compared_without_pairs() -> None:
-    rows = [one for of in (attacked(30, 30), attacked(20, 20, defense="D()")) for one in of]
-    moved = [
-        one if one.defense == "" else Row.from_json(json.loads(one.to_json()) | {"each_of": [[1, at] for at in range(48)]}) for one in rows
-    ]
-    (difference,) = summarise(study_of([json.loads(one.to_json()) for one in moved], ["", "D()"]), {})[1].differences.values()
+    rows = [json.loads(one.to_json()) for of in (attacked(30, 30), attacked(20, 20, defense="D()")) for one in of]
+    moved = [one | ({"each_of": [[1, at] for at in range(48)]} if one["defense"] else {}) for one in rows]
+    (difference,) = summarise(study_of(moved, ["", "D()"]), {})[1].differences.values()
     assert not difference.paired
     assert difference.low < -10 / 48 < difference.high

@@ -132,8 +132,14 @@ def test_a_sentence_claims_no_more_than_the_numbers() -> None:
         ([under(9.0, 8.0, attack="B()")], "One-step probe: unknown, 0 of 16 images."),
         ([accuracy(0.9, defense="D()")], "Not attacked yet."),
         ([under(None, status="failed")], "One-step probe: unknown."),
-        ([under(None, status="failed", metric="attack", reference="")], "No attack on the images has a score, so nothing is known about them."),
-        ([under(60.0, 59.0, card=bound)], "Only attacked with what no server has (knows the order), which says nothing"),
+        (
+            [under(None, status="failed", metric="attack", reference="")],
+            "No attack on the images has a score, so nothing",
+        ),
+        (
+            [under(60.0, 59.0, card=bound)],
+            "Only attacked with what no server has (knows the order), which says nothing",
+        ),
         ([accuracy(0.9, defense="D()"), summed], "Attacked only as sums over clients, which sections of their own"),
     ):
         text = sentence(line(*rows))

@@ -92,7 +92,12 @@ def test_many_sizes_of_messages_make_a_ladder_and_the_first_table_has_the_larges
     page = build(tmp_path, rows)
     first, ladder = (list(page.tables[section][0][0]) for section in ("glance", "ladder"))
     cells = [[" ".join(" ".join(parts).split()) for parts in head[1:5]] for head in (first, ladder)]
-    shown = ["training update 16 images", "training update 64 images", "one-step probe 1 image", "one-step probe 4 images"]
+    shown = [
+        "training update 16 images",
+        "training update 64 images",
+        "one-step probe 1 image",
+        "one-step probe 4 images",
+    ]
     for cell, expected in zip(cells[1], shown, strict=True):
         message, number_of, kind = expected.rsplit(" ", 2)
         assert cell.startswith(message)

@@ -67,7 +67,9 @@ def test_one_failed_control_concerns_its_attack_round_observation_and_run_only()
     one, eight, seven = (PROBE.but(images=images) for images in (1, 8, 7))
     for passed, expected in (((one,), [OK, OK, OK]), ((eight,), [FAILED, OK, FAILED]), ((), [FAILED, FAILED, FAILED])):
         rows = [under(12.0, 11.0, card=card) for card in (one, eight, seven)]
-        assert statuses(*rows, *(found(None if card in passed else 0, card=card) for card in (one, eight)))[:3] == expected
+        assert (
+            statuses(*rows, *(found(None if card in passed else 0, card=card) for card in (one, eight)))[:3] == expected
+        )
 
 
 def test_labels_membership_and_classes_must_lie_above_their_best_null_with_the_whole_interval() -> None:
