@@ -7,20 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import Finding, outcomes
 from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.report.analysis.verdict import rule
+from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.plots import Dot, DotRow, rows_of_dots
+from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
 from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
-from simulations.report.text import numbered, percent, whole_percent
+from simulations.report.text import numbered, percent
 from simulations.run_folder.places import is_there
 from simulations.settings.errors import ConfigError
 
@@ -145,7 +144,7 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
     write_page(page, render("comparison.html", context))
 
 
-def _each_seed(sides: Sequence[Side]) -> Markup | None:
+def _each_seed(sides: Sequence[Side]) -> Chart | None:
     """The share of identified images of each seed; None unless a row has several seeds."""
     faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
     rows = []
@@ -157,15 +156,11 @@ def _each_seed(sides: Sequence[Side]) -> Markup | None:
         name = ", ".join(
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
-        dots = [Dot(value, True, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
+        dots = [(value, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return None
-    titles, spoken = (
-        ("Images identified", "One mark per seed"),
-        "Share of identified images of each seed, one row per defence",
-    )
-    return rows_of_dots(rows, (0.0, 1.0), titles, whole_percent, spoken)
+    return rows_of_dots(rows, "Images identified", "Share of identified images of each seed, one row per defence")
 
 
 def _link(report: Path, page: Path) -> str:

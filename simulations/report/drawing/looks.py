@@ -10,14 +10,14 @@ from simulations.report.studies.stages import names_of
 from simulations.report.text import short_names
 
 MARKERS = {
-    "circle": ("o", "●"),
-    "square": ("s", "■"),
-    "diamond": ("D", "◆"),
-    "up": ("^", "▲"),
-    "down": ("v", "▼"),
-    "star": ("*", "★"),
+    "circle": ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", "●"),
+    "square": ("M-3.6 -3.6h7.2v7.2h-7.2z", "■"),
+    "diamond": ("M0 -5L5 0L0 5L-5 0z", "◆"),
+    "up": ("M0 -4.8L4.4 3.4h-8.8z", "▲"),
+    "down": ("M0 4.8L4.4 -3.4h-8.8z", "▼"),
+    "star": ("M0 -5.2L1.3 -1.8L5 -1.6L2.1 .7L3.1 4.2L0 2.2L-3.1 4.2L-2.1 .7L-5 -1.6L-1.3 -1.8z", "★"),
 }
-"""Shape -> how matplotlib calls it, and the character that stands for it in text."""
+"""Shape -> how SVG draws it around a point, and the character that stands for it in text."""
 
 
 @dataclass(frozen=True)

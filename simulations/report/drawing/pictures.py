@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
 """Characters of an attack's name below a picture, where it may break: the last stage of a chain tells it from others."""
-UNALTERED, PLAIN_INPUT = "not altered by the defence", "unaltered input"
-"""Names of the protected image where it is the original: with a defence, such as one of updates, and without."""
-LONGEST_NUMBER = 15
-"""Digits of the number of an image; what is longer was not written by a run."""
+UNALTERED = "not altered"
+"""Name of the protected image where it is the original, as without a defence and with one of updates."""
 MOST_BYTES = 24_000_000
 """Size of all embedded pictures; a page much larger than this is slow to open."""
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -68,8 +66,8 @@ class Embedder:
         self._folder = folder.resolve()
         self._used = 0
         self._seen: dict[str, str | None] = {}
-        self.missing: list[str] = []
-        self.too_many: list[str] = []
+        self._missing: list[str] = []
+        self._too_many = 0
 
     def __call__(self, file: str) -> str | None:
         """The data URI of one file; None when it is no PNG inside the folder, or too much for one page."""
@@ -85,22 +83,20 @@ class Embedder:
         except (OSError, ValueError):
             data = b""
         if not data.startswith(SIGNATURE):
-            self.missing.append(file)
-        elif self._used + len(data) > MOST_BYTES:
-            self.too_many.append(file)
-        else:
-            self._used += len(data)
-            return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
-        return None
+            self._missing.append(file)
+            return None
+        if self._used + len(data) > MOST_BYTES:
+            self._too_many += 1
+            return None
+        self._used += len(data)
+        return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Iterator[str]:
         """Notes for the reader on pictures missing from the page."""
-        found = []
-        if self.missing:
-            found.append(f"{len(self.missing)} pictures are missing or no PNG, such as {self.missing[0]}")
-        if self.too_many:
-            found.append(f"{len(self.too_many)} pictures did not fit on this page; see the pictures folder")
-        return found
+        if self._missing:
+            yield f"{len(self._missing)} pictures are missing or no PNG, such as {self._missing[0]}"
+        if self._too_many:
+            yield f"{self._too_many} pictures did not fit on this page; see the pictures folder"
 
 
 def grids(
@@ -121,16 +117,11 @@ def grids(
     order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
-    of_noise = {picture.guess: picture.attack for picture in pictures if picture.of_noise}
-    names |= {guess: f"{short[attack]} (from noise)" for guess, attack in of_noise.items()}
-    found: dict[str, list[Grid]] = {}
-    for defense in order:
-        first = (leading or {}).get(defense)
-        for at in sorted((at for name, at in groups if name == defense), key=lambda at: (at != first, at)):
-            if most := kept[1] if defense in found else kept[0]:
-                found.setdefault(defense, []).append(
-                    _grid(defense, at, groups[defense, at], most, names, embed, [*upper_bounds, *of_noise])
-                )
+    names |= {one.guess: f"{short[one.attack]} (from noise)" for one in pictures if one.of_noise}
+    first, found = leading or {}, dict[str, list[Grid]]()
+    for defense, at in sorted(groups, key=lambda one: (order.index(one[0]), one[1] != first.get(one[0]), one[1])):
+        if most := kept[defense in found]:
+            found.setdefault(defense, []).append(_grid(groups[defense, at], most, names, embed, upper_bounds))
     return found
 
 
@@ -154,21 +145,19 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
 
 
 def _grid(
-    defense: str,
-    at: int,
-    pictures: Sequence[Picture],
-    most: int,
-    names: Mapping[str, str],
-    embed: Embedder,
-    unranked: Collection[str],
+    pictures: Sequence[Picture], most: int, names: Mapping[str, str], embed: Embedder, upper_bounds: Collection[str]
 ) -> Grid:
-    targets = grouped(pictures, lambda one: one.target)
+    one, targets = pictures[0], grouped(pictures, lambda one: one.target)
     attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
-    attacked = {target: [one for one in of if one.guess not in unranked] for target, of in targets.items()}
-    first = sorted(targets, key=lambda target: _rank(attacked[target]), reverse=True)
+    ranked = {
+        target: [one for one in of if one.attack not in upper_bounds and not one.of_noise]
+        for target, of in targets.items()
+    }
+    first = sorted(targets, key=lambda target: _rank(ranked[target]), reverse=True)
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:most])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
-    return Grid(defense, at, strips, len(first) - len(strips), any(one.final for one in pictures), sources)
+    final = any(picture.final for picture in pictures)
+    return Grid(one.defense, one.round, strips, len(first) - len(strips), final, sources)
 
 
 def _rank(pictures: Sequence[Picture]) -> tuple[bool, bool, float, float]:
@@ -186,14 +175,12 @@ def _tiles(
     by_place = {(picture.kind, picture.guess): picture for picture in pictures}
     wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
     others = [place for place in by_place if place not in wanted]
-    unaltered = UNALTERED if any(picture.defense for picture in pictures) else PLAIN_INPUT
     tiles: list[Tile] = []
     for kind, attack in [*wanted, *others]:
         found = by_place.get((kind, attack))
         uri, psnr = (embed(found.file), found.psnr) if found else (None, None)
-        # A defence of updates leaves the model's input as it is.
         same = kind == "protected" and uri is not None and [uri] == [tile.uri for tile in tiles]
-        tiles.append(Tile(unaltered if same else names.get(attack, kind), attack or kind, uri, psnr))
+        tiles.append(Tile(UNALTERED if same else names.get(attack, kind), attack or kind, uri, psnr))
     return tuple(tiles)
 
 
@@ -218,7 +205,7 @@ def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]
     found: dict[str, list[Strip]] = defaultdict(list)
     for (defense, attack, _, whose), of in groups.items():
         latest = max(picture.round for picture in of)
-        last = sorted((one for one in of if one.round == latest), key=_number)
+        last = sorted((one for one in of if one.round == latest), key=lambda one: (len(one.target[-1]), one.target[-1]))
         step = max(len(last) / SHOWN_DRAWINGS, 1)
         chosen = [last[int(i * step)] for i in range(min(len(last), SHOWN_DRAWINGS))]
         tiles = tuple(Tile(f"no. {one.target[-1]}", attack, embed(one.file)) for one in chosen)
@@ -226,9 +213,3 @@ def drawn(pictures: Sequence[Picture], embed: Embedder) -> dict[str, list[Strip]
         at = round_name(last[0].round, last[0].final)
         found[defense].append(Strip(f"{attack}, {at}{made}, {_named((*whose, '', ''))}", tiles))
     return dict(found)
-
-
-def _number(picture: Picture) -> tuple[float, str]:
-    """A sort key of images that puts "2" before "10", and texts last."""
-    name = picture.target[-1]
-    return (int(name) if name.isdecimal() and len(name) <= LONGEST_NUMBER else math.inf), name

@@ -3,190 +3,194 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from markupsafe import Markup
-
-from attacks.metrics.metric import IMAGES, LABELS
+from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
-from simulations.report.analysis.line import Line
-from simulations.report.drawing.canvas import Canvas, Mark, paint, style
-from simulations.report.drawing.figures import WIDTH, Domain, Point, bounds, curves, plane, share_bounds
+from simulations.report.analysis.line import Line as SummaryLine
+from simulations.report.drawing.chart import Axis, Chart, Line, Point, bounds, round_values, whiskers
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
-from simulations.report.text import count
-
-MOST_ROWS = 24
-"""Rows that are drawn: more are not compared by eye."""
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A mark at ``x``, filled if ``full``, hollow otherwise; ``tip`` is its tooltip."""
-
-    x: float
-    full: bool
-    tip: str
-
-
-@dataclass(frozen=True)
-class DotRow:
-    """A row: its heading, the look of its marks, its dots, and an interval of their mean, if any."""
-
-    name: str
-    look: Look
-    dots: Sequence[Dot]
-    interval: tuple[float, float] | None = None
-
-
-def rows_of_dots(
-    rows: Sequence[DotRow],
-    domain: Domain,
-    titles: Scored,
-    show: Callable[[float], str],
-    spoken: str,
-) -> Markup:
-    """A chart with one row per defence.
-
-    Args:
-        rows: From top to bottom; ``MOST_ROWS`` are drawn.
-        domain: Lower and upper end of the axis.
-        titles: What the axis is, and what a mark is.
-        show: Tick label of a value.
-        spoken: What the chart shows, for those who hear it.
-    """
-    drawn = rows[:MOST_ROWS]
-    with style(axes_grid=False):
-        canvas = Canvas(WIDTH, 70 + 44 * len(drawn))
-        canvas.axes.set(xlim=domain, ylim=(len(drawn) - 0.45, -0.75))
-        canvas.titles(*titles)
-        canvas.ticks(5, 2, show, show)
-        canvas.axes.set_yticks([])
-        for at, row in enumerate(drawn):
-            if at:
-                canvas.axes.axhline(at - 0.7, color=paint("var(--rule)"), linewidth=1)
-            canvas.name(row.name, domain[0], at - 0.42, row.look.color)
-            if row.interval:
-                canvas.bars([(row.interval[0], at + 0.1, row.interval[1], at + 0.1)], row.look.color, 3.0)
-            canvas.marks(_marks(row, at))
-        if more := len(rows) - len(drawn):
-            canvas.note(f"{count(more, 'more row')} not drawn")
-        return canvas.svg(spoken)
-
-
-def _marks(row: DotRow, at: int) -> list[Mark]:
-    return [Mark(dot.x, at + 0.1, row.look.shape, row.look.color, dot.tip, not dot.full, 6.5) for dot in row.dots]
-
 
 LEAST_ROUNDS = 3
 """Rounds from which on a number is drawn over them: two points are no curve."""
-
+MOST_TICKS = 8
+"""Rounds that have a tick."""
+MOST_MARKS = 24
+"""Points of a line that have marks: more would hide the line."""
+ROW = 44.0
+"""Height of a row of dots."""
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
 
 
-def plane_of(lines: Sequence[Line], faces: Faces) -> Markup | None:
-    """The privacy/accuracy plane of the messages with the worst verdict; None while no defence has both numbers."""
-    points, spent = {}, {}
+def plane(lines: Sequence[SummaryLine], faces: Faces) -> Chart | None:
+    """Accuracy against the share of images identified in the messages with the worst verdict; None while no defence has both.
+
+    Bottom right is better. A dashed line joins DP-SGD in order of epsilon.
+    """
+    points, names, spent = list[tuple[Point, Look]](), list[tuple[str, Look]](), list[tuple[float, float, float]]()
     for line in lines:
-        accuracy, one = line.deployed, line.worst
-        if (
-            accuracy
-            and accuracy.mean is not None
-            and one
-            and one.cell
-            and (share := one.cell.scores.get(FOUND))
-            and one.found
-        ):
-            tip = f"{faces[line.defense].name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
-            points[line.defense] = Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high))
-            if is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon):
-                spent[line.defense] = line.epsilon
-    return plane(points, spent, faces) if points else None
-
-
-def accuracy(study: Study, faces: Faces) -> Markup | None:
-    """Test accuracy as deployed over rounds; None without any."""
-    series: Series = {}
-    for defense in study.pipelines:
-        found = study.series(defense, TEST_ACCURACY.name, "transformed")
-        found = found or study.series(defense, TEST_ACCURACY.name, "original")
-        name = faces[defense].name
-        points = [
-            Point.of(at, score, f"{name}, round {at}: {text.percent(score.mean)}")
-            for at, score in found.items()
-            if score.mean is not None
-        ]
-        if points:
-            series[defense] = points
-    if not series:
+        accuracy, one, look = line.deployed, line.worst, faces[line.defense]
+        share = one.cell.scores.get(FOUND) if one and one.cell and one.found else None
+        if accuracy and accuracy.mean is not None and one and share and share.mean is not None:
+            tip = f"{look.name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
+            points.append((Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high)), look))
+            known = is_dp_sgd(line.defense) and line.epsilon is not None and math.isfinite(line.epsilon)
+            names.append((look.name + (f", ε = {text.two(line.epsilon)}" if known else ""), look))
+            spent += [(line.epsilon or 0.0, accuracy.mean, share.mean)] if known else []
+    if not points:
         return None
-    domain = share_bounds([end for of in series.values() for p in of for end in (p.y, p.low, p.high)], least=0.04)
-    return curves(series, faces, "Test accuracy as deployed", text.whole_percent, (), domain, study.final_rounds)
+    low, high = share_bounds([end for one, _ in points for end in (one.x, one.x_low, one.x_high)], 0.14, 0.05)
+    joined = [Line([(x, y) for _, x, y in sorted(spent)], "var(--dp1)", "joined")] if len(spent) > 1 else []
+    title = (
+        "Test accuracy as deployed (higher is better →)",
+        "Images identified by the strongest attack (lower is better ↓)",
+    )
+    return Chart(
+        "Test accuracy against the share of images that the strongest attack identifies, one point per defence",
+        Axis(title[0], low, high, round_values(low, high, 4), lambda value: f"{text.plain(100 * value)} %"),
+        Axis(title[1], -0.08, 1.04, round_values(0, 1, 6), text.whole_percent),
+        [*joined, *(line for point, look in points for line in whiskers([point], look))],
+        points, names, height=290,
+    )  # fmt: skip
 
 
-def most_rounds(study: Study) -> int:
-    """The largest number of rounds in which one attack ran on one kind of message."""
-    return max((len({cell.round for cell in of}) for of in _attacks(study).values()), default=0)
-
-
-def _attacks(study: Study) -> dict[Scored, list[Cell]]:
-    return grouped(study.cells, lambda cell: (cell.attack, cell.observation))
-
-
-def panels(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
-    """Caption and chart per attack and observation of ``LEAST_ROUNDS`` or more: PSNR over rounds, or label accuracy without one."""
-    groups = _attacks(study)
-    observations = Counter(attack for attack, _ in groups)
-    images, labels = dict[str, tuple[Series, list[Point]]](), dict[str, tuple[Series, list[Point]]]()
-    for (attack, observation), cells in groups.items():
-        if len({cell.round for cell in cells}) < LEAST_ROUNDS:
-            continue
-        caption = f"{attack}, {observation}" if observations[attack] > 1 else attack
-        caption += ", upper bound" if attack in study.upper_bounds else ""
-        of_images = _rounds(cells, IMAGES.decides, faces, lambda value: f"{text.decibel(value)} dB")
-        of_labels = _rounds(cells, LABELS.decides, faces, text.percent)
-        if of_images[0]:
-            images[caption] = of_images
-        elif of_labels[0]:
-            labels[caption] = of_labels
-    every = [p for series, null in images.values() for of in (*series.values(), null) for p in of]
-    domain = bounds([end for p in every for end in (p.y, p.low, p.high)], least=4.0)
-    return [
-        (name, curves(of, faces, title, show, null, ends, study.final_rounds))
-        for title, show, ends, found in (
-            ("PSNR, dB", text.plain, domain, images),
-            ("Label accuracy", text.whole_percent, (0.0, 1.0), labels),
-        )
-        for name, (of, null) in found.items()
+def over_rounds(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
+    """Caption and chart: test accuracy, and an attack's highest PSNR on each kind of message attacked in ``LEAST_ROUNDS``."""
+    measured, charts = _accuracy(study, faces), list[tuple[str, Chart]]()
+    if measured:
+        domain = share_bounds(_ends(measured.values()), least=0.04)
+        title = "Test accuracy as deployed"
+        charts.append(("Accuracy", curves(measured, faces, title, text.whole_percent, (), domain, study.final_rounds)))
+    cells = [
+        one for one in study.cells if one.attack not in study.upper_bounds and one.mean(*IMAGES.decides) is not None
+    ]
+    groups = grouped(cells, lambda cell: cell.observation).items()
+    found = {of: _highest(cells, faces) for of, cells in groups if len({cell.round for cell in cells}) >= LEAST_ROUNDS}
+    domain = bounds(_ends(of for series, null in found.values() for of in (*series.values(), null)), least=4.0)
+    title = "Highest PSNR of an attack, dB"
+    return charts + [
+        (text.capital(name), curves(series, faces, title, text.plain, null, domain, study.final_rounds))
+        for name, (series, null) in found.items()
     ]
 
 
-def _rounds(
-    cells: Sequence[Cell],
-    metric: Scored,
-    faces: Faces,
-    show: Callable[[float | None], str],
-) -> tuple[Series, list[Point]]:
-    """Points per defence, and the best null baseline per round; of several cells in a round the worst case counts."""
-    series: dict[str, dict[int, Point]] = defaultdict(dict)
+def _accuracy(study: Study, faces: Faces) -> Series:
+    series: Series = {}
+    for defense in study.pipelines:
+        found = study.series(defense, TEST_ACCURACY.name, "transformed")
+        for at, score in (found or study.series(defense, TEST_ACCURACY.name, "original")).items():
+            if score.mean is not None:
+                tip = f"{faces[defense].name}, round {at}: {text.percent(score.mean)}"
+                series.setdefault(defense, []).append(Point.of(at, score, tip))
+    return series
+
+
+def _highest(cells: Sequence[Cell], faces: Faces) -> tuple[Series, list[Point]]:
+    """Points per defence, of the attack with the highest score of each round, and the best null baseline per round."""
+    series: Series = {}
     null: dict[int, float] = {}
-    for cell in cells:
-        score = cell.scores.get(metric)
-        if score is None or score.mean is None:
-            continue
-        doubt = "" if score.status == "ok" else f" ({score.status})"
-        when = text.round_name(cell.round, cell.final)
-        point = Point.of(cell.round, score, f"{faces[cell.defense].name}, {when}: {show(score.mean)}{doubt}")
-        kept = series[cell.defense].get(cell.round)
-        series[cell.defense][cell.round] = point if kept is None or point.y > kept.y else kept
-        if (best := cell.null(metric)) is not None:
-            null.setdefault(cell.round, best)
-    lines = {defense: [points[at] for at in sorted(points)] for defense, points in series.items()}
-    return lines, [Point(at, null[at]) for at in sorted(null)]
+    places = grouped(cells, lambda cell: (cell.defense, cell.round))
+    for (defense, at), of in sorted(places.items(), key=lambda item: item[0][1]):
+        best = max(of, key=lambda cell: cell.scores[IMAGES.decides].mean or 0.0)
+        score, doubt = best.scores[IMAGES.decides], "" if best.status == "ok" else f" ({best.status})"
+        when = text.round_name(at, best.final)
+        tip = f"{faces[defense].name}, {when}: {text.decibel(score.mean)} dB by {best.attack}{doubt}"
+        series.setdefault(defense, []).append(Point.of(at, score, tip))
+        known = [value for cell in of if (value := cell.null(IMAGES.decides)) is not None]
+        null |= {at: max(null.get(at, known[0]), *known)} if known else {}
+    return series, [Point(at, null[at]) for at in sorted(null)]
+
+
+def _ends(series: Iterable[Sequence[Point]]) -> list[float | None]:
+    return [end for of in series for point in of for end in (point.y, point.low, point.high)]
+
+
+def curves(
+    series: Mapping[str, Sequence[Point]],
+    faces: Faces,
+    title: str,
+    show: Callable[[float], str],
+    null: Sequence[Point],
+    domain: tuple[float, float],
+    finals: Collection[int] = (),
+) -> Chart:
+    """Lines over rounds.
+
+    Args:
+        series: Defence -> points, x is the round.
+        faces: Defence -> look.
+        title: What y is.
+        show: Tick label of a y value.
+        null: The best null baseline over rounds, dotted; may be empty.
+        domain: Lower and upper end of y, so that several charts can share one axis.
+        finals: Values of x that stand for the model after the last round.
+    """
+    rounds = sorted({p.x for of in (*series.values(), null) for p in of})
+    low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
+    # Of a single round the baseline is a line across: a path of one point cannot be seen.
+    ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
+    lines = [Line([(p.x, p.y) for p in ends], "var(--soft)", "null")] if ends else []
+    for one, of in series.items():
+        lines += whiskers(of, faces[one])
+        lines += [Line([(p.x, p.y) for p in of], faces[one].color)] if len(of) > 1 else []
+    marked = [
+        (p, faces[one]) for one, of in series.items() for p in of if len(of) <= MOST_MARKS or p.hollow or p is of[-1]
+    ]
+    return Chart(
+        f"{title} over rounds, one line per defence",
+        Axis("Round", low, high, _shown(rounds, finals), lambda at: "final" if at in finals else text.plain(at)),
+        Axis(title, *domain, round_values(*domain, 5), show),
+        lines,
+        marked,
+        [(faces[one].name, faces[one]) for one in series],
+    )
+
+
+def _shown(rounds: Sequence[float], finals: Collection[int]) -> list[float]:
+    """Values of x that have a tick: all while there is room, else whole rounds, and always the final model."""
+    low, high = rounds[0], rounds[-1]
+    every = rounds if len(rounds) <= MOST_TICKS else round_values(low, high, MOST_TICKS)
+    last = [value for value in rounds if value in finals]
+    near = (high - low) / MOST_TICKS
+    return [
+        one for one in every if one == int(one) and one not in last and all(end - one >= near for end in last)
+    ] + last
+
+
+def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
+    """``bounds`` of shares, within [0, 1]."""
+    low, high = bounds(values, pad, least)
+    return max(low, 0.0), min(high, 1.0)
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A row: its heading, the look of its marks, (value, tooltip) of each, and an interval of their mean."""
+
+    name: str
+    look: Look
+    dots: Sequence[tuple[float, str]]
+    interval: tuple[float, float] | None = None
+
+
+def rows_of_dots(rows: Sequence[DotRow], title: str, spoken: str) -> Chart:
+    """Shares, with one row per defence; from top to bottom."""
+    lines: list[Line] = []
+    for at, row in enumerate(rows):
+        lines += [Line([(0, at - 0.7), (1, at - 0.7)], "var(--rule)", "rule")] if at else []
+        lines += [Line([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
+    return Chart(
+        spoken,
+        Axis(title, 0, 1, round_values(0, 1, 5), text.whole_percent),
+        Axis("One mark per seed", len(rows) - 0.45, -0.75),
+        lines,
+        [(Point(x, at + 0.1, tip=tip), row.look) for at, row in enumerate(rows) for x, tip in row.dots],
+        texts=[(0, at - 0.35, row.name, row.look.color) for at, row in enumerate(rows)],
+        height=ROW * len(rows),
+    )

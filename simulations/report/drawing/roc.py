@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from markupsafe import Markup
 
 from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.drawing.canvas import ENTRY, Canvas, Mark, style
-from simulations.report.drawing.figures import WIDTH
+from simulations.report.drawing.chart import WIDTH, Axis, Chart, Line, Place, Point
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
@@ -18,12 +16,9 @@ from simulations.report.studies.study import Study
 from simulations.report.text import dagger, percent, plain, two, within
 from simulations.run_folder.rows import Row
 
-Curve = list[tuple[float, float]]
+Curve = list[Place]
 """(false positive rate, true positive rate), both rising from 0 to 1."""
-
 AUC = MEMBERSHIP.decides
-HEIGHT = 320.0
-"""Of a drawing in user units without its legend."""
 LEAST_RATE = 0.001
 """Where both axes begin: lower rates are drawn at the edge."""
 DECADES = (0.001, 0.01, 0.1, 1.0)
@@ -54,24 +49,39 @@ def rate_at(curve: Curve, false: float) -> float:
     return max((true for rate, true in curve if rate <= false), default=0.0)
 
 
-def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Markup]]:
+def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
     """(attack, chart) for every membership attack; each defence in the last round in which it was attacked."""
     latest: dict[Scored, dict[str, Cell]] = defaultdict(dict)
     for cell in study.cells:
         if cell.mean(*AUC) is not None:
             latest[cell.attack, cell.observation][cell.defense] = cell  # cells come in order of rounds
-    drawn = []
-    for (attack, _), cells in latest.items():
-        known = {defense: curve for defense, cell in cells.items() if (curve := _curve(study, cell))}
-        if known:
-            marked = {defense: _resolved(study, cells[defense]) for defense in known}
-            drawn.append((attack, _chart(known, cells, marked, faces)))
-    return drawn
+    found = [(attack, _chart(study, list(cells.values()), faces)) for (attack, _), cells in latest.items()]
+    return [(attack, chart) for attack, chart in found if chart.names]
 
 
-def _curve(study: Study, cell: Cell) -> Curve:
-    curves = [curve for row in _rows(study, cell) if (curve := read_curve(row.extra.get("roc")))]
-    return mean_curve(curves) if curves else []
+def _chart(study: Study, cells: Sequence[Cell], faces: Faces) -> Chart:
+    lines = [Line([(LEAST_RATE, LEAST_RATE), (1, 1)], "var(--soft)", "null")]
+    points: list[tuple[Point, Look]] = []
+    names = []
+    for cell in cells:
+        rows, look, score = _rows(study, cell), faces[cell.defense], cell.scores[AUC]
+        if known := [curve for row in rows if (curve := read_curve(row.extra.get("roc")))]:
+            curve = mean_curve(known)
+            # One false positive of n non-members is a rate of 1 / n.
+            others = min((row.card.others or 0 for row in rows), default=0)
+            points += [(_at(curve, rate, look, score), look) for rate in RATES if others >= 1 / rate]
+            lines.append(Line(curve, look.color))
+            ends = within(score.low, score.high, two)
+            shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
+            names.append((shown, look))
+    across, up = (
+        Axis(
+            f"{which} positive rate (log)", LEAST_RATE, 1.0, DECADES, lambda value: f"{plain(100 * value)} %", log=True
+        )
+        for which in ("False", "True")
+    )
+    spoken = "True positive rate against false positive rate of a membership attack, one line per defence"
+    return Chart(spoken, across, up, lines, points, names, height=WIDTH * 0.72)
 
 
 def _rows(study: Study, cell: Cell) -> list[Row]:
@@ -82,44 +92,7 @@ def _rows(study: Study, cell: Cell) -> list[Row]:
     ]
 
 
-def _resolved(study: Study, cell: Cell) -> list[float]:
-    """The rates of ``RATES`` that a test on so many non-members can have: one false positive of n is a rate of 1 / n."""
-    others = min((row.card.others or 0 for row in _rows(study, cell)), default=0)
-    return [rate for rate in RATES if others >= 1 / rate]
-
-
-def _chart(
-    curves: Mapping[str, Curve],
-    cells: Mapping[str, Cell],
-    marked: Mapping[str, Sequence[float]],
-    faces: Faces,
-) -> Markup:
-    with style():
-        canvas = Canvas(WIDTH, HEIGHT + ENTRY * len(curves))
-        canvas.axes.set(xscale="log", yscale="log", xlim=(LEAST_RATE, 1), ylim=(LEAST_RATE, 1))
-        canvas.axes.minorticks_off()
-        canvas.titles("False positive rate (log)", "True positive rate (log)")
-        canvas.ticks(DECADES, DECADES, _rate, _rate)
-        canvas.line([(LEAST_RATE, LEAST_RATE), (1, 1)], "nullline", "var(--soft)", ":", 1.5)
-        for defense, curve in curves.items():
-            look = faces[defense]
-            canvas.line([(max(x, LEAST_RATE), max(y, LEAST_RATE)) for x, y in curve], "series", look.color)
-            canvas.marks([_at(curve, rate, look, cells[defense].scores[AUC]) for rate in marked[defense]])
-        canvas.legend([_entry(faces[defense], cells[defense].scores[AUC]) for defense in curves])
-        return canvas.svg("True positive rate against false positive rate of a membership attack, one line per defence")
-
-
-def _at(curve: Curve, rate: float, look: Look, score: Score) -> Mark:
+def _at(curve: Curve, rate: float, look: Look, score: Score) -> Point:
     found = rate_at(curve, rate)
     tip = f"{look.name}: {percent(found)} of members at {percent(rate)} false positives"
-    return Mark(rate, max(found, LEAST_RATE), look.shape, look.color, tip, score.status != "ok")
-
-
-def _rate(value: float) -> str:
-    return f"{plain(100 * value)} %"
-
-
-def _entry(look: Look, score: Score) -> tuple[str, Mark]:
-    ends = within(score.low, score.high, two)
-    shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
-    return shown, Mark(0, 0, look.shape, look.color, hollow=score.status != "ok")
+    return Point(rate, found, hollow=score.status != "ok", tip=tip)

@@ -19,7 +19,6 @@ from markupsafe import Markup
 from attacks.metrics.registry import metric_label
 from simulations.report import text
 from simulations.report.analysis.verdict import rule
-from simulations.report.drawing import plots
 from simulations.report.drawing.looks import MARKERS, Look
 from simulations.report.page.view import message_of
 from simulations.report.studies.control import LEAST_IMAGES
@@ -51,13 +50,11 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
-    found.filters.update(named | {"swatch": _swatch})
+    found.filters.update(named | {"swatch": _swatch, "outline": lambda look: MARKERS[look.shape][0]})
     script = read("script.js")
     # The page's policy lets this text run, by its hash, and nothing else.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    found.globals.update(
-        named, least_images=LEAST_IMAGES, least_rounds=plots.LEAST_ROUNDS, nothing=text.NOTHING, rule=rule()
-    )
+    found.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
     found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
     found.globals.update(null_heads=_null_heads)
     return found

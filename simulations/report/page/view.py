@@ -80,10 +80,8 @@ def view(
         "star": star(lines, reconstructed, embed, plain.name),
         "has": {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL},
         "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
-        "plane": plots.plane_of(lines, faces),
-        "accuracy": plots.accuracy(study, faces),
-        "panels": plots.panels(study, faces),
-        "most_rounds": plots.most_rounds(study),
+        "plane": plots.plane(lines, faces),
+        "curves": plots.over_rounds(study, faces),
         "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
         "every_grid": [
             (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))

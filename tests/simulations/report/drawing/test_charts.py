@@ -10,52 +10,29 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from simulations.report.drawing.canvas import Canvas, Mark, style
-from simulations.report.drawing.figures import MOST_NAMED, WIDTH, Point, bounds, curves, inside, plane
-from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, looks
+from simulations.report.analysis.summary import summarise
+from simulations.report.drawing.chart import WIDTH, Axis, Chart, Line, Point, bounds, round_values
+from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture, placed
-from simulations.report.drawing.plots import MOST_ROWS, Dot, DotRow, rows_of_dots
-from simulations.report.page.templates import read
+from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, plane, rows_of_dots
+from simulations.report.page.templates import macros, read
 from simulations.report.text import plain, short_names, whole_percent
 from strategies.audit.kinds import kinds
+from tests.simulations.report.report_run import PIPELINES, demo_rows, study_of
 
 CSS = read("style.css")
-
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
 FACES = looks(["", "A()", *DP])
+UNIT = Axis("", 0, 10), Axis("", 0, 10)
 numbers = st.floats(-1e6, 1e6)
 
 
-def shapes(drawing: str, class_: str, tag: str = "path") -> list[ElementTree.Element]:
-    of = [one for one in ElementTree.fromstring(drawing).iter() if class_ in (one.get("class") or "").split()]
-    return [child for one in of for child in one.iter(tag)]
-
-
-def place(mark: ElementTree.Element) -> tuple[float, float]:
-    x, y = str(mark.get("transform")).removeprefix("translate(").rstrip(")").split()
-    return float(x), float(y)
-
-
-def corners(drawn: ElementTree.Element) -> np.ndarray:
-    return np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(drawn.get("d"))), dtype=float)
-
-
-def box(text: ElementTree.Element) -> tuple[np.ndarray, np.ndarray]:
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    drawn = TextPath((0, 0), text.text or "", size=11, prop=FontProperties(family="DejaVu Sans", weight="bold"))
-    width, height = drawn.get_extents().x1, drawn.get_extents().y1
-    found = re.search("text-anchor: (middle|end)", str(text.get("style")))
-    left = float(text.get("x") or 0) - width * {"": 0, "middle": 0.5, "end": 1}[found[1] if found else ""]
-    base = float(text.get("y") or 0)
-    return np.array([left, base - height]), np.array([left + width, base])
-
-
 @given(numbers | st.just(math.inf), numbers, numbers)
-def test_what_lies_beyond_a_domain_is_drawn_at_its_edge(value: float, low: float, high: float) -> None:
-    assume(high > low)
-    assert inside(value, (low, high)) == np.clip(value, low, high)
+def test_what_lies_beyond_an_axis_is_drawn_at_its_edge(value: float, low: float, high: float) -> None:
+    assume(high - low > 1e-6)
+    expected = (np.clip(value, low, high) - low) / (high - low)
+    assert Axis("", low, high).share(value) == pytest.approx(expected, abs=1e-9)
+    assert Axis("", high, low).share(value) == pytest.approx(1 - expected, abs=1e-9)
 
 
 @given(st.lists(numbers | st.none() | st.just(math.inf) | st.just(math.nan), max_size=5))
@@ -65,96 +42,91 @@ def test_bounds_hold_every_number_that_can_be_drawn(found: list[float | None]) -
     assert all(low <= value <= high for value in found if value is not None and math.isfinite(value))
 
 
-def drawn(marks: list[Mark]) -> str:
-    with style():
-        canvas = Canvas(200, 100)
-        canvas.figure.set_layout_engine("none")
-        canvas.axes.set_position((0, 0, 1, 1))
-        canvas.axes.set(xlim=(0, 200), ylim=(100, 0))
-        canvas.marks(marks)
-        return canvas.svg("<b>& what it shows")
+@given(numbers, st.floats(0.01, 1e6), st.integers(4, 8))
+def test_ticks_are_round_and_evenly_spaced_between_the_ends(low: float, span: float, most: int) -> None:
+    found = round_values(low, low + span, most)
+    assert 1 <= len(found) <= most + 1
+    assert all(low - 1e-6 * span <= value <= low + span * (1 + 1e-6) for value in found)
+    for step in np.diff(found):
+        assert step == pytest.approx(found[1] - found[0])
+        assert f"{step:.0e}"[0] in "125"
 
 
-def test_every_marker_is_drawn_around_its_place_in_the_colours_of_the_page() -> None:
-    import matplotlib
-
-    found = {shape: drawn([Mark(50, 60, shape, "var(--d1)", "<tip> for $1$")]) for shape in MARKERS}
-    for page in found.values():
-        (mark,) = shapes(page, "mark")
-        assert mark.findtext("title") == "<tip> for $1$"
-        assert place(mark) == pytest.approx((50, 60), abs=0.01)
-        around = corners(mark)
-        assert np.abs(around).max() < 8
-        assert around.min(0)[0] < 0 < around.max(0)[0]
-        assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(|font-family|DejaVu|<metadata|<style", page)
-        assert ElementTree.fromstring(page).get("aria-label") == "<b>& what it shows"
-    page = drawn([Mark(50, 60, "circle", "var(--d1)"), Mark(70, 60, "circle", "var(--d1)", hollow=True)])
-    filled, hollow = (str(one.get("style")) for one in shapes(page, "mark"))
-    assert "fill: var(--d1)" in filled
-    assert ("fill: var(--card)" in hollow) & ("stroke: var(--d1)" in hollow)
-    # A drawing does not depend on what a user set for matplotlib.
-    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": False, "axes.edgecolor": "red"}):
-        assert drawn([Mark(50, 60, "star", "var(--d1)", "<tip> for $1$")]) == found["star"]
+def svg(chart: Chart) -> ElementTree.Element:
+    drawn = macros({})["chart"](chart)
+    return ElementTree.fromstring(f"<div>{drawn}</div>")
 
 
-def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_puts_better_lower_right() -> None:
-    eight, two = DP
-    points = {"": Point(0.95, 0.9, 0.8, 1.0), eight: Point(0.88, 0.4), two: Point(0.8, 0.0, hollow=True)}
-    drawing = plane(points, {eight: 7.99, two: 2.0}, FACES)
-    names = [one.text for one in shapes(drawing, "name", "text")]
-    assert names == ["No defence", "DPSGD(8.0), ε = 7.99", "DPSGD(2.0), ε = 2.00"]
-    best, worse, lowest = (place(one) for one in shapes(drawing, "mark"))
-    assert best[0] > worse[0] > lowest[0]
-    assert best[1] < worse[1] < lowest[1]
-    (curve,) = shapes(drawing, "curve")
-    assert corners(curve) == pytest.approx(np.array([lowest, worse]), abs=0.01)
-    assert len(shapes(drawing, "hollow")) == 1
-    (whisker,) = shapes(drawing, "whisker")
-    assert np.ptp(corners(whisker), 0) == pytest.approx((0, 0.2 / 0.4 * (lowest[1] - worse[1])), abs=0.05)
-    assert "Images identified" in drawing
+def parts(drawing: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [one for one in drawing.iter() if kind in (one.get("class") or "").split()]
 
 
-def test_names_hide_neither_each_other_nor_points_nor_the_note_that_counts_the_rest() -> None:
-    of = ["", "A()", "B()", *DP]
-    draws = np.random.default_rng(0)
-    crowd = zip(of, draws.uniform(0.7, 0.72, 5), draws.uniform(0.4, 0.5, 5), strict=True)
-    points = {one: Point(x, y, y - 0.2, y + 0.2, x - 0.05, x + 0.05) for one, x, y in crowd}
-    drawing = plane(points, {DP[0]: 7.99, DP[1]: 2.0}, looks(of))
-    assert [len(shapes(drawing, "name", "text")), *(len(shapes(drawing, x)) for x in ("entry", "mark"))] == [5] * 3
-    hides_nothing(drawing)
-    of = ["", *(f"Mixer(window={at}) | Pruning(share=0.{at})" for at in range(1, MOST_NAMED + 3))]
-    drawing = plane({one: Point(0.5, 0.5) for one in of}, {}, looks(of))
-    (note,), names = shapes(drawing, "note", "text"), shapes(drawing, "name", "text")
-    assert (note.text, len(names)) == ("3 more defences: names in the tooltips and tables", MOST_NAMED)
-    for (low, high), (other_low, other_high) in ((box(note), box(one)) for one in names):
-        assert not ((low < other_high) & (other_low < high)).all()
+def corners(drawn: ElementTree.Element) -> np.ndarray:
+    return np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", str(drawn.get("d"))), dtype=float)
 
 
-def hides_nothing(drawing: str) -> None:
-    boxes = [box(one) for one in shapes(drawing, "name", "text")]
-    marks = [np.array(place(one)) for one in shapes(drawing, "mark")]
-    for low, high in boxes:
-        assert (low[0] >= 0) & (high[0] <= WIDTH)
-        assert not any(((low < at + 4) & (at - 4 < high)).all() for at in marks)
-    for (low, high), (other_low, other_high) in itertools.combinations(boxes, 2):
-        assert not ((low < other_high) & (other_low < high)).all()
+def test_a_chart_is_drawn_at_its_values_in_colours_of_the_page_with_its_names_below() -> None:
+    look, other = Look("<b>& A", "var(--d1)", "star"), Look("B", "var(--none)", "circle")
+    points = [(Point(0, 10, tip="<tip>"), look), (Point(10, 5, hollow=True), other)]
+    chart = Chart(
+        "<b>& all", *UNIT, [Line([(0, 10), (10, 5)], "var(--d1)")], points, [(one.name, one) for _, one in points]
+    )
+    drawing = svg(chart)
+    (line,), (full, hollow) = parts(drawing, "series"), parts(drawing, "mark")
+    places = [np.array(re.findall(r"[\d.]+", str(one.get("transform"))), dtype=float) for one in (full, hollow)]
+    assert corners(line) == pytest.approx(np.array(places))
+    assert places[0] == pytest.approx([chart.left, 28])
+    assert places[1] == pytest.approx([WIDTH - 18, 28 + chart.height / 2])
+    assert [full.findtext("title"), hollow.findtext("title")] == ["<tip>", None]
+    assert parts(drawing, "hollow") == [hollow]
+    assert full.get("d") != hollow.get("d")
+    assert [one.get("style") for one in (line, full, hollow)] == ["color:var(--d1)"] * 2 + ["color:var(--none)"]
+    assert [one.text or one[-1].tail for one in drawing.iter("li")] == ["<b>& A", "B"]
+    assert parts(drawing, "chart")[0].get("aria-label") == "<b>& all"
+    assert not re.search(r"#[0-9a-f]{6}|\bid=|href|url\(", ElementTree.tostring(drawing, encoding="unicode"))
 
 
-def test_curves_have_a_line_and_a_name_for_each_defence_and_can_be_read_of_one_round_or_many() -> None:
+def test_every_marker_lies_around_its_place() -> None:
+    assert len({path for path, _ in MARKERS.values()}) == len(MARKERS)
+    for shape in MARKERS:
+        drawing = svg(Chart("", *UNIT, points=[(Point(5, 5), Look("A", "var(--d1)", shape))]))
+        (mark,) = parts(drawing, "mark")
+        assert re.fullmatch(r"M[-\d., ahvLlz]+", str(mark.get("d")))
+
+
+def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_says() -> None:
+    chart = plane(summarise(study_of(demo_rows()), {}), looks(PIPELINES))
+    assert chart
+    names = dict(zip([one.name for _, one in chart.points], [one for one, _ in chart.points], strict=True))
+    assert [name for name, _ in chart.names] == ["No defence", "Mixer", "DPSGD(8.0), ε = 8.00", "DPSGD(2.0), ε = 2.00"]
+    (joined,) = [one for one in chart.lines if one.kind == "joined"]
+    assert joined.places == [(names[one].x, names[one].y) for one in ("DPSGD(2.0)", "DPSGD(8.0)")]
+    assert [round(names[one].x, 2) for one in ("No defence", "Mixer")] == [0.95, 0.9]
+    assert names["No defence"].tip == "No defence: 95.0 %, one-step probe, 1 image: recognisable"
+    whiskers = [one.places for one in chart.lines if one.kind == "whisker"]
+    point = names["No defence"]
+    assert [(point.x, point.low), (point.x, point.high)] in whiskers
+    assert all(chart.across.low <= x <= chart.across.high for of in whiskers for x, _ in of)
+
+
+def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
     series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
-    drawing = curves(series, FACES, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
-    assert [len(shapes(drawing, kind)) for kind in ("series", "nullline", "hollow")] == [1, 1, 1]
-    assert [one.text for one in shapes(drawing, "name", "text")] == ["No defence", "A"]
-    assert [one.text for one in shapes(drawing, "note", "text")] == ["best null"]
-    hides_nothing(drawing)
-    (line,) = shapes(curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40)), "nullline")
-    width, height = np.ptp(corners(line), 0)
-    assert width > 100 > height == 0
-    drawing = curves({"": [Point(at, 0.5) for at in range(200)]}, FACES, "accuracy", whole_percent, (), (0, 1))
-    texts = [str(one.text) for one in ElementTree.fromstring(drawing).iter("text")]
-    assert 2 <= len([text for text in texts if text.isdigit()]) <= 8
-    assert not any("." in text for text in texts)
-    assert len(shapes(drawing, "mark")) == 1
+    chart = curves(series, FACES, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
+    assert [one.kind for one in chart.lines] == ["null", "series", "whisker"]
+    assert [name for name, _ in chart.names] == ["No defence", "A"]
+    assert [chart.across.show(one) for one in chart.across.ticks] == ["1", "3", "6"]
+
+
+def test_a_single_round_and_a_long_run_can_be_read() -> None:
+    (null,) = curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40)).lines
+    assert [y for _, y in null.places] == [12.0, 12.0]
+    assert null.places[0] < null.places[1]
+    chart = curves({"": [Point(at, 0.5) for at in range(200)]}, FACES, "accuracy", whole_percent, (), (0, 1), {199})
+    shown = [chart.across.show(one) for one in chart.across.ticks]
+    assert 2 <= len(shown) <= MOST_TICKS + 1
+    assert shown[-1] == "final"
+    assert all(one.isdigit() for one in shown[:-1])
+    assert len(chart.points) == 1
 
 
 def test_each_defence_looks_different_and_the_same_everywhere() -> None:
@@ -171,6 +143,7 @@ def test_each_defence_looks_different_and_the_same_everywhere() -> None:
     }  # fmt: skip
     assert short_names(list(short)) == short
     defined = set(re.findall(r"--([a-z0-9]+):", CSS))
+    assert {look.shape for look in found.values()} == MARKERS.keys()
     assert {look.color.removeprefix("var(--").removesuffix(")") for look in found.values()} <= defined
 
 
@@ -214,27 +187,15 @@ def test_colours_can_be_read_and_told_apart_in_both_schemes() -> None:
                 assert np.linalg.norm(lab(matrix @ linear(one)) - lab(matrix @ linear(other))) >= 19.5
 
 
-def chart(*rows: DotRow) -> str:
-    return str(rows_of_dots(rows, (-5.0, 15.0), ("Share", "One mark per seed"), plain, "shares"))
-
-
-def test_marks_stand_in_the_row_of_their_defence_at_their_value_and_the_first_rows_are_drawn() -> None:
-    none = DotRow("No defence", FACES[""], [Dot(0.0, True, "none: 0"), Dot(10.0, True, "none: 10")])
-    drawing = chart(none, DotRow("A", FACES["A()"], [Dot(5.0, False, "A: 5")], (1.0, 9.0)))
-    low, high, below = map(place, shapes(drawing, "mark"))
-    assert [place(one) for one in shapes(drawing, "hollow")] == [below]
-    # The axis is linear: 5 lies in the middle of 0 and 10; the second row lies below the first, and its interval on its mark.
-    assert below[0] == pytest.approx((low[0] + high[0]) / 2, abs=0.1)
-    assert below[1] > max(low[1], high[1]) + 20
-    (bar,) = map(corners, shapes(drawing, "whisker"))
-    assert bar[:, 1] == pytest.approx(below[1], abs=0.1)
-    assert bar[:, 0] == pytest.approx(low[0] + np.array([0.1, 0.9]) * (high[0] - low[0]), abs=0.1)
-    root = ElementTree.fromstring(drawing)
-    assert [one.text for one in root.iter("title")] == ["none: 0", "none: 10", "A: 5"]
-    assert {"No defence", "A"} <= {one.text for one in root.iter("text")}
-    many = chart(*(DotRow(f"A{at}", FACES["A()"], [Dot(5.0, True, "")]) for at in range(MOST_ROWS + 3)))
-    assert len(shapes(many, "mark")) == MOST_ROWS
-    assert "3 more rows not drawn" in [one.text for one in ElementTree.fromstring(many).iter("text")]
+def test_dots_stand_in_the_row_of_their_defence_at_their_value() -> None:
+    none = DotRow("No defence", FACES[""], [(0.0, "none: 0"), (1.0, "none: 1")])
+    chart = rows_of_dots([none, DotRow("A", FACES["A()"], [(0.5, "A: 0.5")], (0.4, 0.7))], "shares", "")
+    low, high, below = ((chart.x(one.x), chart.y(one.y)) for one, _ in chart.points)
+    assert below[0] == pytest.approx((low[0] + high[0]) / 2, abs=0.01)
+    assert low[1] == high[1] < below[1] - 20
+    assert [said for *_, said, _ in chart.texts] == ["No defence", "A"]
+    (bar,) = [one.places for one in chart.lines if one.kind == "whisker"]
+    assert bar == [(0.4, chart.points[2][0].y), (0.7, chart.points[2][0].y)]
 
 
 def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction", **fields: object) -> list[Picture]:

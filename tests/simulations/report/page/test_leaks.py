@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from simulations.report.analysis.summary import summarise
+from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
-from tests.simulations.report.drawing.test_charts import corners, shapes
 from tests.simulations.report.report_run import (
     MEMBERS,
     PIPELINES,
@@ -24,9 +24,8 @@ SURE = (0.65, 0.75)
 FEW = [one for defense in PIPELINES[:2] for one in attack_rows(defense)]
 
 
-def charts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    drawn = roc_charts(study_of(rows), looks(PIPELINES))
-    return [(attack, str(one)) for attack, one in drawn]
+def charts(rows: list[dict[str, Any]]) -> list[tuple[str, Chart]]:
+    return roc_charts(study_of(rows), looks(PIPELINES))
 
 
 def membership_rows(found: Page) -> list[dict[str, list[str]]]:
@@ -34,10 +33,9 @@ def membership_rows(found: Page) -> list[dict[str, list[str]]]:
     return [one for at in range(len(found.tables["membership"])) for one in found.table("membership", at)]
 
 
-def drawn_points(drawing: str) -> list[np.ndarray]:
-    (diagonal,) = shapes(drawing, "nullline")
-    start, end = corners(diagonal)
-    return [LEAST_RATE ** (1 - (corners(line) - start) / (end - start)) for line in shapes(drawing, "series")]
+def drawn_points(chart: Chart) -> list[np.ndarray]:
+    assert chart.across.share(LEAST_RATE) == chart.up.share(0.0) == 0
+    return [np.array(line.places) for line in chart.lines if line.kind == "series"]
 
 
 def measured(defense: str, shift: float, seed: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -55,13 +53,13 @@ def measured(defense: str, shift: float, seed: int = 0) -> tuple[list[dict[str, 
 def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -> None:
     plain, mixed = measured("", 1.5), measured(MIXER, 0.7)
     rows = plain[0] + mixed[0]
-    ((attack, drawing),) = charts(rows)
+    ((attack, chart),) = charts(rows)
     assert attack == MEMBERS
-    for points, (_, truth) in zip(drawn_points(drawing), (plain, mixed), strict=True):
-        assert points == pytest.approx(np.maximum(sorted(map(tuple, truth["curve"])), LEAST_RATE), abs=0.001)
+    for points, (_, truth) in zip(drawn_points(chart), (plain, mixed), strict=True):
+        assert points == pytest.approx(np.array(sorted(map(tuple, truth["curve"]))))
         assert np.trapezoid(points[:, 1], points[:, 0]) == pytest.approx(truth["auc"], abs=0.002)
     found = build(tmp_path, FEW + rows)
-    names = [str(one.text) for one in shapes(drawing, "name", "text")]
+    names = [name for name, _ in chart.names]
     for line, name, (_, truth) in zip(membership_rows(found), names, (plain, mixed), strict=True):
         assert line["AUC"][0] == f"{truth['auc']:.2f}"
         assert f"AUC {truth['auc']:.2f} ({truth['auc'] - 0.02:.2f} to {truth['auc'] + 0.02:.2f})" in name
@@ -74,7 +72,7 @@ def test_the_curve_its_area_and_its_rate_are_those_of_the_rows(tmp_path: Path) -
 def test_each_attack_and_the_last_round_of_each_defence_has_its_own_chart() -> None:
     late, other = (member_rows("", 0.9, (0.85, 0.95), **one) for one in ({"round": 3}, {"attack": "ShadowModels()"}))
     found = charts(member_rows("", 0.7, SURE) + member_rows(MIXER, 0.6, (0.55, 0.65)) + late + other)
-    drawn = [(attack, len(shapes(drawing, "series"))) for attack, drawing in found]
+    drawn = [(attack, len(drawn_points(chart))) for attack, chart in found]
     assert drawn == [(MEMBERS, 2), ("ShadowModels()", 1)]
     assert drawn_points(found[0][1])[0][2] == pytest.approx([0.25, 0.9], abs=0.001)
 
@@ -108,16 +106,16 @@ def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: 
         assert found.table("cost")[0]["member AUC"][0] == "0.70" + (" †" if "validated" in status else "")
         written = (tmp_path / str(at) / "rows.csv").read_text(encoding="utf-8")
         assert ("not-validated" in written, "under-powered" in written) == ("not v" in status, "under" in status)
-        drawing = charts(rows)[0][1]
-        assert str(shapes(drawing, "name", "text")[1].text).endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
-        # One on each curve, at 1 % false positives: 400 non-members cannot have 0.1 %. And one in the legend.
-        assert len(shapes(drawing, "hollow")) == 2 * sum(["validated" in status, bool(mark)])
+        chart = charts(rows)[0][1]
+        assert chart.names[1][0].endswith(f"({mixed[0]:.2f} to {mixed[1]:.2f}){mark}")
+        # One on each curve, at 1 % false positives: 400 non-members cannot have 0.1 %.
+        assert [point.hollow for point, _ in chart.points] == ["validated" in status, bool(mark)]
 
 
 def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_path: Path) -> None:
     for others, marks in ((99, 0), (100, 1), (999, 1), (1000, 2)):
-        drawing = charts(member_rows("", 0.7, SURE, others=others))[0][1]
-        assert (len(shapes(drawing, "mark")), len(shapes(drawing, "entry"))) == (marks, 1)
+        chart = charts(member_rows("", 0.7, SURE, others=others))[0][1]
+        assert (len(chart.points), len(chart.names)) == (marks, 1)
     low = {"metric": "membership-low-tpr", "value": 0.04, "ci_low": 0.03, "ci_high": 0.06}
     for at, (others, more, mark, expected) in enumerate(
         [(99, {}, " †", None), (100, {}, "", None), (1000, low, "", ["4.0 %", "3.0 to 6.0"])]
