@@ -59,27 +59,14 @@ class FederatedSettings(WholeModelSettings):
 
     @cached_property
     def group_sizes(self) -> tuple[int, ...]:
-        """The sizes of ``aggregate-clients``, in their order.
-
-        Raises:
-            ConfigError: For a word that is no number of clients, a number that occurs twice, or a list of only 1.
-        """
+        """The sizes of ``aggregate-clients``, in their order; ``ConfigError`` for a text that is no list of them."""
         text = self.aggregate_clients
         words = [word.strip() for word in text.split(",")] if text.strip() else []
-        if wrong := [word for word in words if not re.fullmatch(SIZE, word)]:
+        sizes = tuple(int(word) for word in words if re.fullmatch(SIZE, word))
+        if len(set(sizes)) < len(words) or sizes == (1,):
             raise ConfigError(
-                f"aggregate-clients is {shown(text)}, and {shown(wrong[0])} is no number of clients; allowed: whole numbers of at "
-                "least 1, separated by commas, such as 1,2,4"
-            )
-        sizes = tuple(map(int, words))
-        if twice := [size for at, size in enumerate(sizes) if size in sizes[:at]]:
-            raise ConfigError(
-                f"aggregate-clients is {text!r}, which names {twice[0]} more than once; allowed: each number once"
-            )
-        if sizes == (1,):
-            raise ConfigError(
-                f"aggregate-clients is {text!r}: the sum of one client is its plain probe, which probe-attacks attack; allowed: 1 "
-                "together with larger numbers, such as 1,2,4"
+                f"aggregate-clients is {shown(text)}; allowed: whole numbers of at least 1, each once, separated by commas, "
+                "such as 1,2,4, and not 1 alone: the sum of one client is its plain probe, which probe-attacks attack"
             )
         return sizes
 

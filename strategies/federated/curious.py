@@ -277,7 +277,9 @@ class CuriousFedAvg(FedAvg):
     ) -> Iterable[Message]:
         """Make the messages that request each client's accuracy on its share of the test data."""
         partitions = sorted(self.exchange.nodes)
-        return self.exchange.messages("evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config))
+        return self.exchange.messages(
+            "evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config)
+        )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, with a row for each (``record_reports``)."""
