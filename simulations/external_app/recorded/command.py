@@ -16,6 +16,7 @@ from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import IMAGES, LABELS
 from attacks.metrics.names import Role
+from attacks.observations import untried
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
@@ -75,7 +76,7 @@ class AttackFinding:
     def result(self) -> str:
         """The recovery in words, or the failure."""
         if self.failure:
-            return "failed"
+            return "not tried" if untried(self.failure) else "failed"
         shown = "" if self.recovered is None else f"{self.recovered} of {self.attacked}"
         interval = within(self.low, self.high, percentage)
         return recovered_text(shown, self.status, f"{interval} %" if interval else "")
@@ -145,7 +146,10 @@ def _conclude(
     for one in found:
         if one.failure:
             where = "" if one.round is None else f"round {one.round}, "
-            errors.say(f"{where}{one.attack} failed: {one.failure}")
+            if untried(one.failure):
+                console.say(f"{where}{one.attack} {one.failure}")
+            else:
+                errors.say(f"{where}{one.attack} failed: {one.failure}")
     console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
     if as_json:
         about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
@@ -184,6 +188,9 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
         console.say(f"notice: {notice}")
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
+    for entry in entries:
+        if entry["missing"]:
+            console.say(f"{entry['attack']} {entry['missing']}")
     found = of_entries(entries, prepared.truth)
     return _conclude(console, found, out / "result.json", out, scored=bool(prepared.truth), as_json=as_json)
 
