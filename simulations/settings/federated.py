@@ -10,6 +10,7 @@ from clients.wire.limits import Canaries, Limit, ProbeMode
 from clients.wire.schema import setting
 from clients.wire.texts import shown
 from simulations.settings.common import attribute_attacks
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 from simulations.settings.whole_models import WholeModelSettings
 
@@ -25,11 +26,11 @@ class FederatedSettings(WholeModelSettings):
         "largest norm of a client's update; the server refuses a larger one. 0: 30 times the norm of the other clients' updates, "
         "and at least 3 times that of the weights",
     )
-    probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
-    update_attacks: str = setting(
-        "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",
-        "attacks on real training updates, separated by ;",
+    probe_attacks: str = setting(
+        AUTO,
+        "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",
     )
+    update_attacks: str = setting(AUTO, "attacks on real training updates, separated by ;; auto: as for probes")
     attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(
         "",
