@@ -117,7 +117,9 @@ def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audi
         mine = found[defense]["epsilon"]
         assert (mine["level"], mine["neighbours"]) == (one.level, one.neighbours)
         assert (mine["shown"], mine["shown_gaussian"]) == (one.plain, one.gaussian)
-        assert (mine["gap"], mine["gap_gaussian"]) == pytest.approx((one.claimed - one.plain, one.claimed - one.gaussian))
+        assert (mine["gap"], mine["gap_gaussian"]) == pytest.approx(
+            (one.claimed - one.plain, one.claimed - one.gaussian)
+        )
         assert ("The claim is refuted" in mine["audit"]) == one.refuted
         assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
         assert one.refuted or f"Gap: {one.gap:.2f} without an assumption" in mine["audit"]
