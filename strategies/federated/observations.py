@@ -147,6 +147,10 @@ class ProbesOfSteps(_Updates):
         """Its attacks are those on training updates that ``suits`` names."""
         return UPDATE.setting
 
+    def usual(self, dataset: str) -> list[AnyAttack]:
+        """Attacks for the setting "auto"."""
+        return [attack for attack in choice.ON_UPDATES if self.suits(attack)]
+
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack reads one update of several steps, whose images the server chose."""
         first = stages_of(attack)[0]
