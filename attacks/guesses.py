@@ -1,11 +1,13 @@
 """Results of attacks before scoring: guesses of images, classes, rows of a table or attributes.
 
-Each guess has ``diagnostics``, numbers about the attack's progress, and ``failure``, the reason of a failure or "".
+Each guess has ``diagnostics``, numbers about the attack's progress, and ``failure``, the reason of a failure or "". Of images an
+attack may also find a part (``Reconstruction.found``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +23,14 @@ class Reconstruction:
     Attributes:
         images: (B, C, H, W) in [0, 1]; uniform grey where the attack failed.
         labels: (B,) int64, the classes that the attack used; -1 if the attack failed before it had any.
+        found: Of a guess with a ``failure``, the number of first images that the attack found all the same; the others are grey.
     """
 
     images: Tensor
     labels: Tensor
     diagnostics: Numbers = field(default_factory=dict)
     failure: str = ""
+    found: int = 0
 
     @classmethod
     def unlabelled(cls, images: Tensor, diagnostics: Numbers) -> Reconstruction:
@@ -39,9 +43,29 @@ class Reconstruction:
         count = max(count, 0)
         return cls(torch.full((count, *shape), 0.5), torch.full((count,), -1), diagnostics or {}, failure)
 
-    def failed(self, error: AttackError) -> Reconstruction:
+    def failed(self, error: AttackError | str) -> Reconstruction:
         """A grey copy of the guess, for a refinement that failed."""
-        return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error))
+        return replace(self, images=torch.full_like(self.images, 0.5), failure=str(error), found=0)
+
+    def but_missing(self, count: int, reason: str) -> Reconstruction:
+        """The guess with grey images behind its own, ``count`` in all, which the attack did not find; itself without a reason."""
+        if not reason:
+            return self
+        found, shape = len(self.images), (self.images.shape[1], self.images.shape[2], self.images.shape[3])
+        grey = Reconstruction.grey(count - found, shape, reason)
+        images = torch.cat([self.images, grey.images.to(self.images)])
+        return Reconstruction(images, torch.cat([self.labels, grey.labels]), self.diagnostics, reason, found)
+
+    def part(self) -> Reconstruction:
+        """The images that the attack found, as a guess without a failure."""
+        if not self.failure:
+            return self
+        return replace(self, images=self.images[: self.found], labels=self.labels[: self.found], failure="", found=0)
+
+
+def found_nothing(guess: Any) -> bool:
+    """Whether a guess failed as a whole."""
+    return bool(guess.failure) and not getattr(guess, "found", 0)
 
 
 @dataclass(frozen=True)

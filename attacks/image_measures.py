@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,8 @@ from defenses.base import Numbers
 
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5
+FLAT = 1e-6
+"""Standard deviation, in units of the image, up to which an image counts as flat: rounding alone leaves as much."""
 MS_SSIM_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 """Exponents of the scales, finest first."""
 
@@ -36,6 +40,28 @@ def holdout_scores(guess: Tensor, truth: Tensor, learned_from: Tensor) -> Number
         "holdout_psnr": mean_psnr(guess, truth),
         "holdout_psnr_mean_image": mean_psnr(learned_from.mean(0).expand_as(truth), truth),
     }
+
+
+def without_contrast(images: Tensor) -> Tensor:
+    """Images without mean and contrast: (N, C, H, W) -> (N, C * H * W), float64 on the CPU.
+
+    The mean of each channel is subtracted and the whole divided by its norm, so that the product of two of them is their
+    correlation. An image that is flat or not finite becomes the zero vector.
+    """
+    pixels = images.detach().cpu().double().flatten(2)
+    pixels = (pixels - pixels.mean(2, keepdim=True)).flatten(1)
+    norm = pixels.norm(dim=1, keepdim=True)
+    usable = norm.isfinite() & (norm > FLAT * math.sqrt(pixels.shape[1]))
+    return torch.where(usable, pixels / norm, 0.0)
+
+
+def correlation(guess: Tensor, truth: Tensor) -> Tensor:
+    """Correlation of each image with its guess, mean and contrast removed (``without_contrast``): (B,), in [-1, 1].
+
+    0 where one of the two is flat or not finite.
+    """
+    _same_shape(guess, truth)
+    return (without_contrast(guess) * without_contrast(truth)).sum(1)
 
 
 def ssim(guess: Tensor, truth: Tensor) -> Tensor:

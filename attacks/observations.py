@@ -9,6 +9,14 @@ from torch import Tensor, nn
 
 from defenses.base import ImageShape, Update
 
+UNTRIED = {"does not apply": "not-applicable", "not needed": "not-needed"}
+"""How the reason of an attack begins that has no place on a network or message, or nothing left to find -> status of its row."""
+
+
+def untried(reason: str) -> str:
+    """The status of an attack that was not tried for this reason; "" for one that was tried in vain."""
+    return next((status for begin, status in UNTRIED.items() if reason.startswith(begin)), "")
+
 
 class AttackError(ValueError):
     """An observation that cannot be attacked, or not with what the attack has learned; the message gives the reason.

@@ -4,9 +4,9 @@
     python benchmarks/audit_tables.py runs/seed*
 
 The first table has a line for each kind and size of message of a defence: the verdict, images that are recognisable and identified
-in the guesses of the strongest attack, the difference to no defence, accuracy as deployed after the last round, its difference to no
-defence (to the same training defence alone, if that ran) with a 95 % interval (Student's t over seeds), its change in the last quarter
-of the rounds, and the strongest attack. The second table has a line an
+in the guesses of the strongest attack, the difference to no defence, accuracy as deployed after the last round, its difference
+to no defence (to the same training defence alone, if that ran) with a 95 % interval (Student's t over seeds), its change in the
+last quarter of the rounds, and the strongest attack. The second table has a line an
 attack and attacked model, against the original and the transformed image, each beside the mean image's score; null baselines
 follow. Marked are * not validated, + under-powered, ^ upper bounds. A model that is served at several cuts has these tables for
 each cut. The report of a run has what is special about its scenario.

@@ -21,7 +21,10 @@ MOST_CLASSES = 1000
 
 
 MOST_GREY = 64
-"""Images of a failed guess, at most: an update can cover thousands."""
+"""Images of a guess that an attack did not find, at most: an update can cover thousands."""
+OTHERS = (
+    "examples; the gradients of the others vanish beside theirs, or are multiples of theirs, as those of equal examples"
+)
 BEYOND = 0.01
 """Distance from [0, 1] at which a pixel is outside and not rounded."""
 
@@ -73,6 +76,8 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Base of attacks that solve updates one by one; where the attack does not apply, the guess is grey with a reason.
 
+    A guess has an image for each example: what the attack did not find is grey (``Reconstruction.found``).
+
     Updates are of one step, unless a subclass sets ``needs_one_step`` to False. Equations are few and in double precision, which
     most cards compute slowly: they are solved on the host.
     """
@@ -88,14 +93,17 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
     def _attempt(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
         numbers: Numbers = {}
+        count = min(observation.num_examples, MOST_GREY)
         try:
-            return self.solve(observation, generator, numbers)
+            guess = self.solve(observation, generator, numbers)
         except AttackError as error:
-            count = min(observation.num_examples, MOST_GREY)
             return Reconstruction.grey(count, observation.input_shape, str(error), numbers)
+        found = len(guess.images)
+        others = f"found {found} of {observation.num_examples} {OTHERS}" if found < count else ""
+        return guess.but_missing(count, guess.failure or others)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
-        """Recover the images; ``numbers`` receives diagnostics, also before an ``AttackError``."""
+        """Recover the images, or some of them; ``numbers`` receives diagnostics, also before an ``AttackError``."""
         raise NotImplementedError
 
 
@@ -107,10 +115,12 @@ def recovered(
     inputs: Tensor,
     signals: Tensor,
     numbers: Numbers,
+    failure: str = "",
 ) -> Reconstruction:
     """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, ...) of each example.
 
-    ``model`` is from ``attackable``, ``layer`` a module of it and ``gradient`` the update's, for all parameters.
+    ``failure`` says why others are missing, if any are; ``model`` is from ``attackable``, ``layer`` a module of it and
+    ``gradient`` the update's, for all parameters.
     """
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
@@ -120,4 +130,4 @@ def recovered(
     seen = normalise(images, observation).to(next(iter(gradient.values())))
     labels = labels_of_signals(model, layer, seen, signals)
     distance = gradient_distance(model, seen, labels, gradient)
-    return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside})
+    return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside}, failure)

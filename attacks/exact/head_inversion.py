@@ -11,7 +11,7 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.descent import StepRule, minimise
 from attacks.exact.base import SolvingAttack, gradient_distance, labels_of_signals
 from attacks.exact.linear_layer import LayerGradient, Read, low_rank
-from attacks.exact.spear import Spear
+from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
@@ -77,8 +77,8 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
 class HeadInversion(SolvingAttack):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 
-    The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for several ``Spear`` if a ReLU follows the layer. With
-    phi the network below the layer, at the weights that the client started from,
+    The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for several as of ``SpearPlusPlus`` if a ReLU follows the
+    layer. With phi the network below the layer, at the weights that the client started from,
 
         argmin_x  |phi(x) - a|^2 / (numel(a) Var(a)) + total_variation * TV(x),    for each image separately.
 
@@ -88,19 +88,18 @@ class HeadInversion(SolvingAttack):
     (``class_features``). This is approximate, and needs distinct classes of the examples and a class without an example.
 
     Reports "does not apply" if no linear layer sees one vector of each example, and for an update of several steps. For two or more
-    examples, the conditions of ``Spear`` or distinct classes are needed too. Batches are harder than for pixels: an untrained
-    network has nearly the same features for all images, so that too few directions are found (the failure states how many).
+    examples, the conditions of ``SpearPlusPlus`` or distinct classes are needed too. Batches are harder than for pixels: an
+    untrained network has nearly the same features for all images, so that only a part may be found (the failure states how many).
 
-    Diagnostics: those of ``Spear``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (divided by their
-    variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the gradients
-    of guess and update).
+    Diagnostics: those of ``SpearPlusPlus``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (divided by
+    their variance; far from 0 the descent failed); ``leak`` (see ``class_features``); ``gradient_distance`` (1 - cosine of the
+    gradients of guess and update).
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
         learning_rate: Learning rate for images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
-        max_samples: ``max_samples`` of ``Spear``.
-        max_descents: ``max_descents`` of ``Spear``.
+        max_starts: ``max_starts`` of ``SpearPlusPlus``.
     """
 
     source = (
@@ -109,28 +108,26 @@ class HeadInversion(SolvingAttack):
     )
     effort = {"iterations": "iterations"}
     selection = OWN_OBJECTIVE
-    quick = {"iterations": 40, "max_samples": 20_000, "max_descents": 256}
+    quick = {"iterations": 40, "max_starts": 2}
 
     iterations: int = steps_field(600)
     learning_rate: float = scale_field(0.05)
     total_variation: float = scale_field(1e-2, zero=True)
-    max_samples: int = steps_field(1_000_000)
-    max_descents: int = steps_field(5_000)
+    max_starts: int = steps_field(8)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = read.first_layer()
-        labels: Tensor | None = None
+        labels, failure = None, ""
         if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
             known = class_features(read.of_layer(layer), observation.num_examples)
             numbers["leak"] = known.leak
             features, labels = known.features, known.labels
         else:
-            solver = Spear(max_samples=self.max_samples, max_descents=self.max_descents)
-            found = solver.factors(read.of_layer(layer), layer, observation.num_examples, generator, numbers)
-            features = found.inputs
+            found = SpearPlusPlus(max_starts=self.max_starts).factors(read, layer, observation, generator, numbers)
+            features, failure = found.inputs, found.failure
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)
 
@@ -152,4 +149,4 @@ class HeadInversion(SolvingAttack):
         if labels is None:
             labels = labels_of_signals(read.model, layer.module, seen, found.signals)
         numbers["gradient_distance"] = gradient_distance(read.model, seen, labels, read.gradient)
-        return Reconstruction(images.float().cpu(), labels, numbers)
+        return Reconstruction(images.float().cpu(), labels, numbers, failure)

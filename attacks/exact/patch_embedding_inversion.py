@@ -237,9 +237,12 @@ class PatchEmbeddingInversion(SolvingAttack):
                     "still zero"
                 )
         patches = solved_patches(slopes, weight, numbers)
-        return recovered(
-            observation, model, gradient, layer.module, layer.image(patches), layer.signals(slopes), numbers
+        several = observation.num_examples > 1
+        failure = (
+            f"one image is a mixture of {observation.num_examples}: a batch has no exact solution" if several else ""
         )
+        image, signals = layer.image(patches), layer.signals(slopes)
+        return recovered(observation, model, gradient, layer.module, image, signals, numbers, failure)
 
 
 def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:

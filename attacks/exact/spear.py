@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank, Read, low_rank
-from attacks.exact.missing_examples import MissingExamples
+from attacks.exact.missing_examples import CLEAR, SURE_OF_ONE, MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
@@ -18,9 +18,9 @@ from defenses.base import ImageShape, Numbers
 from defenses.checks import choice_field, steps_field
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
-SURE = 0.97
-"""Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed. Half agree by chance, and
-three quarters for the sum of two columns; rounding costs a neuron now and then."""
+SURE, ALONE = 0.97, 0.985
+"""Share of neurons at which the sign of z and the zeros of dL/dz must agree for a column to be believed, beside others that agree
+or not. Half agree by chance, and three quarters for the sum of two columns; rounding costs a neuron now and then."""
 POLISHES = 5
 SMALL = 0.05
 """Share of an example's largest signal from which a signal is no noise, however large the noise."""
@@ -35,11 +35,13 @@ class Factors:
         signals: (R, M), dL/dz of each example, in the unit of the gradient.
         inputs: (R, N), what the layer saw of each.
         agreement: (R,), the share of neurons at which z = W x + bias is positive and dL/dz is not zero, or neither.
+        failure: Why examples are missing, if any are.
     """
 
     signals: Tensor
     inputs: Tensor
     agreement: Tensor
+    failure: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,8 +60,8 @@ class Spear(SolvingAttack):
     Reports "does not apply" if no linear layer sees the pixels, if the layer has no bias or (for two or more examples) no ReLU, for
     an update of several steps, and under noise or pruning. A batch must also be clearly smaller than half of the layer's neurons.
     The number of samples doubles with every example: with half the neurons off, a sample of R - 1 rows hits a given column with
-    probability 2^-(R - 1) (section 4). Properties of images (``MissingExamples``) allow larger batches. The guess fails if too few
-    directions are found.
+    probability 2^-(R - 1) (section 4). Properties of images (``MissingExamples``) allow larger batches. The guess has the
+    examples that are believed, and fails if there is none (``believed``).
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``samples``, ``descents``, ``directions`` (all that were found),
     ``sparsity_match`` (the score: 1 where all signs agree), ``gradient_distance`` (1 - cosine of the gradients of guess and update;
@@ -89,10 +91,11 @@ class Spear(SolvingAttack):
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = read.on_pixels()
-        factors = self.factors(
-            read.of_layer(layer), layer, observation.num_examples, generator, numbers, observation.input_shape
+        gradient, shape = read.of_layer(layer), observation.input_shape
+        found = self.factors(gradient, layer, observation.num_examples, generator, numbers, shape)
+        return recovered(
+            observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers, found.failure
         )
-        return recovered(observation, read.model, read.gradient, layer.module, factors.inputs, factors.signals, numbers)
 
     def factors(
         self,
@@ -115,11 +118,10 @@ class Spear(SolvingAttack):
         found = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
-        if found is None:
-            raise AttackError(
-                f"found {len(directions.basis())} of {directions.rank} examples in {directions.samples} samples and "
-                f"{directions.descents} descents; raise max_samples and max_descents, or attack a smaller batch"
-            )
+        where = (
+            f"in {directions.samples} samples and {directions.descents} descents; raise max_samples and max_descents"
+        )
+        found = believed(found, f"{where}, or attack a smaller batch")
         numbers["sparsity_match"] = float(found.agreement.mean())
         return found
 
@@ -129,8 +131,8 @@ class Spear(SolvingAttack):
         missing: MissingExamples,
         shape: ImageShape | None,
         generator: torch.Generator,
-    ) -> Factors | None:
-        """The factors as soon as all signs agree, else the best there are in the end; None where directions are missing."""
+    ) -> Factors:
+        """The factors as soon as all signs agree, else the best there are in the end."""
         parts, bias, layer = missing.parts, missing.bias, missing.layer
         samples = self.max_samples if self.search in ("all", "both", "samples") else 0
         descents = self.max_descents if self.search in ("all", "both", "descent") else 0
@@ -151,8 +153,7 @@ class Spear(SolvingAttack):
             if directions.descents < descents:
                 directions.descend(generator)
             missing.by_elimination()
-        chosen = directions.basis()
-        return exchanged(directions, chosen, parts, bias, layer) if len(chosen) == directions.rank else None
+        return repaired(directions, missing)
 
 
 def begun(
@@ -228,24 +229,40 @@ def polished(
     return better if inputs.isfinite().all() and better.agreement.mean() >= found.agreement.mean() else found
 
 
-def exchanged(
-    directions: SparseDirections, chosen: list[int], parts: LowRank, bias: Tensor, layer: LinearLayer
-) -> Factors:
-    """The best factors that exchanging one direction after the other gives, by the mean agreement.
+def repaired(directions: SparseDirections, missing: MissingExamples) -> Factors:
+    """The best factors by the mean agreement, from the directions with the most zeros, and any for those that are missing.
 
-    Source: Dimitrov et al. 2024, Algorithm 2 (greedy filtering).
+    A wrong column spoils the inputs of others. In the place of each column, the least sure one first, the one that the others
+    leave is tried (``MissingExamples.columns``): if these are right, it is exact.
+
+    Source: ours; Dimitrov et al. 2024, Algorithm 2 (greedy filtering), exchanges columns for others that were found.
     """
-    best = solved(parts, directions.found[chosen].T, bias, layer)
-    for other in range(min(len(directions.found), 4 * directions.rank)):
-        if other in chosen:
-            continue
-        for place in range(len(chosen)):
-            trial = [*chosen[:place], other, *chosen[place + 1 :]]
-            basis = directions.found[trial].T
-            if torch.linalg.matrix_rank(basis, rtol=1e-6) < len(trial):
-                continue
-            found = solved(parts, basis, bias, layer)
-            if found.agreement.mean() > best.agreement.mean():
-                best, chosen = found, trial
-                break
+    parts, bias, layer = missing.parts, missing.bias, missing.layer
+    known = directions.found[directions.basis()].T
+    basis = torch.cat([known, torch.linalg.qr(known, mode="complete")[0][:, known.shape[1] :]], 1)
+    best, before = solved(parts, basis, bias, layer), -1.0
+    while float(best.agreement.mean()) > before:
+        before = float(best.agreement.mean())
+        for place in best.agreement.argsort().tolist():
+            others = basis[:, [at for at in range(parts.rank) if at != place]]
+            rest = torch.linalg.qr(others, mode="complete")[0][:, -1:]
+            for column in (one for share in (SURE_OF_ONE, CLEAR) for one in missing.columns(rest, share)):
+                trial = torch.cat([basis[:, :place], column[:, None], basis[:, place + 1 :]], 1)
+                if torch.linalg.matrix_rank(trial, rtol=1e-6) == parts.rank:
+                    found = solved(parts, trial, bias, layer)
+                    if found.agreement.mean() > best.agreement.mean():
+                        best, basis = found, trial
     return best
+
+
+def believed(found: Factors, where: str) -> Factors:
+    """The examples whose signs of z agree with their zeros; ``where`` says after which search others are missing.
+
+    Raises:
+        AttackError: When there is none.
+    """
+    sure = found.agreement > ALONE
+    failure = f"found {int(sure.sum())} of {len(sure)} examples {where}"
+    if not sure.any():
+        raise AttackError(failure)
+    return found if sure.all() else Factors(found.signals[sure], found.inputs[sure], found.agreement[sure], failure)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.linear_layer import Read
+from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, unit
-from attacks.exact.spear import Factors, begun, exchanged, polished
+from attacks.exact.spear import Factors, begun, believed, polished, repaired
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import ClientUpdate
 from defenses.base import Numbers
 from defenses.checks import steps_field
 
@@ -182,7 +182,7 @@ class SpearPlusPlus(SolvingAttack):
     examples stand out from it. The last least squares, over all zeros of all examples, average over it.
 
     Reports "does not apply" if no linear layer sees the pixels, if the layer has no bias or (for two or more examples) no ReLU, if
-    noise hides all examples, and for weight decay in several steps. The guess fails if too few directions are found.
+    noise hides all examples, and for weight decay in several steps. If too few directions are found, see ``Spear``.
 
     Diagnostics: ``rank``; ``singular_gap`` (noise over signal), ``starts``, ``descents``, ``directions``, ``sparsity_match``,
     ``gradient_distance`` and ``outside_share`` as in ``Spear``. After noise or several steps ``gradient_distance`` proves nothing.
@@ -207,17 +207,30 @@ class SpearPlusPlus(SolvingAttack):
         """See ``SolvingAttack``."""
         read = Read.of(observation, several_steps=True)
         layer = read.on_pixels()
+        found = self.factors(read, layer, observation, generator, numbers)
+        return recovered(
+            observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers, found.failure
+        )
+
+    def factors(
+        self, read: Read, layer: LinearLayer, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers
+    ) -> Factors:
+        """The layer's inputs and signals; ``numbers`` get diagnostics, also where this fails."""
         start = begun(read.of_layer(layer), layer, observation.num_examples, numbers, SparseDictionary, LEAST_GAP)
         if isinstance(start, Factors):
-            found = start
-        else:
-            directions, missing = start
-            chosen = self._learned(directions, missing, generator, numbers)
-            found = exchanged(directions, chosen, missing.parts, missing.bias, layer)
-            several = observation.local_steps > 1
+            return start
+        directions, missing = start
+        all_found, several = self._learned(directions, missing, generator, numbers), observation.local_steps > 1
+        found = repaired(directions, missing)
+        # Signs change from step to step, and noise hides them: there they can only be believed together.
+        if not (all_found and (several or missing.parts.gap > CLEAN)):
+            found = believed(
+                found, f"in {directions.starts} starts; raise max_starts, or attack a smaller batch or a wider layer"
+            )
+        if not found.failure:
             found = polished(found, missing.parts, missing.bias, layer, several_steps=several)
-            numbers["sparsity_match"] = float(found.agreement.mean())
-        return recovered(observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers)
+        numbers["sparsity_match"] = float(found.agreement.mean())
+        return found
 
     def _learned(
         self,
@@ -225,8 +238,8 @@ class SpearPlusPlus(SolvingAttack):
         missing: MissingExamples,
         generator: torch.Generator,
         numbers: Numbers,
-    ) -> list[int]:
-        """Search until all directions are there, or ``max_starts`` starts in a row have found none; their indices."""
+    ) -> bool:
+        """Search until all directions are there, which is returned, or ``max_starts`` starts in a row have found none."""
         left = self.max_starts
         while left and len(directions.sure()) < directions.rank:
             left = self.max_starts if directions.learn(generator) or directions.scatter(generator) else left - 1
@@ -237,10 +250,4 @@ class SpearPlusPlus(SolvingAttack):
             "directions": len(directions.found),
         }
         numbers |= {name: float(count) for name, count in counts.items()}
-        chosen = directions.basis()
-        if len(chosen) < directions.rank:
-            raise AttackError(
-                f"found {len(chosen)} of {directions.rank} examples in {directions.starts} starts; raise max_starts, or attack a "
-                "smaller batch or a wider layer"
-            )
-        return chosen
+        return len(directions.basis()) == directions.rank

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from attacks.base import AnyAttack, Attack, Knowledge
-from attacks.guesses import Reconstruction
+from attacks.guesses import Reconstruction, found_nothing
 from attacks.observations import AttackError, ClientUpdate
 
 
@@ -44,13 +44,20 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
     ) -> list[Reconstruction]:
         """Improve one guess per observation. A failed guess stays failed; one that cannot be refined becomes grey and failed.
 
+        Of a guess with grey images for those that were not found, the others are refined.
+
         Raises:
             AttackError: When the refinement needs ``fit`` first.
         """
         self.check_fitted()
-        begun = [Begun(*one) for one in zip(observations, guesses, generators, strict=True)]
+        parts = [guess if found_nothing(guess) else guess.part() for guess in guesses]
+        begun = [Begun(*one) for one in zip(observations, parts, generators, strict=True)]
         refined = iter(self.refine_begun([one for one in begun if not one.guess.failure]))
-        return [one.guess if one.guess.failure else next(refined) for one in begun]
+        found = [one.guess if one.guess.failure else next(refined) for one in begun]
+        return [
+            old.failed(new.failure) if new.failure else new.but_missing(len(old.images), old.failure)
+            for new, old in zip(found, guesses, strict=True)
+        ]
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Improve guesses that did not fail, by default one by one; a guess that cannot be refined becomes ``failed``."""

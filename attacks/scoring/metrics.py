@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.guesses import Attributes, Labels, Reconstruction, Representatives
-from attacks.image_measures import gaussian, psnr, smoothed, ssim
+from attacks.image_measures import gaussian, psnr, smoothed, ssim, without_contrast
 from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, CLASS_MEAN_PSNR, CLASS_MEAN_SSIM, LABEL_ACCURACY
 from attacks.metrics.images import RECOGNITION
 from attacks.metrics.registry import MEASURED
@@ -95,25 +95,10 @@ def _(guess: Labels, truth: Tensor) -> dict[str, Any]:
     return {LABEL_ACCURACY.name: common.total() / len(truth)}
 
 
-FLAT = 1e-6
-"""Standard deviation, in units of the image, up to which an image counts as flat: rounding alone leaves as much."""
 TIE = 1e-12
 """Difference of two correlations up to which they count as equal, as rounding makes it."""
 AT_ONCE = 128
 """Candidates whose correlations are computed at once."""
-
-
-def without_contrast(images: Tensor) -> Tensor:
-    """Images without mean and contrast: (N, C, H, W) -> (N, C * H * W), float64 on the CPU.
-
-    The mean of each channel is subtracted and the whole divided by its norm, so that the product of two of them is their
-    correlation. An image that is flat or not finite becomes the zero vector.
-    """
-    pixels = images.detach().cpu().double().flatten(2)
-    pixels = (pixels - pixels.mean(2, keepdim=True)).flatten(1)
-    norm = pixels.norm(dim=1, keepdim=True)
-    usable = norm.isfinite() & (norm > FLAT * math.sqrt(pixels.shape[1]))
-    return torch.where(usable, pixels / norm, 0.0)
 
 
 def correlations(guess: Tensor, candidates: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks import ClientUpdate, Spear, SpearPlusPlus, optimal_assignment
-from attacks.guesses import Reconstruction
+from attacks.guesses import Reconstruction, found_nothing
 from attacks.image_measures import psnr
 from clients.data.datasets import load_dataset, to_float
 
@@ -97,12 +97,12 @@ def sent(model: nn.Sequential, images: Tensor, labels: Tensor, cell: dict[str, A
 
 def scored(guess: Reconstruction, images: Tensor) -> dict[str, Any]:
     """Images that are exact and that are recovered, and the median PSNR in dB, at most 100."""
-    if guess.failure:
+    if found_nothing(guess):
         return {"exact": 0, "recovered": 0, "psnr": None, "failure": guess.failure}
     own, theirs = optimal_assignment(guess.images, images)
     quality = psnr(guess.images[own], images[theirs]).clamp(max=100)
     counts = {"exact": int((quality >= EXACT).sum()), "recovered": int((quality >= RECOVERED).sum())}
-    return counts | {"psnr": round(float(quality.median()), 1), "failure": ""}
+    return counts | {"psnr": round(float(quality.median()), 1), "failure": guess.failure}
 
 
 def measured(cell: dict[str, Any]) -> dict[str, Any]:

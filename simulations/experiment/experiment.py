@@ -136,13 +136,23 @@ class Experiment(CommonSettings):
 
     @cached_property
     def attacks(self) -> dict[Kind, list[AnyAttack]]:
-        """Kind of observation -> attacks of its setting; for attributes, "auto" means the default attacks of that kind."""
+        """Kind of observation -> attacks of its setting; "auto" means the usual ones of that kind."""
         return {kind: self._read_attacks(kind) for kind in self.kinds}
 
     def _read_attacks(self, kind: Kind) -> list[AnyAttack]:
-        text = str(getattr(self, kind.setting.replace("-", "_")))
         with naming(kind.setting):
-            return kind.usual(self.dataset) if kind.of_attributes and text == AUTO else kind.parse(text, self.kinds)
+            return kind.usual(self.dataset) if self.is_auto(kind) else kind.parse(self._text_of(kind), self.kinds)
+
+    def _text_of(self, kind: Kind) -> str:
+        return str(getattr(self, kind.setting.replace("-", "_")))
+
+    def is_auto(self, kind: Kind) -> bool:
+        """Whether the attacks on a kind of observation are the usual ones."""
+        return self._text_of(kind) == AUTO and (kind.of_attributes or bool(kind.usual(self.dataset)))
+
+    def in_turn(self, pipeline: Pipeline, kind: Kind) -> bool:
+        """Whether exact attacks may make others needless: not without a defence, where others are controls of defended runs."""
+        return self.is_auto(kind) and not kind.of_attributes and (bool(pipeline.defenses) or len(self.pipelines) == 1)
 
     def check_images(self, shape: tuple[int, int, int]) -> None:
         """Raise ``ConfigError`` for defences that are unsuitable for images (C, H, W)."""
@@ -189,7 +199,9 @@ class Experiment(CommonSettings):
             return []
         chosen = self.attacks[kind]
         wanted = self.adaptive and chosen
-        added = adaptive_attacks(pipeline, self.pipelines, chosen, kind, self.on_tables) if wanted else []
+        in_turn = self.in_turn(pipeline, kind)
+        more = (pipeline, self.pipelines, chosen, kind, self.on_tables)
+        added = adaptive_attacks(*more, in_turn=in_turn) if wanted else []
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
     @property

@@ -40,9 +40,10 @@ class Row:
         reference: What images were compared with: "original", "transformed" or "".
         value: The number, a mean over ``n``; None when there is none; infinite for the PSNR of an exact copy.
         n: Examples (or clients) behind the mean.
-        status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-validated" (the attack did not break
-            the undefended run either) or "under-powered". The last has too few images for a verdict, or others to look for them
-            among, or too few records of a test of membership to tell a leak from none.
+        status: "ok", "failed", "refused" (a node's configuration does not let it answer), "not-applicable" (the attack has no place
+            on this network or message, as ``message`` says), "not-needed" (another attack has recovered all), "not-validated" (the
+            attack did not break the undefended run either) or "under-powered". The last has too few images for a verdict, or others
+            to look for them among, or too few records of a test of membership to tell a leak from none.
         seconds: Time that the number cost.
         computed_on: Device of an attack's worker, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
         ci_low: Lower end of the 95 % interval of the mean.
@@ -50,7 +51,7 @@ class Row:
         worst: The worst single example for privacy.
         failures: Trials that failed; they are part of ``value`` as the grey image, of membership (tests of clients) they are not.
         neighbours: Of an epsilon and its delta, between which data sets it holds (see ``defenses.neighbours``).
-        message: Why the row failed.
+        message: Why the row failed, or has no value.
         client: Client that the row is about, if it is about one.
         extra: What has no field: the curve of a test of membership ("roc"), and fields that this version does not know.
     """

@@ -172,7 +172,7 @@ class Federated(Scenario[FederatedExperiment]):
         check_probe_images(experiment, train)
         steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
         one_step = [one for one in experiment.attacks[UPDATE] if stages_of(one)[0].needs_one_step]
-        if one_step and steps > 1:
+        if one_step and steps > 1 and not experiment.is_auto(UPDATE):
             raise ConfigError(
                 f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
                 "allowed: what attacks whole rounds, such as InvertingGradients(), SurrogateMatching() or SpearPlusPlus(); or set "
@@ -206,6 +206,7 @@ class Federated(Scenario[FederatedExperiment]):
             min_usable=experiment.min_usable,
             max_update_norm=experiment.max_update_norm,
             label=label,
+            in_turn=[kind for kind in KINDS if experiment.in_turn(plan.defenses, kind)],
         )
         return FederatedRounds(strategy)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 FEDERATED = "federated"
 """Scenario of configurations that name none."""
 AUTO = "auto"
-"""Value that leaves the choice to the scenario (``Scenario.usual``); of ``attribute-attacks``, to what is observed."""
+"""Value that leaves the choice to the scenario (``Scenario.usual``); of attacks, to what is observed."""
 SCENARIOS_GROUP = "fedveil.scenarios"
 """Group of entry points by which other packages offer scenarios."""
 DEFAULT_CLIENTS = 4
 """Number of simulated clients of ``fedveil run``."""
-DEFAULT_ATTACKS = "InvertingGradients(); LabelInference()"
-"""Attacks of ``fedveil attack``."""

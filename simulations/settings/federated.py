@@ -10,6 +10,7 @@ from clients.wire.limits import Canaries, Limit, ProbeMode
 from clients.wire.schema import setting
 from clients.wire.texts import shown
 from simulations.settings.common import attribute_attacks
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 from simulations.settings.whole_models import WholeModelSettings
 
@@ -25,11 +26,11 @@ class FederatedSettings(WholeModelSettings):
         "largest norm of a client's update; the server refuses a larger one. 0: 30 times the norm of the other clients' updates, "
         "and at least 3 times that of the weights",
     )
-    probe_attacks: str = setting("InvertingGradients(); LabelInference()", "attacks on one-step probes, separated by ;")
-    update_attacks: str = setting(
-        "SurrogateMatching(iterations=50, total_variation=0.1, max_images=16); LabelInference(); LossThreshold()",
-        "attacks on real training updates, separated by ;",
+    probe_attacks: str = setting(
+        AUTO,
+        "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",
     )
+    update_attacks: str = setting(AUTO, "attacks on real training updates, separated by ;; auto: as for probes")
     attribute_attacks: str = attribute_attacks()
     active_attacks: str = setting(
         "",
@@ -59,27 +60,14 @@ class FederatedSettings(WholeModelSettings):
 
     @cached_property
     def group_sizes(self) -> tuple[int, ...]:
-        """The sizes of ``aggregate-clients``, in their order.
-
-        Raises:
-            ConfigError: For a word that is no number of clients, a number that occurs twice, or a list of only 1.
-        """
+        """The sizes of ``aggregate-clients``, in their order; ``ConfigError`` for a text that is no list of them."""
         text = self.aggregate_clients
         words = [word.strip() for word in text.split(",")] if text.strip() else []
-        if wrong := [word for word in words if not re.fullmatch(SIZE, word)]:
+        sizes = tuple(int(word) for word in words if re.fullmatch(SIZE, word))
+        if len(set(sizes)) < len(words) or sizes == (1,):
             raise ConfigError(
-                f"aggregate-clients is {shown(text)}, and {shown(wrong[0])} is no number of clients; allowed: whole numbers of at "
-                "least 1, separated by commas, such as 1,2,4"
-            )
-        sizes = tuple(map(int, words))
-        if twice := [size for at, size in enumerate(sizes) if size in sizes[:at]]:
-            raise ConfigError(
-                f"aggregate-clients is {text!r}, which names {twice[0]} more than once; allowed: each number once"
-            )
-        if sizes == (1,):
-            raise ConfigError(
-                f"aggregate-clients is {text!r}: the sum of one client is its plain probe, which probe-attacks attack; allowed: 1 "
-                "together with larger numbers, such as 1,2,4"
+                f"aggregate-clients is {shown(text)}; allowed: whole numbers of at least 1, each once, separated by commas, "
+                "such as 1,2,4, and not 1 alone: the sum of one client is its plain probe, which probe-attacks attack"
             )
         return sizes
 

@@ -12,21 +12,28 @@ from strategies.audit.kinds import Kind
 
 
 def adaptive_attacks(
-    pipeline: Pipeline, pipelines: Sequence[Pipeline], chosen: Sequence[AnyAttack], kind: Kind, tables: bool = False
+    pipeline: Pipeline,
+    pipelines: Sequence[Pipeline],
+    chosen: Sequence[AnyAttack],
+    kind: Kind,
+    tables: bool = False,
+    *,
+    in_turn: bool = False,
 ) -> list[AnyAttack]:
     """A pipeline's adaptive attacks on one kind of observation, with their default settings.
 
     A chosen attack (``chosen``) is not added again, unless its settings make it ignore the defences: a static adversary is no
     evidence about an adaptive one. If any pipeline has a defence, a chosen attack that knows none gets a version that does
     (``Attack.aware``), with the same settings. A refinement follows the first chosen attack that returns images, which costs
-    little. The pipeline without a defence gets the other pipelines' attacks, except refinements, as their positive control.
+    little; where attacks run ``in_turn`` (see ``AttackJob``), each of them, of which most find nothing to refine. The pipeline
+    without a defence gets the other pipelines' attacks, except refinements, as their positive control.
     ``tables``: examples are rows of a table, not images.
     """
     names = pipeline.adaptive_attacks
     controls = not pipeline.defenses
     if controls:
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
-    starts = [attack for attack in chosen if attack.begins_chains][:1]
+    starts = [attack for attack in chosen if attack.begins_chains][: None if in_turn else 1]
     found: list[AnyAttack] = []
     if any(one.defenses for one in pipelines):
         found += [attack.aware() for attack in chosen if attack.aware() not in chosen]

@@ -12,9 +12,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 
 from attacks.base import AnyAttack
-from attacks.guesses import Attributes, Cells, Labels
+from attacks.guesses import Attributes, Cells, Labels, found_nothing
 from attacks.membership.loss_threshold import Membership
-from attacks.metrics.costs import ATTACK, ATTACK_SECONDS
+from attacks.metrics.costs import ATTACK_SECONDS
 from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, SHADOW_MEMBERS
 from attacks.metrics.images import ORACLE_ACCURACY
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
@@ -24,7 +24,7 @@ from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Tensors
 from strategies.audit.audit_pictures import AuditPictures
-from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
+from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card, without_score
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import (
@@ -78,11 +78,18 @@ class Auditor:
         self.pool.submit(job)
 
     def submit_groups(
-        self, name: str, groups: Iterable[tuple[AnyAttack, ...]], kind: Kind, observed: Observed, card: ThreatCard
+        self,
+        name: str,
+        groups: Iterable[tuple[AnyAttack, ...]],
+        kind: Kind,
+        observed: Observed,
+        card: ThreatCard,
+        *,
+        in_turn: bool = False,
     ) -> None:
         """Queues a job for each group of attacks on one observation, numbered behind ``name``."""
         for at, group in enumerate(groups):
-            self.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card))
+            self.submit(AttackJob(f"{name}-{at:02d}", group, kind, observed, card, in_turn=in_turn))
 
     def collect(self, *, wait: bool = False) -> None:
         """Audit the finished jobs; with ``wait``, continue until no job is left."""
@@ -165,11 +172,9 @@ class Auditor:
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         seen, card = job.observed.seen, attack_card(job, outcome.attack)
-        if outcome.error:
-            self.recorder.row(
-                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), role=outcome.role(card), card=card,
-                status="failed", n=len(seen), failures=len(seen), message=outcome.error, **outcome.cost,
-            )  # fmt: skip
+        if why := outcome.why_none:
+            about: dict[str, Any] = {"attack": repr(outcome.attack), "role": outcome.role(card), "card": card}
+            self.recorder.row(job.task, **about, **without_score(why, len(seen)), **outcome.cost)
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
         records: dict[int, Tensors] = defaultdict(dict)
@@ -295,9 +300,11 @@ class Auditor:
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:
-    """How many of n values failed guesses gave: some metrics have one value for a guess, others one for each of its images."""
+    """How many of n values failures gave: some metrics have one value for a guess, others one for each of its images."""
+    if n <= len(guesses):
+        return sum(map(found_nothing, guesses))
     failed = [(guess, one) for guess, one in zip(guesses, seen, strict=True) if guess.failure]
-    return len(failed) if n <= len(guesses) else sum(one.scored(_images_of(guess)) for guess, one in failed)
+    return sum(max(0, one.scored(_images_of(guess)) - getattr(guess, "found", 0)) for guess, one in failed)
 
 
 _ONE_EACH: dict[type, str] = {Labels: "classes", Attributes: "logits", Cells: "categories"}

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from attacks.base import AnyAttack
+from attacks.metrics.costs import ATTACK
 from attacks.metrics.names import Role
+from attacks.observations import untried
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
 from defenses.base import Tensors, part_of
@@ -29,6 +31,7 @@ class AttackJob:
         attacks: Chains that begin with the same attack belong into one job, which runs that attack once.
         card: The threat card so far.
         earlier: The same kind of observation in earlier rounds, oldest first, for attacks on a history.
+        in_turn: What the first attacks find decides which of the others are needed (``Turns``).
     """
 
     name: str
@@ -37,6 +40,7 @@ class AttackJob:
     observed: Observed
     card: ThreatCard
     earlier: tuple[Observed, ...] = ()
+    in_turn: bool = False
 
     @property
     def task(self) -> Task:
@@ -56,6 +60,7 @@ class AttackJob:
             "attacks": [repr(attack) for attack in self.attacks],
             "kind": self.kind.name,
             "card": self.card.to_json(),
+            "in_turn": self.in_turn,
         }
         text = json.dumps(about | {"rounds": [one.about() for one in rounds]})
         # safetensors refuses tensors that share memory, as the global weights of two jobs' rounds may.
@@ -71,7 +76,7 @@ class AttackJob:
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
         card = ThreatCard.from_json(about["card"])
-        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]))
+        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), about["in_turn"])
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class Outcome:
     """Result of one attack of a job.
 
     Attributes:
-        guesses: One per observed update; none when it ended with an error.
+        guesses: One per observed update; none when it ended with an error, or does not apply.
         seconds: Its share of the time.
         computed_on: Device of its worker, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
         error: What ended it, or "".
@@ -106,6 +111,14 @@ class Outcome:
         """Columns of the outcome's rows: seconds, and what computed them."""
         return {"seconds": self.seconds, "computed_on": self.computed_on}
 
+    @property
+    def why_none(self) -> str:
+        """What ended it, or why it applies to no observation; "" where there are guesses to score."""
+        reasons = list(dict.fromkeys(guess.failure for guess in self.guesses))
+        if self.error or self.of_noise or not all(map(untried, reasons)):
+            return self.error
+        return str(reasons[0]) + (f" (and {count} more with other reasons)" if (count := len(reasons) - 1) else "")
+
     def role(self, card: ThreatCard) -> Role:
         """Role of the outcome's rows and pictures, by the threat card of the attack."""
         return Role.NULL_CONTROL if self.of_noise else card.role
@@ -113,21 +126,27 @@ class Outcome:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """A finished job: the outcomes of its attacks, in their order."""
+    """A finished job: the outcomes of its attacks, in their order, without those of which there is nothing to say."""
 
     job: AttackJob
     outcomes: list[Outcome] = field(default_factory=list)
 
 
-def grouped(chosen: Iterable[AnyAttack]) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
-    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds."""
+def grouped(
+    chosen: Iterable[AnyAttack], *, in_turn: bool = False
+) -> tuple[list[tuple[AnyAttack, ...]], tuple[AnyAttack, ...]]:
+    """Attacks on one round, chains beside the attack that they begin with; and attacks on all rounds.
+
+    ``in_turn``: those that guess images are one group, chains last.
+    """
     groups: dict[str, list[AnyAttack]] = {}
     over_rounds = []
     for attack in chosen:
         if attack.observes_history:
             over_rounds.append(attack)
         else:
-            groups.setdefault(repr(stages_of(attack)[0]), []).append(attack)
+            first = stages_of(attack)[0]
+            groups.setdefault("" if in_turn and first.begins_chains else repr(first), []).append(attack)
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 
@@ -155,6 +174,14 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
         return card
     data = job.task.plan.auxiliary_data
     return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
+
+
+def without_score(reason: str, count: int) -> dict[str, Any]:
+    """Columns of the row of an attack without a score on this many observations; one that was not tried did not fail."""
+    status = untried(reason)
+    failures = 0 if status else count
+    about = {"status": status or "failed", "n": count, "failures": failures, "message": reason}
+    return {"metric": ATTACK.name, "value": None, **about}
 
 
 FIT = "fit"

@@ -162,7 +162,7 @@ class Kind(ABC):
         return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
 
     def usual(self, dataset: str) -> list[AnyAttack]:
-        """Attacks on a data set's sensitive attribute for the setting "auto"; by default none."""
+        """Attacks for the setting "auto", of attributes those on a data set's sensitive one; by default none."""
         return []
 
     @abstractmethod

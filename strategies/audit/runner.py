@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from attacks.base import AnyAttack
+from attacks.choice import Turns
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
-from attacks.guesses import Reconstruction, Representatives
+from attacks.guesses import Reconstruction, Representatives, found_nothing
 from attacks.learned.learning_to_invert import noise_like
-from attacks.observations import AttackError, ClientUpdate, UpdateHistory
+from attacks.observations import AttackError, ClientUpdate, UpdateHistory, untried
 from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
@@ -36,10 +37,14 @@ MOST_LEARNED = 8
 def run_job(job: AttackJob) -> AttackResult:
     """Run a job in this process. A crash of an attack is a result as well; it must not end the run."""
     outcomes = []
-    runner, silent = _Runner(job), _Runner(job, of_noise=True)
+    runner, silent, turns = _Runner(job), _Runner(job, of_noise=True), Turns()
     for attack in job.attacks:
+        if job.in_turn and (why := turns.needless(attack)) is not None:
+            outcomes += [Outcome(attack, [], 0.0, why)] if why else []
+            continue
         outcomes.append(_timed(runner, attack))
-        if attack.learns_prior and not outcomes[-1].error:
+        turns.note(attack, outcomes[-1].guesses)
+        if attack.learns_prior and not outcomes[-1].why_none:
             outcomes.append(replace(_timed(silent, attack), of_noise=True))
     return AttackResult(job, outcomes)
 
@@ -51,6 +56,7 @@ def _timed(runner: _Runner, attack: AnyAttack) -> Outcome:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        reason = str(error) if untried(str(error)) else reason
         outcome = Outcome(attack, [], 0.0, reason)
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             _learned.clear()  # which stays where it was learned: the next attack may need the room
@@ -123,17 +129,20 @@ class _Runner:
         return [UpdateHistory(*zip(*pairs, strict=True)) for pairs in mine]
 
     def _guess(self, attack: AnyAttack) -> list[Any]:
-        first, *refinements = [_fitted(stage, self.job) for stage in stages_of(attack)]
+        first, *refinements = stages_of(attack)
         streams = self._streams(repr(attack))
         if attack.observes_history:
-            return place().attack_many(first, self.histories, streams)
-        name = repr(stages_of(attack)[0])
+            return place().attack_many(_fitted(first, self.job), self.histories, streams)
+        name = repr(first)
         if name not in self.first:
+            first = _fitted(first, self.job)
             self.first[name] = place().attack_many(first, self.observations, self._streams(name))
         guesses = self.first[name]
-        for refinement in refinements:
-            assert isinstance(refinement, Refinement)
-            guesses = place().refine_many(refinement, self.observations, guesses, streams)
+        # What has nothing to refine need not learn, which may take minutes.
+        for refinement in refinements if not all(map(found_nothing, guesses)) else ():
+            fitted = _fitted(refinement, self.job)
+            assert isinstance(fitted, Refinement)
+            guesses = place().refine_many(fitted, self.observations, guesses, streams)
         return guesses
 
     def _streams(self, text: str) -> list[torch.Generator]:

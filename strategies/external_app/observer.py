@@ -269,7 +269,8 @@ class AppAudit:
         auditor = AppAuditor(
             exchange, self._pool, results, share_images=self.settings.share_images, randomness=self._nodes.randomness
         )
-        updates = UpdateAudit(auditor, attacks, self.settings.rounds, max(self.settings.rounds), "p00")
+        rounds, in_turn = self.settings.rounds, self.settings.in_turn
+        updates = UpdateAudit(auditor, attacks, rounds, max(rounds), "p00", in_turn)
         return _Running(results, auditor, updates)
 
     def _probe(self, running: _Running, task: Task, sent: _Round) -> None:

@@ -28,8 +28,8 @@ class AuditSettings:
 
     Attributes:
         model: Class or function without arguments that builds the app's model, at the top level of a module.
-        probe_attacks: Attacks on one-step probes, separated by ";"; "" for no probes.
-        update_attacks: Attacks on the app's own updates, separated by ";".
+        probe_attacks: Attacks on one-step probes, separated by ";"; "" for no probes; "auto": every attack that applies.
+        update_attacks: Attacks on the app's own updates, separated by ";"; "auto" as above.
         rounds: Attacked server rounds.
         probe_images: Number of images in a probe.
         probe_targets: Number of probes of each client in an attacked round; 0: as many as give ``ENOUGH`` images in all.
@@ -55,8 +55,8 @@ class AuditSettings:
     """
 
     model: ModelFactory
-    probe_attacks: str = "InvertingGradients(); LabelInference()"
-    update_attacks: str = "LabelInference()"
+    probe_attacks: str = "auto"
+    update_attacks: str = "auto"
     rounds: Collection[int] = (1,)
     probe_images: Images = 1
     probe_targets: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
@@ -89,9 +89,19 @@ class AuditSettings:
             )
 
     def attacks(self) -> dict[Kind, Sequence[AnyAttack]]:
-        """Attacks on probes and on updates, parsed; none on updates with canaries."""
-        texts = {PROBE: self.probe_attacks, UPDATE: "" if self.canaries else self.update_attacks}
-        return {kind: tuple(kind.parse(text, (PROBE, UPDATE))) for kind, text in texts.items()}
+        """Attacks on probes and on updates, parsed; none on updates with canaries. Of the usual ones, none on membership."""
+        usual = {kind: [one for one in kind.usual("") if not one.infers_membership] for kind in self.in_turn}
+        texts = self._texts.items()
+        return {kind: tuple(usual.get(kind) or kind.parse(text, (PROBE, UPDATE))) for kind, text in texts}
+
+    @property
+    def _texts(self) -> dict[Kind, str]:
+        return {PROBE: self.probe_attacks, UPDATE: "" if self.canaries else self.update_attacks}
+
+    @property
+    def in_turn(self) -> list[Kind]:
+        """Kinds of observations of which exact attacks may make others needless: those of "auto"."""
+        return [kind for kind, text in self._texts.items() if text == "auto"]
 
     def targets(self, examples: Collection[int]) -> int:
         """Number of probes of each client, as far as its examples suffice: no image is probed twice."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
-from attacks.metrics.costs import ATTACK, MODEL_REFUSED
+from attacks.metrics.costs import MODEL_REFUSED
 from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
 from clients.task.task import Task
 from defenses.base import Tensors
 from defenses.random_draws import generator_for
-from strategies.audit.jobs import AttackJob, grouped
+from strategies.audit.jobs import AttackJob, grouped, without_score
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
 from strategies.exchange.guard import Answers
@@ -91,10 +91,7 @@ class ActiveServer:
 
     def _failed(self, task: Task, attack: AnyAttack, why: str) -> None:
         nodes = len(self._auditor.exchange.nodes)
-        self._recorder.row(
-            task, metric=ATTACK.name, value=None, attack=repr(attack), card=_card(task, attack), status="failed", n=nodes,
-            failures=nodes, message=why,
-        )  # fmt: skip
+        self._recorder.row(task, attack=repr(attack), card=_card(task, attack), **without_score(why, nodes))
 
 
 def _card(task: Task, attack: AnyAttack) -> ThreatCard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
@@ -23,7 +23,10 @@ from strategies.federated.observations import ACTIVE, KINDS, STEPS, UPDATE, Seen
 
 
 class UpdateAudit:
-    """Queue the attacks on one pipeline's updates in the attacked rounds; ``last_round`` + 1 means the final model."""
+    """Queue the attacks on one pipeline's updates in the attacked rounds; ``last_round`` + 1 means the final model.
+
+    Of kinds ``in_turn``, what the first attacks find decides which of the others are needed (``AttackJob.in_turn``).
+    """
 
     def __init__(
         self,
@@ -32,13 +35,14 @@ class UpdateAudit:
         attack_rounds: Iterable[int],
         last_round: int,
         label: str,
+        in_turn: Collection[Kind] = (),
     ) -> None:
         self.auditor, self.recorder = auditor, auditor.recorder
         self.attacks = {kind: tuple(attacks.get(kind, ())) for kind in KINDS}
         probed = frozenset(attack_rounds)
         self.rounds: dict[Kind, frozenset[int]] = dict.fromkeys(KINDS, probed)
         self.rounds[UPDATE] = update_rounds(probed, last_round)
-        self.label = label
+        self.label, self.in_turn = label, in_turn
 
     def wants(self, kind: Kind, server_round: int) -> bool:
         """Whether any attack is on this kind of observation of this round."""
@@ -65,8 +69,9 @@ class UpdateAudit:
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}{rung and f'-{rung}'}"
-        at_once, over_rounds = grouped(self.attacks[kind])
-        self.auditor.submit_groups(name, at_once, kind, observed, card)
+        in_turn = kind in self.in_turn
+        at_once, over_rounds = grouped(self.attacks[kind], in_turn=in_turn)
+        self.auditor.submit_groups(name, at_once, kind, observed, card, in_turn=in_turn)
         if not over_rounds:
             return
         history = AttackJob(f"{name}-history", over_rounds, kind, observed, card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -65,6 +65,7 @@ class CuriousFedAvg(FedAvg):
         min_usable: Least share of requested clients with a usable reply; the run stops below it.
         max_update_norm: Largest norm of an update; 0 for the automatic bound (``update_bound``).
         label: Short name of the pipeline for file names, such as "p02".
+        in_turn: Kinds of observations of which the first attacks decide which others are needed; see ``UpdateAudit``.
 
     Raises:
         TypeError: When the plan belongs to a scenario that trains no whole model.
@@ -84,6 +85,7 @@ class CuriousFedAvg(FedAvg):
         min_usable: float = 0.5,
         max_update_norm: float = 0.0,
         label: str = "p00",
+        in_turn: Collection[Kind] = (),
     ) -> None:
         self.plan = WholeModelPlan.narrow(plan)
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
@@ -92,7 +94,7 @@ class CuriousFedAvg(FedAvg):
         self.recorder = auditor.recorder
         attacks = {kind: of for kind, of in attacks.items() if aggregate_clients or kind is not AGGREGATE}
         attacked = (1, plan.rounds + 1) if attack_rounds is None else attack_rounds
-        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label)
+        self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label, in_turn)
         self._active = ActiveServer(self.audit, self._ask_active)
         self._sums, self._rungs = SecureSums(self.audit, aggregate_clients), tuple(rungs)
         self.known_labels, self.max_update_norm = known_labels, max_update_norm
@@ -277,7 +279,9 @@ class CuriousFedAvg(FedAvg):
     ) -> Iterable[Message]:
         """Make the messages that request each client's accuracy on its share of the test data."""
         partitions = sorted(self.exchange.nodes)
-        return self.exchange.messages("evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config))
+        return self.exchange.messages(
+            "evaluate", self._contents(self.plan.at(server_round), arrays, partitions, config)
+        )
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Means over the clients' test examples, with a row for each (``record_reports``)."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks import choice
 from attacks.active.base import ManipulatedProbe
 from attacks.base import AnyAttack, Knowledge
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
@@ -104,6 +105,10 @@ class TrainingUpdates(_Updates):
     observation = TrainingUpdate
     chosen = False
 
+    def usual(self, dataset: str) -> list[AnyAttack]:
+        """Attacks for the setting "auto"."""
+        return list(choice.ON_UPDATES)
+
 
 class Probes(_Updates):
     """Updates of one step on few images: the strongest setting of the papers."""
@@ -113,6 +118,10 @@ class Probes(_Updates):
     instead_of = TrainingUpdates.title
     plural = "one-step probes"
     observation = Probe
+
+    def usual(self, dataset: str) -> list[AnyAttack]:
+        """Attacks for the setting "auto"."""
+        return list(choice.ON_PROBES)
 
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack fits probes; membership is excluded, because the server itself chose the probed images."""

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from attacks import ClientUpdate, Knowledge, Labels, Reconstruction
 from attacks.base import AnyAttack
+from attacks.choice import Turns
+from attacks.guesses import found_nothing
 from attacks.scoring.metrics import blurred, null_baselines, score
 from attacks.spec import stages_of
 from clients.training.evaluation import place
@@ -32,6 +34,7 @@ from simulations.external_app.recorded.known import (
     knowledge_of,
     load_start,
     observation_of,
+    parsed,
     require_usable,
     with_inferred_rate,
     without_rate,
@@ -39,9 +42,8 @@ from simulations.external_app.recorded.known import (
 )
 from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights
 from simulations.run_folder.drawn import drawn
-from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import naming
-from strategies.federated.observations import UPDATE
 
 
 def guess_of(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Any:
@@ -122,13 +124,13 @@ class PreparedRequest:
 
 
 def attack_update(
-    observation: ClientUpdate, text: str = DEFAULT_ATTACKS, seed: int = 0, knowledge: Knowledge | None = None
+    observation: ClientUpdate, text: str = AUTO, seed: int = 0, knowledge: Knowledge | None = None
 ) -> list[Any]:
     """Attacks one update that was recorded anywhere.
 
     Args:
         observation: The update, the global model that it starts from, and how it was made.
-        text: Attacks as ``fedveil list attacks`` names them, separated by ``;``, refinements behind ``|``.
+        text: Attacks as ``fedveil list attacks`` names them, separated by ``;``, refinements behind ``|``; "auto": the usual ones.
         seed: The guesses depend on it, the observation and the text alone.
         knowledge: What attacks that learn are fitted on; without it, only attacks that need none can run.
 
@@ -140,7 +142,7 @@ def attack_update(
         SpecError: When the text names nothing we know.
         AttackError: When an attack needs more than one update or auxiliary data, before any attack runs.
     """
-    attacks = UPDATE.parse(text)
+    attacks = parsed(text)
     for attack in attacks:
         require_usable(attack, has_auxiliary=knowledge is not None)
     fitted = attacks if knowledge is None else [fit(attack, seed, knowledge) for attack in attacks]
@@ -195,15 +197,21 @@ def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = s
     """
     entries: list[dict[str, Any]] = []
     guesses: Tensors = {}
-    attack = prepared.attacks[0]
+    attack, turns = prepared.attacks[0], Turns()
+    in_turn = prepared.request.settings.update_attacks == AUTO
     try:
         for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
+            if in_turn and (why := turns.needless(attack)):
+                entries.append({"attack": repr(attack), "name": name, "failure": why, "missing": "", "scores": {}})
+                continue
             begin(repr(attack))
             start = time.perf_counter()
             guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
+            turns.note(attack, [guess])
             tensors, seconds = guess_tensors(guess), round(time.perf_counter() - start, 3)
             entries.append({
-                "attack": repr(attack), "name": name, "failure": guess.failure, "seconds": seconds,
+                "attack": repr(attack), "name": name, "failure": guess.failure if found_nothing(guess) else "",
+                "missing": "" if found_nothing(guess) else guess.failure, "seconds": seconds,
                 "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
                 "scores": scores_of(guess, prepared.truth),
                 "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from attacks import ClientUpdate, Labels, Reconstruction
 from attacks.base import AnyAttack
+from attacks.choice import Turns
+from attacks.guesses import found_nothing
 from attacks.local_model import shared_tensors
-from attacks.metrics.costs import ATTACK
 from attacks.metrics.names import scores_to_texts
 from clients.data.card import DataCard
 from clients.external_app.plan import AppPlan
@@ -48,10 +49,11 @@ from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import naming
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.auditor import Auditor
-from strategies.audit.jobs import AttackJob, Outcome, attack_card
+from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import BASELINES, MOST_PICTURES
@@ -160,32 +162,34 @@ class RecordedAuditor(Auditor):
     def submit(self, job: AttackJob) -> None:
         """Runs the attacks of a job one by one: an interrupted job keeps what earlier attacks found."""
         task = job.task
+        turns = Turns()
         for attack in job.attacks:
+            if job.in_turn and (why := turns.needless(attack)):
+                self._audit(job, Outcome(attack, [], 0.0, why))
+                continue
             self.begin(f"round {task.round}: {attack!r}")
             start = time.perf_counter()
             guesses = [
                 guess_safely(attack, self.observed[one.partition], task.plan.seed, task.round, one.partition)
                 for one in job.observed.seen
             ]
+            turns.note(attack, guesses)
             self._audit(job, Outcome(attack, guesses, round(time.perf_counter() - start, 3)))
         self.recorder.close_job(job)
 
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
-        """Keeps the guesses, has them scored, and adds a row where all of them failed."""
-        for one, guess in zip(job.observed.seen, outcome.guesses, strict=True):
+        """Keeps the guesses, has them scored, and adds a row where all of them failed as a whole."""
+        for one, guess in zip(job.observed.seen, outcome.guesses, strict=not outcome.error):
             kept, name = self._guesses[one.partition], self.names[repr(outcome.attack)]
             kept |= {f"{name}/{kind}": tensor for kind, tensor in guess_tensors(guess).items()}
             file = f"round-{job.task.round:04d}-client-{one.partition}.safetensors"
             save_file(kept, self.folder / file)
         super()._audit(job, outcome)
-        failed = [guess.failure for guess in outcome.guesses if guess.failure]
-        if len(failed) == len(outcome.guesses):
-            why = sorted(set(failed))
-            self.recorder.row(
-                job.task, metric=ATTACK.name, value=None, attack=repr(outcome.attack), status="failed", n=len(failed),
-                card=attack_card(job, outcome.attack).but(attack_failures=tuple(why)), failures=len(failed),
-                message="; ".join(why), seconds=outcome.seconds,
-            )  # fmt: skip
+        if not outcome.why_none and all(map(found_nothing, outcome.guesses)):
+            why = tuple(sorted({guess.failure for guess in outcome.guesses}))
+            card = attack_card(job, outcome.attack).but(attack_failures=why)
+            about = without_score("; ".join(why), len(outcome.guesses)) | outcome.cost
+            self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
 
     def _numbers(self, images: Tensor, client: int) -> Sequence[int]:
         """Of each guess the place of the original that it is scored against."""
@@ -207,7 +211,8 @@ def attack_rounds(
         server_round: list(ones)
         for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.reply.round)
     }
-    audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00")
+    in_turn = [UPDATE] if prepared.request.settings.update_attacks == AUTO else []
+    audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", in_turn)
     for server_round, replies in rounds.items():
         batch = max(one.settings.batch_size for one in replies)
         task = replace(plan, batch_size=batch).at(server_round, replies[0].settings.learning_rate)

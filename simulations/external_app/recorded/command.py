@@ -16,6 +16,7 @@ from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import LABELS
 from attacks.metrics.names import Role
+from attacks.observations import untried
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
@@ -75,8 +76,10 @@ class AttackFinding:
     @property
     def result(self) -> str:
         """What was found in words, or the failure."""
-        if self.failure or self.identified is None:
-            return "failed" if self.failure else NOTHING
+        if self.failure:
+            return "not tried" if untried(self.failure) else "failed"
+        if self.identified is None:
+            return NOTHING
         interval = within(self.low, self.high, percentage)
         of = f"{self.identified} of {self.attacked}{dagger(self.status)}" + (f" ({interval} %)" if interval else "")
         return f"{of}\n{self.recognisable} recognisable"
@@ -147,7 +150,10 @@ def _conclude(
     for one in found:
         if one.failure:
             where = "" if one.round is None else f"round {one.round}, "
-            errors.say(f"{where}{one.attack} failed: {one.failure}")
+            if untried(one.failure):
+                console.say(f"{where}{one.attack} {one.failure}")
+            else:
+                errors.say(f"{where}{one.attack} failed: {one.failure}")
     console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
     if as_json:
         about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
@@ -186,6 +192,9 @@ def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bo
         console.say(f"notice: {notice}")
     with _shown(console) as begin:
         entries = attack_file.run(prepared, out, begin)
+    for entry in entries:
+        if entry["missing"]:
+            console.say(f"{entry['attack']} {entry['missing']}")
     found = of_entries(entries, prepared.truth)
     return _conclude(console, found, out / "result.json", out, scored=bool(prepared.truth), as_json=as_json)
 

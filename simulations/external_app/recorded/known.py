@@ -28,9 +28,14 @@ from defenses.spec import parse
 from simulations.external_app.recorded.arguments.settings import AttackSettings, whole_numbers
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, naming
-from strategies.federated.observations import UPDATE
+from strategies.federated.observations import PROBE, UPDATE
+
+
+def parsed(text: str) -> list[AnyAttack]:
+    """Attacks on one update; of "auto" those on probes, which guess images and labels of any update."""
+    return PROBE.usual("") if text == AUTO else UPDATE.parse(text)
 
 
 def attacks_of(settings: AttackSettings) -> list[AnyAttack]:
@@ -40,12 +45,12 @@ def attacks_of(settings: AttackSettings) -> list[AnyAttack]:
         ConfigError: Naming a wrong attack, what came and what is allowed.
     """
     with naming("update-attacks"):
-        attacks = UPDATE.parse(settings.update_attacks)
+        attacks = parsed(settings.update_attacks)
         for attack in attacks:
             require_usable(attack, has_auxiliary=bool(settings.auxiliary_data))
     if not attacks:
         raise ConfigError(
-            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, such as {DEFAULT_ATTACKS}"
+            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, or {AUTO}"
         )
     if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
         raise ConfigError(
@@ -145,7 +150,7 @@ def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[st
     if not kept:
         raise ConfigError(
             f"learning-rate is missing, and {names} compares lengths of gradients; set it, or update-attacks that do not need "
-            f"it, such as {DEFAULT_ATTACKS!r}"
+            f"it, such as InvertingGradients()"
         )
     if not left_out:
         return kept, []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,21 @@ class Failure:
 
 def failures(rows: Sequence[Row]) -> list[Failure]:
     """Failed and refused rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
+    return _by_reason(row for row in rows if row.status in ("failed", "refused") or row.failures)
 
+
+def not_applicable(rows: Sequence[Row]) -> list[Failure]:
+    """The attacks that had no place on a network or message, which is no failure; rows are taken together as by ``failures``."""
+    return _by_reason(row for row in rows if row.status == "not-applicable")
+
+
+def _by_reason(rows: Iterable[Row]) -> list[Failure]:
     def reason(row: Row) -> tuple[str, str, int, str]:
         client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
         message = row.message or "; ".join(each_once(row.card.attack_failures))
         return row.defense, shown_name(row.role, row.attack) or client, row.seed, message
 
-    groups = grouped((row for row in rows if row.status in ("failed", "refused") or row.failures), reason)
+    groups = grouped(rows, reason)
     return [
         Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
         for (defense, what, seed, message), of in groups.items()
@@ -64,9 +72,14 @@ def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
 
 
 def failed_attacks(directory: Path) -> list[Failure]:
-    """Failures without a score: attacks that ended with an error or failed on all images, and defences that cannot learn."""
+    """Failures without a score: attacks that ended with an error or failed on all images, and defences that cannot learn.
+
+    That an attack does not apply counts where it left the defence without any attack.
+    """
     rows, _ = read_rows(directory / "rows.jsonl")
-    return failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
+    tried = {row.defense for row in rows if row.is_attack and row.status != "not-applicable"}
+    lost = failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
+    return lost + [one for one in not_applicable(rows) if one.defense not in tried]
 
 
 def _gave_nothing(row: Row) -> bool:

@@ -1,7 +1,8 @@
 """SPEAR and SPEAR++ against closed forms, all supports tried one by one, each other, and updates that tell nothing."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from attacks.exact.linear_layer import Read, low_rank, unscaled_gradient
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.exact.spear import Spear
+from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import ClientUpdate
+from attacks.refinement.base import Refinement
 from defenses.module_calls import calls_of
 from tests.attacks.exact import solving
 from tests.attacks.limits import assert_limits
@@ -103,6 +106,30 @@ def test_the_last_example_follows_from_the_others() -> None:
     assert len(found) == batch
     missing = columns[:, -1] / columns[:, -1].norm()
     assert float((found @ missing).abs().max()) > 1 - 1e-9
+
+
+@pytest.mark.parametrize("attack", [Spear(), SpearPlusPlus()])
+def test_of_equal_examples_one_is_found_and_the_others_are_grey(attack: Spear | SpearPlusPlus) -> None:
+    """Three different examples of six leave a gradient of rank 3: theory gives these three, and no attack the multiplicities."""
+    images, labels = pictures(3, seed=3)[[0, 1, 2, 2, 1, 2]], classes(3, seed=3)[[0, 1, 2, 2, 1, 2]]
+    guess = attack(observe(relu_net(80), images, labels), solving.stream())
+    assert guess.failure.startswith("found 3 of 6 examples; ")
+    assert (guess.found, guess.images.shape, guess.labels.shape) == (3, images.shape, (6,))
+    assert solving.largest_error(guess.part(), images[:3]) < 1e-4
+    assert torch.equal(guess.images[3:], torch.full_like(images[3:], 0.5))
+    assert guess.labels[3:].tolist() == [-1] * 3
+    # What refines it has the three found ones alone.
+    (kept,) = Halved().refine_many([Any], [guess], [solving.stream()])  # type: ignore[list-item]
+    assert torch.equal(kept.images[:3], guess.images[:3] / 2)
+    assert (kept.found, kept.failure, kept.images[3:].tolist()) == (3, guess.failure, guess.images[3:].tolist())
+
+
+@dataclass(frozen=True, repr=False)
+class Halved(Refinement):
+    """Halves images."""
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        return replace(guess, images=guess.images / 2)
 
 
 def test_one_example_is_a_quotient_whatever_the_activation() -> None:

@@ -46,7 +46,9 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
     assert (refused["value"], refused["n"]) == (0.0, 2)
     assert {row["card"]["observation"] for row in active} == {"probe of a manipulated model"}
     assert not any(row["card"].get("server") for row in rows if row["attack"] == HONEST)
-    assert "bins is 5000" in section_of(tmp_path / "run", "failures")
+    (row,) = [row for row in rows if row["attack"] == wide]
+    assert row["status"] == "not-applicable"
+    assert "bins is 5000" in row["message"]
     assert "data:image/png" in section_of(tmp_path / "run", "active")
     (study,) = read_run(tmp_path / "run").studies
     (line,) = summarise(study, {})
@@ -67,7 +69,7 @@ def test_a_run_that_was_only_attacked_actively_says_so_and_its_probes_spend(tmp_
     assert spent[-1] > max(spent[0], trained) > 0
     rows = run(tmp_path / "cnn", model="cnn", image_size=16, active_attacks="ImprintLayer()")
     (row,) = [row for row in rows if row["attack"] == "ImprintLayer()"]
-    assert (row["status"], row["card"]["server"]) == ("failed", "active")
+    assert (row["status"], row["card"]["server"]) == ("not-applicable", "active")
     assert row["message"].startswith("does not apply: no linear layer of the agreed")
 
 

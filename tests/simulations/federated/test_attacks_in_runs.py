@@ -73,9 +73,9 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
     card = found["psnr"]["card"]
     assert (card["observation"], card["local_steps"], card["threat_class"]) == ("training update", 2, "B")
     # An attack of one step on whole rounds: a row that says what is for them.
-    spear = [row["card"] for row in rows if row["attack"] == "Spear()" and row["metric"] == "psnr"]
-    (told,) = {reason for card in spear for reason in card["attack_failures"]}
-    assert "does not apply: the update has 2 local steps" in told
+    spear = [row for row in rows if row["attack"] == "Spear()"]
+    assert {(row["metric"], row["status"]) for row in spear} == {("attack", "not-applicable")}
+    assert all("does not apply: the update has 2 local steps" in row["message"] for row in spear)
     run = read_run(tmp_path / "run")
     for line in run.lines(*run.studies):
         text = sentence(line)
@@ -135,9 +135,12 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     assert found["psnr"]["n"] == 16
     assert found["psnr"]["value"] > 60
     assert not any(row["card"].get("attack_failures") for row in plain)
-    reasons = {reason for row in noisy for reason in row["card"].get("attack_failures", ())}
-    assert reasons
-    assert all(reason.startswith("does not apply") for reason in reasons)
+    assert [(row["metric"], row["status"], row["n"], row["failures"]) for row in noisy] == [
+        ("attack", "not-applicable", 4, 0)
+    ]
+    assert noisy[0]["message"].startswith("does not apply")
+    # No attack is left under noise, of which the run then says nothing.
+    assert [one.defense for one in failed_attacks(tmp_path / "mlp")] == [noise]
     attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
     rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
     assert list(verdict_lines(tmp_path / "vit")) == [
@@ -175,9 +178,9 @@ def test_a_client_alone_in_a_round_leaves_a_row_that_says_so(tmp_path: Path) -> 
     """A deployed run may lose clients after its set-up."""
 
     settings = experiment(tmp_path / "run", rounds=2, num_clients=2, min_usable=0.1, **MEMBERSHIP)
-    failed = [row for row in rows_in(settings, on("train", raising)) if row["status"] == "failed" and row["attack"]]
+    failed = [row for row in rows_in(settings, on("train", raising)) if row["status"] == "not-applicable"]
     assert {row["attack"] for row in failed} == {"FedMIA()", "FedMIA(signal='loss')"}
-    assert all(row["message"].startswith("does not apply: ") for row in failed)
+    assert all(row["message"].startswith("does not apply: ") and not row["failures"] for row in failed)
 
 
 @pytest.mark.long

@@ -112,15 +112,16 @@ def test_correct_mechanisms_are_not_refuted_and_bugs_are_by_the_view_that_shows_
 def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audited) -> None:
     found, shown = {one["defense"]: one for one in as_json(audited.directory)}, shown_of(audited)
     assert json.dumps(found)
-    assert (found[""]["epsilon_shown"], found[""]["audit"], found[""]["neighbours"]) == (None, "", "")
+    assert found[""]["epsilon"] is None
     for defense, one in shown.items():
-        mine = found[defense]
+        mine = found[defense]["epsilon"]
         assert (mine["level"], mine["neighbours"]) == (one.level, one.neighbours)
-        assert (mine["epsilon_shown"], mine["epsilon_shown_gaussian"]) == (one.plain, one.gaussian)
-        assert mine["epsilon_gap"] == pytest.approx(one.claimed - one.plain)
-        assert mine["epsilon_gap_gaussian"] == pytest.approx(one.claimed - one.gaussian)
+        assert (mine["shown"], mine["shown_gaussian"]) == (one.plain, one.gaussian)
+        assert (mine["gap"], mine["gap_gaussian"]) == pytest.approx(
+            (one.claimed - one.plain, one.claimed - one.gaussian)
+        )
         assert ("The claim is refuted" in mine["audit"]) == one.refuted
-        assert any(text.startswith(REFUTED) for text in mine["warnings"]) == one.refuted
+        assert any(text.startswith(REFUTED) for text in found[defense]["warnings"]) == one.refuted
         assert one.refuted or f"Gap: {one.gap:.2f} without an assumption" in mine["audit"]
     out, one = StringIO(), shown[CORRECT]
     print_findings(Terminal(file=out, width=140, highlight=False), audited.directory)

@@ -67,7 +67,7 @@ REFUSED = [
     ("defenses=ATS(policies='3-1-7', channels=3)", "was searched for images of 3 channels, and these have 1"),
     ("probe-attacks=DLG(); DLG()", "probe-attacks: DLG() is given twice"),
     ("probe-attacks=LossThreshold()", "does not attack one-step probes but training updates (see update-attacks)"),
-    ("aggregate-clients=" + "9" * 5000, "is no number of clients"),
+    ("aggregate-clients=" + "9" * 5000, "; allowed: whole numbers of at least 1"),
     ("active-attacks=ImprintLayer(bins=1000000000)", "bins is 1000000000; allowed: a whole number from 2 to 1000000"),
     # What the data tell: 4,000 training images of 28 x 28, a fifth of them the server's.
     ("num-clients=1000000000", "1000000000 clients share 4000 training"),

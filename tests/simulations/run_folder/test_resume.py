@@ -43,7 +43,7 @@ RUNS: dict[str, tuple[Callable[..., Experiment], dict[str, Any], str, Kills, int
     ),
     "a ladder": (
         experiment, {"probe_images": "1, 2, 1x2", "rounds": 1, "attack_rounds": "first", "update_attacks": "LabelInference()"},
-        "train.probe", (("train.probe", 5, 9),), 7,
+        "train.probe", (("train.probe", 14, 9), ("query.audit", 20, 9)), 12,
     ),
     "split, sgd": (split_experiment, SPLIT | SGD, "train.step", (("train.step", 21, 6),), 0),
     "split, adamw": (split_experiment, SPLIT | ADAMW, "train.step", (("train.step", 21, 6),), 0),

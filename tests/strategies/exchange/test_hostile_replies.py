@@ -270,7 +270,7 @@ def test_a_score_lies_in_the_range_of_its_metric_and_is_one_of_as_many_as_were_a
 
 def test_no_score_of_a_guess_may_be_missing() -> None:
     """Fewer scores of one client would turn a verdict of all into "unknown"."""
-    names = [f"{metric}/original" for metric in ("mse", "psnr", "ssim")]
+    names = [f"{metric}/original" for metric in ("mse", "psnr", "ssim", STRUCTURE.name)]
     whole = {f"attack//{name}": [0.5] * 4 for name in (*names, "psnr-flat/", "identified-chance/", "image-place/")}
     whole["attack//identified/original"] = [1.0] * 4
     for guessed, honest in (("images", whole), ("membership", {MEMBER: [1.0] * 30, OTHER: [1.0] * 20})):

@@ -136,7 +136,7 @@ def test_probes_pass_through_the_mods_of_training(tmp_path: Path) -> None:
     local = "LocalDpMod(clipping_norm=0.5, sensitivity=0.5, epsilon=10.0, delta=0.001)"
     for mod, name in ((LocalDpMod(0.5, 0.5, 10.0, 1e-3), local), (protect_mod(PROTECTED), PROTECTED)):
         rows = run(tmp_path / name[:5], AppGrid(an_app(mods=[mod])))
-        found = value(rows, EXACT, "psnr")
-        assert found["value"] < 30
+        found = next(row for row in rows if row["attack"] == EXACT)
+        assert found["status"] == "not-applicable" or found["value"] < 30
         assert {row["defense"] for row in rows} == {name}
         assert found["card"]["mods"] == name

@@ -23,7 +23,7 @@ from clients.wire.limits import (
     Width,
 )
 from clients.wire.schema import Settings, setting
-from simulations.settings.defaults import DEFAULT_ATTACKS
+from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 
 
@@ -110,7 +110,9 @@ class AttackSettings(Settings):
     labels: Annotated[str, Readable(whole_numbers, "classes, such as 3,5")] = setting(
         "", "classes of the examples of an update; empty: unknown"
     )
-    update_attacks: str = setting(DEFAULT_ATTACKS, "attacks, separated by ;")
+    update_attacks: str = setting(
+        AUTO, "attacks, separated by ;; auto: every attack on images and labels that applies, exact ones first"
+    )
     attack_rounds: str = setting(
         "all", "rounds of a recording that are attacked, separated by commas: numbers, first, last or all"
     )

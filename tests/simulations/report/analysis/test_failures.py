@@ -1,8 +1,11 @@
 import json
 from pathlib import Path
 
-from simulations.report.analysis.failures import each_once, failed_attacks
+from simulations.report.analysis.failures import each_once, failed_attacks, not_applicable
+from simulations.report.studies.rows import read_rows
 from tests.simulations.report.report_run import row
+
+NOT_APPLICABLE = {"metric": "attack", "status": "not-applicable", "n": 4, "message": "does not apply: no linear layer"}
 
 
 def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: Path) -> None:
@@ -13,9 +16,20 @@ def test_attacks_without_a_score_are_those_that_failed_on_everything(tmp_path: P
         # A score of membership counts records in n and failed tests in failures: three tests may fail of five records.
         ({"metric": "membership-auc", "value": 0.7, "n": 3, "failures": 3}, False),
         ({"metric": "membership-auc", "status": "failed", "n": 9, "failures": 1}, True),
+        # No attack that applies is an audit of nothing.
+        (NOT_APPLICABLE, True),
     ):
         (tmp_path / "rows.jsonl").write_text(json.dumps(row(attack="Some()", **fields)) + "\n")
         assert bool(failed_attacks(tmp_path)) == lost, fields
+
+
+def test_an_attack_without_a_place_is_no_failure_beside_another_that_was_tried(tmp_path: Path) -> None:
+    rows = [row(attack="Some()", **NOT_APPLICABLE), row(attack="Other()", metric="psnr", value=6.0, n=4, failures=3)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    assert failed_attacks(tmp_path) == []
+    (told,) = not_applicable(read_rows(tmp_path / "rows.jsonl")[0])
+    assert "Some()" in str(told)
+    assert told.message == NOT_APPLICABLE["message"]
 
 
 def test_reasons_that_differ_in_their_numbers_alone_are_told_once() -> None:
