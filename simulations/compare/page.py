@@ -13,13 +13,13 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import Finding, outcomes
 from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.report.analysis.verdict import rule
-from simulations.report.drawing.chart import Chart
+from simulations.report.drawing.chart import Axis, Chart, round_values
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
 from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
-from simulations.report.text import numbered, percent
+from simulations.report.text import numbered, percent, whole_percent
 from simulations.run_folder.places import is_there
 from simulations.settings.errors import ConfigError
 
@@ -156,11 +156,14 @@ def _each_seed(sides: Sequence[Side]) -> Chart | None:
         name = ", ".join(
             filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
         )
-        dots = [(value, f"{name}: {percent(value)}, seed {seed}") for seed, value in share.by_seed.items()]
+        dots = [(value, f"{name}: {percent(value)}, seed {seed}", look.shape) for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):
         return None
-    return rows_of_dots(rows, "Images identified", "Share of identified images of each seed, one row per defence")
+    across = Axis("Images identified", 0, 1, round_values(0, 1, 5), whole_percent)
+    return rows_of_dots(
+        rows, across, "One mark per seed", "Share of identified images of each seed, one row per defence"
+    )
 
 
 def _link(report: Path, page: Path) -> str:

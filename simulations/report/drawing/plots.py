@@ -15,6 +15,7 @@ from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.study import Study
+from strategies.federated.shown_epsilon import ShownEpsilon
 
 LEAST_ROUNDS = 3
 """Rounds from which on a number is drawn over them: two points are no curve."""
@@ -24,6 +25,10 @@ MOST_MARKS = 24
 """Points of a line that have marks: more would hide the line."""
 ROW = 44.0
 """Height of a row of dots."""
+LEAST_EPSILON = 0.01
+"""Smaller ones are drawn at the edge."""
+Markers = Sequence[tuple[str, str]]
+"""Each with a name."""
 Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
 
@@ -171,26 +176,54 @@ def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float
 
 @dataclass(frozen=True)
 class DotRow:
-    """A row: its heading, the look of its marks, (value, tooltip) of each, and an interval of their mean."""
+    """A row: its heading, its look, (value, tooltip, marker) of each dot, and an interval."""
 
     name: str
     look: Look
-    dots: Sequence[tuple[float, str]]
+    dots: Sequence[tuple[float, str, str]]
     interval: tuple[float, float] | None = None
 
 
-def rows_of_dots(rows: Sequence[DotRow], title: str, spoken: str) -> Chart:
-    """Shares, with one row per defence; from top to bottom."""
+def rows_of_dots(rows: Sequence[DotRow], across: Axis, title: str, spoken: str, names: Markers = ()) -> Chart:
+    """One row per defence, from top to bottom; ``names`` are markers with what they stand for."""
+    ends = across.low, across.high
     lines: list[Line] = []
     for at, row in enumerate(rows):
-        lines += [Line([(0, at - 0.7), (1, at - 0.7)], "var(--rule)", "rule")] if at else []
+        lines += [Line([(end, at - 0.7) for end in ends], "var(--rule)", "rule")] if at else []
         lines += [Line([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
     return Chart(
         spoken,
-        Axis(title, 0, 1, round_values(0, 1, 5), text.whole_percent),
-        Axis("One mark per seed", len(rows) - 0.45, -0.75),
+        across,
+        Axis(title, len(rows) - 0.45, -0.75),
         lines,
-        [(Point(x, at + 0.1, tip=tip), row.look) for at, row in enumerate(rows) for x, tip in row.dots],
-        texts=[(0, at - 0.35, row.name, row.look.color) for at, row in enumerate(rows)],
+        [
+            (Point(x, at + 0.1, tip=tip), replace(row.look, shape=shape))
+            for at, row in enumerate(rows)
+            for x, tip, shape in row.dots
+        ],
+        [(name, Look(name, "var(--ink)", shape)) for shape, name in names],
+        [(across.low, at - 0.35, row.name, row.look.color) for at, row in enumerate(rows)],
         height=ROW * len(rows),
     )
+
+
+def epsilons(audits: Sequence[tuple[str, ShownEpsilon]], faces: Faces) -> Chart:
+    """The claimed epsilon of each audit and both bounds shown, on one logarithmic axis."""
+    named = dict(zip(("diamond", "circle", "up"), ("claimed", "shown at least", "if noise is Gaussian"), strict=True))
+    rows = [
+        DotRow(
+            ", ".join(filter(None, (faces[defense].name, one.level))),
+            faces[defense],
+            [
+                (value, f"{faces[defense].name}: {named[shape]} {text.two(value)}", shape)
+                for shape, value in zip(named, (one.claimed, one.plain, one.gaussian), strict=True)
+            ],
+            (one.plain, one.claimed),
+        )
+        for defense, one in audits
+    ]
+    known = [value for row in rows for value, *_ in row.dots if LEAST_EPSILON < value < math.inf] or [1.0]
+    low, high = math.floor(math.log10(min(known))), math.floor(math.log10(max(known))) + 1
+    across = Axis("ε (log)", 10.0**low, 10.0**high, [10.0**at for at in range(low, high + 1)], text.plain, log=True)
+    spoken = "Epsilon claimed, and lower bounds shown, one row per defence"
+    return rows_of_dots(rows, across, "A bound right of its claim refutes it", spoken, list(named.items()))

@@ -9,6 +9,9 @@ from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
 from simulations.report.analysis.line import Line
+from simulations.report.drawing.chart import Chart
+from simulations.report.drawing.looks import Faces
+from simulations.report.drawing.plots import epsilons
 from simulations.report.section import Section
 from simulations.report.studies.study import Study
 from strategies.federated.shown_epsilon import CONFIDENCE, ShownEpsilon
@@ -39,6 +42,10 @@ class AuditedEpsilon:
     def joint(self) -> float:
         """The confidence with which all bounds of all audits and seeds hold together, by a union bound; in [0, 1)."""
         return max(0.0, 1 - sum(one.seeds * (1 - one.confidence) for _, one in self.audits))
+
+    def chart(self, faces: Faces) -> Chart:
+        """Claims and bounds."""
+        return epsilons(self.audits, faces)
 
     def limit(self, largest: float, claimed: float) -> str:
         """What a bound cannot say that could be ``largest`` at most, beside a claim; "" for one with power."""

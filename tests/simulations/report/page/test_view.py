@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations.report import write_report
+from simulations.report.page.templates import render
 from simulations.report.section import sections
 from tests.simulations.report.approved_text import FOLDER, assert_approved, lines_of
 from tests.simulations.report.every_page import PAGES
@@ -107,3 +108,8 @@ def test_every_page_is_well_formed_and_loads_nothing(pages: Pages, subtests: pyt
             assert not re.search(r"<th[^>]*>\s*</th>", source)
             for known in (known for tag, known in page.tags if tag == "a" and known.get("class") == "term"):
                 assert str(known["title"]) in " ".join(page.sections["glossary"].split())
+
+
+def test_a_section_of_another_package_names_its_template_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "own.html.md").write_text("<p>{{ number(shown) }}</p>\n", encoding="utf-8")
+    assert "3</td>" in render(str(tmp_path / "own.html"), {"shown": 3})
