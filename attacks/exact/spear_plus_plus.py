@@ -15,7 +15,7 @@ from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, u
 from attacks.exact.spear import Factors, begun, believed, polished, repaired
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
-from defenses.base import Numbers
+from defenses.base import ImageShape, Numbers
 from defenses.checks import steps_field
 
 STEPS = 100
@@ -175,7 +175,8 @@ class SpearPlusPlus(SolvingAttack):
 
     SPEAR tests kernels of random rows, of which it needs twice as many with every example. Here a column costs one descent from
     the start that the learning gives it. Wide layers and deep networks help: columns must be distinct, and a network of two layers
-    gives examples of one class nearly the same signals. No property of images is used.
+    gives examples of one class nearly the same signals. What is missing in the end is sought as by ``Spear`` from the components of
+    images.
 
     An update of several steps is the sum over steps of the signals times the same inputs: its rank is the number of different
     examples, and a signal is zero where a neuron was off in every step. Noise is accepted as long as the singular values of the
@@ -220,7 +221,8 @@ class SpearPlusPlus(SolvingAttack):
         if isinstance(start, Factors):
             return start
         directions, missing = start
-        all_found, several = self._learned(directions, missing, generator, numbers), observation.local_steps > 1
+        shape, several = observation.input_shape if layer.sees_pixels else None, observation.local_steps > 1
+        all_found = self._learned(directions, missing, shape, generator, numbers)
         found = repaired(directions, missing)
         # Signs change from step to step, and noise hides them: there they can only be believed together.
         if not (all_found and (several or missing.parts.gap > CLEAN)):
@@ -236,14 +238,20 @@ class SpearPlusPlus(SolvingAttack):
         self,
         directions: SparseDictionary,
         missing: MissingExamples,
+        shape: ImageShape | None,
         generator: torch.Generator,
         numbers: Numbers,
     ) -> bool:
-        """Search until all directions are there, which is returned, or ``max_starts`` starts in a row have found none."""
+        """Search until all directions are there, which is returned, or ``max_starts`` starts in a row have found none.
+
+        Then the components of images of this ``shape`` may find the others, where the layer sees pixels.
+        """
         left = self.max_starts
         while left and len(directions.sure()) < directions.rank:
             left = self.max_starts if directions.learn(generator) or directions.scatter(generator) else left - 1
             missing.by_elimination()
+        if shape is not None and len(directions.sure()) < directions.rank:
+            missing.by_components(shape, generator)
         counts = {
             "starts": directions.starts,
             "descents": directions.descents,
