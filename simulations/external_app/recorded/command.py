@@ -26,7 +26,7 @@ from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.audit import prepare_recording, run_recording
 from simulations.external_app.recorded.known import doubts_of
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.verdict import Verdict, verdict_of
+from simulations.report.analysis.verdict import Verdict, tried, verdict_of
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
@@ -101,11 +101,11 @@ def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
     """Findings on a recording, in order of rounds."""
     failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
     cells = [cell for study in read.studies for cell in study.cells if cell.role is Role.ATTACK]
-    found = [_of_cell(cell, failures.get((cell.round, cell.attack), "")) for cell in cells]
+    found = [_of_cell(cell, failures.get((cell.round, cell.attack), ""), tried(cells)) for cell in cells]
     return sorted(found, key=lambda one: one.round or 0)
 
 
-def _of_cell(cell: Cell, failure: str) -> AttackFinding:
+def _of_cell(cell: Cell, failure: str, among: int) -> AttackFinding:
     if failure:
         return AttackFinding(cell.attack, cell.round, failure=failure)
     images, share = cell.psnr, cell.scores.get(FOUND)
@@ -119,7 +119,7 @@ def _of_cell(cell: Cell, failure: str) -> AttackFinding:
         *((share.mean, share.low, share.high) if share else (None, None, None)),
         *((images.mean, images.worst) if images else (None, None)),
         cell.best_null[1] if cell.best_null else None,
-        verdict_of(cell).value if images else "",
+        verdict_of(cell, among).value if images else "",
         cell.mean(*LABELS.decides),
         cell.status if images else "",
     )

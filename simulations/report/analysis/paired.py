@@ -15,11 +15,7 @@ from simulations.report.studies.score import Scored, newcombe
 from simulations.report.text import percentage
 
 Z = 1.959963984540054
-FEWER, MORE, ALIKE = (
-    "fewer than without a defence",
-    "more than without a defence",
-    "not distinguishable from no defence",
-)
+FEWER, MORE, ALIKE = "fewer", "more", "not distinguishable from no defence"
 
 
 @dataclass(frozen=True)
@@ -48,14 +44,19 @@ class Difference:
 
     @property
     def word(self) -> str:
-        """The difference in words."""
+        """``FEWER``, ``MORE`` or ``ALIKE``."""
         return ALIKE if self.p >= LEVEL else FEWER if self.change < 0 else MORE
+
+    @property
+    def said(self) -> str:
+        """The difference in words, with what was counted."""
+        return ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
 
     @property
     def text(self) -> str:
         """The difference with its interval in percentage points and the number of images."""
         ends = f"{percentage(self.low)} to {percentage(self.high)} points"
-        return f"{self.word} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]})"
+        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]})"
 
 
 def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], Difference]:

@@ -26,7 +26,7 @@ from simulations.report.analysis.shown import (
 from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import FOUND, Cell
-from simulations.report.studies.control import LEVEL, by_chance
+from simulations.report.studies.control import LEAST_IMAGES, LEVEL, by_chance
 from simulations.report.studies.left_out import left_out, same_cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
@@ -257,6 +257,8 @@ def _doubts(cell: Cell) -> list[str]:
     looked = cell.scores.get(FOUND)
     if looked and looked.n and by_chance(looked.n, looked.n, 1.0 if cell.chance is None else cell.chance) > LEVEL:
         found.append("could not be judged: there are too few other images to look for the true ones among")
+    elif looked and looked.attacked < LEAST_IMAGES and verdict_of(cell) is Verdict.UNKNOWN:
+        found.append(f"too few images for a verdict: {looked.attacked} were attacked, and {LEAST_IMAGES} are needed")
     if cell.status == PARTLY_FAILED:
         found.append("partly failed: some seeds have no score, and the mean leaves them out")
     further = cell.card.more.get("caveats")

@@ -12,7 +12,7 @@ from simulations.report.studies.cell import FOUND, SEEN, Cell, Count, Rung
 from simulations.report.studies.control import LEAST_IMAGES, LEVEL
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
-from simulations.report.text import capital, count
+from simulations.report.text import capital
 
 
 class Verdict(StrEnum):
@@ -85,10 +85,7 @@ class Judged:
     @property
     def size(self) -> str:
         """The rung in words, as "1 image" or "4 steps on 16 images"; "" where it is not known."""
-        if self.rung is None or not self.rung.images:
-            return ""
-        images = count(self.rung.images, "image")
-        return images if self.rung.steps == 1 else f"{count(self.rung.steps, 'step')} on {images}"
+        return str(self.rung or "")
 
     @property
     def title(self) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attacks.metrics.images import LEAST_STRUCTURE, STRUCTURE
-from attacks.metrics.registry import metric_label
+from attacks.metrics.images import LEAST_STRUCTURE
 from simulations.experiment.experiment import all_settings
 from simulations.report import text
 from simulations.report.analysis.run import read_run
@@ -27,7 +26,7 @@ GLOSSARY = {
     **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},
     "Identified": "The guess is nearer to the attacked image than to 99 others of its class (of the same client, or fewer), after "
     "mean and contrast are removed. A guess that knows the class alone does that once in 100 times.",
-    "Structure": f"Similarity of a guess to its image by {metric_label(STRUCTURE.name)}. Recognisable images have "
+    "Structure": "Correlation of a guess and its image, mean and contrast removed. Recognisable images have "
     f"{LEAST_STRUCTURE:g} or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
     "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",

@@ -10,12 +10,12 @@ from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
 from simulations.report.section import sections
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import Cell, Rung
 from simulations.report.studies.control import Control, images_behind
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from simulations.report.text import count, round_mark, round_name, setting
+from simulations.report.text import round_mark, round_name, setting
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -112,9 +112,8 @@ def control_table(study: Study) -> ControlTable:
 
 
 def _message(row: Row) -> str:
-    card = row.card
-    size = f"{count(card.local_steps or 1, 'step')} on {count(card.images, 'image')}" if card.images else ""
-    return ", ".join(filter(None, (card.observation, size)))
+    size = Rung(row.card.images or 0, row.card.local_steps or 1)
+    return ", ".join(filter(None, (row.card.observation, str(size))))
 
 
 def _check(of: Sequence[Control]) -> Check:

@@ -12,7 +12,7 @@ from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
 from simulations.report.studies.control import CLASS_METRICS
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
-from simulations.report.text import setting
+from simulations.report.text import count, setting
 from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -39,6 +39,10 @@ class Rung:
     def size(self) -> tuple[int, int]:
         """Sort key."""
         return self.images, self.steps
+
+    def __str__(self) -> str:
+        images = count(self.images, "image")
+        return "" if not self.images else images if self.steps == 1 else f"{count(self.steps, 'step')} on {images}"
 
 
 @dataclass(frozen=True)

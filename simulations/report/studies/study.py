@@ -18,7 +18,7 @@ from simulations.report.studies.rows import grouped, number_in
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import BEST_STRUCTURE, EACH, EACH_OF
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import OWN_SECRET, ThreatCard
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,8 @@ def _each(rows: Sequence[Row]) -> dict[tuple[int, str], int]:
     """(seed, client and place) of each image -> whether it is; empty where a row does not say."""
     found: dict[tuple[int, str], int] = {}
     for row in rows:
+        if row.card.randomness == OWN_SECRET:
+            return {}  # a node keeps to itself which images a round used: equal places may be other images
         hits, places = row.extra.get(EACH), row.extra.get(EACH_OF)
         if not (isinstance(hits, list) and isinstance(places, list) and len(hits) == len(places) == row.n):
             return {}

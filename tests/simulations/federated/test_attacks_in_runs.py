@@ -144,7 +144,7 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
     rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
     assert list(verdict_lines(tmp_path / "vit")) == [
-        "No defence, one-step probe: readable, 16 of 16 images recovered (79.4 to 100.0 %, 2 clients)"
+        "No defence, one-step probe, 1 image: recognisable, 16 of 16 images (79.4 to 100.0 %)"
     ]
     mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]
     found = {row["metric"]: row["value"] for row in mine}
