@@ -91,7 +91,6 @@ class Attack(Generic[Observation, Guess]):
         infers_membership: The attack guesses only which records were part of the training.
         shares_updates: The test that clients apply holds other clients' updates. It runs only where all clients draw from the run's
             seed, as in a simulation: an audit of real clients must not hand one client's update to another.
-        needs_one_step: The attack needs the gradient of one step, and does not apply to an update of several steps.
         reads_linear_layer: The attack solves for the pixel inputs of a linear layer, and does not apply without such a layer.
         reads_patch_embedding: The attack solves for the pixels that a patch embedding sees, and does not apply without one.
         effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
@@ -123,7 +122,6 @@ class Attack(Generic[Observation, Guess]):
     infers_attributes: ClassVar[bool] = False
     infers_membership: ClassVar[bool] = False
     shares_updates: ClassVar[bool] = False
-    needs_one_step: ClassVar[bool] = False
     reads_linear_layer: ClassVar[bool] = False
     reads_patch_embedding: ClassVar[bool] = False
     effort: ClassVar[Mapping[str, str]] = {}

@@ -79,7 +79,6 @@ class ActiveAttack(SolvingAttack):
     """
 
     observes = ManipulatedProbe
-    needs_one_step = False
 
     @property
     def threat_class(self) -> str:

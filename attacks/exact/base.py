@@ -78,12 +78,10 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
 
     A guess has an image for each example: what the attack did not find is grey (``Reconstruction.found``).
 
-    Updates are of one step, unless a subclass sets ``needs_one_step`` to False. Equations are few and in double precision, which
-    most cards compute slowly: they are solved on the host.
+    Equations are few and in double precision, which most cards compute slowly: they are solved on the host.
     """
 
     threat = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
-    needs_one_step = True
     begins_chains = True
 
     @property

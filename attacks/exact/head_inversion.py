@@ -87,8 +87,8 @@ class HeadInversion(SolvingAttack):
     If the only linear layer is the last, without a ReLU after it, features of several examples follow from their classes
     (``class_features``). This is approximate, and needs distinct classes of the examples and a class without an example.
 
-    Reports "does not apply" if no linear layer sees one vector of each example, and for an update of several steps. For two or more
-    examples, the conditions of ``SpearPlusPlus`` or distinct classes are needed too. Batches are harder than for pixels: an
+    Reports "does not apply" if no linear layer sees one vector of each example, if the first sees the pixels themselves, and for an
+    update of several steps. For two or more examples, the conditions of ``SpearPlusPlus`` or distinct classes are needed too. An
     untrained network has nearly the same features for all images, so that only a part may be found (the failure states how many).
 
     Diagnostics: those of ``SpearPlusPlus``; ``feature_loss`` (mean squared error of the features) and ``relative_loss`` (divided by
@@ -119,6 +119,8 @@ class HeadInversion(SolvingAttack):
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = read.first_layer()
+        if layer.sees_pixels:
+            raise AttackError(f"does not apply: layer {layer.name!r} sees the pixels, for which SpearPlusPlus solves")
         labels, failure = None, ""
         if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise

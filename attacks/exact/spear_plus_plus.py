@@ -193,7 +193,6 @@ class SpearPlusPlus(SolvingAttack):
     """
 
     threat = "global model, one update, its number of examples; no labels, no auxiliary data"
-    needs_one_step = False
     reads_linear_layer = True
     source = (
         "Bakarsky, Dimitrov, Baader, Vechev, SPEAR++: Scaling Gradient Inversion via Sparsely-Used Dictionary Learning, "

@@ -57,7 +57,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learning_rate: The largest.
     """
 
-    needs_one_step = True
     learns_from_model = True
     learns_prior = True
     begins_chains = True

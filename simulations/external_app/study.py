@@ -180,6 +180,12 @@ class AppResults(RunDirectory[AppStudy]):
         scored = (row for row in self._rows if row.value is not None)
         return any(row.is_attack or row.metric == EPSILON_SHOWN.name for row in scored)
 
+    def untried(self) -> list[str]:
+        """Attacks that do not apply, with the reasons."""
+        return list(
+            dict.fromkeys(f"{row.attack} {row.message}" for row in self._rows if row.status == "not-applicable")
+        )
+
     def keep_progress(self, *, finished: bool) -> None:
         """Writes how far the audit is."""
         rounds = max((row.round for row in self._rows), default=0)

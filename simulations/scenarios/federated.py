@@ -168,16 +168,8 @@ class Federated(Scenario[FederatedExperiment]):
         check_histories(experiment, len(clients.sizes))
 
     def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
-        """Refuses probes of more images than a client trains on, and attacks on one step where training sends whole rounds."""
+        """Refuses probes of more images than a client trains on, and online tests with too few shadow models."""
         check_probe_images(experiment, train)
-        steps = experiment.local_steps or experiment.local_epochs * -(-train // experiment.batch_size)
-        one_step = [one for one in experiment.attacks[UPDATE] if stages_of(one)[0].needs_one_step]
-        if one_step and steps > 1 and not experiment.is_auto(UPDATE):
-            raise ConfigError(
-                f"update-attacks: {one_step[0]} reads the gradient of one step, and a training update is of {steps} steps; "
-                "allowed: what attacks whole rounds, such as InvertingGradients(), SurrogateMatching() or SpearPlusPlus(); or set "
-                "local-steps = 1"
-            )
         for attack in experiment.attacks[UPDATE]:
             if not isinstance(attack, OnlineAttack):
                 continue

@@ -76,7 +76,7 @@ class AttackJob:
         rounds = [Observed.of(one, part_of(tensors, f"{at}/"), kind.seen) for at, one in enumerate(about["rounds"])]
         attacks = tuple(parse_attacks("; ".join(about["attacks"])))
         card = ThreatCard.from_json(about["card"])
-        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), about["in_turn"])
+        return cls(path.stem, attacks, kind, rounds[0], card, tuple(rounds[1:]), about.get("in_turn", False))
 
 
 @dataclass(frozen=True)

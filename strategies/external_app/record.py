@@ -45,6 +45,9 @@ class Results(Recorder, Protocol):
     def attacked(self) -> bool:
         """Whether an attack has a score."""
 
+    def untried(self) -> list[str]:
+        """Attacks that do not apply, with the reasons."""
+
     def claim(self, task: Task, claims: Sequence[Claim]) -> None:
         """Add the app's own privacy claim: a row of ``task``, and an entry of every threat card.
 
@@ -204,7 +207,8 @@ class AuditRecord:
     @property
     def failures(self) -> list[str]:
         """Why nothing was attacked."""
-        return list(self._failures) or [NO_REPLY]
+        untried = self._results.untried() if self._results is not None else []
+        return list(self._failures) or untried or [NO_REPLY]
 
     def begin(self, plan: AppPlan) -> Results:
         """Open the results of an app whose plan is known, once; earlier failures become rows."""
@@ -248,7 +252,7 @@ class AuditRecord:
 
     def finish(self) -> None:
         """Add the claims of all rounds and the app's own accuracy, and have the report written."""
-        if not self._failures and not self.attacked:
+        if not self.attacked and self.failures == [NO_REPLY]:
             self.note(self._plan.rounds, NO_REPLY)
         results = self.begin(self._plan)
         try:

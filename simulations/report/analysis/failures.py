@@ -74,7 +74,7 @@ def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
 def failed_attacks(directory: Path) -> list[Failure]:
     """Failures without a score: attacks that ended with an error or failed on all images, and defences that cannot learn.
 
-    That an attack does not apply counts where it left the defence without any attack.
+    That an attack was tried and found no image is a result. That it does not apply counts where the defence has no other attack.
     """
     rows, _ = read_rows(directory / "rows.jsonl")
     tried = {row.defense for row in rows if row.is_attack and row.status != "not-applicable"}
@@ -86,4 +86,5 @@ def _gave_nothing(row: Row) -> bool:
     # The n of a score of membership counts records, its failures count tests.
     if row.metric == ATTACK.name or metric_of(row.metric).family is MEMBERSHIP:
         return row.status == "failed"
-    return 0 < row.n <= row.failures
+    in_vain = [reason for reason in row.card.attack_failures if reason.startswith("found 0 of")]
+    return 0 < row.n <= row.failures and not in_vain

@@ -17,6 +17,8 @@ from attacks.refinement.unshuffle import WindowMean
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.server_app import run_experiment
+from strategies.audit.auditor import _failed_values
+from strategies.audit.kinds import Seen
 from strategies.federated.observations import PROBE, UPDATE
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
@@ -73,6 +75,14 @@ def test_without_a_linear_layer_on_pixels_attacks_say_so_and_the_search_runs(tmp
     assert found[repr(SEARCH)] == found["LabelInference()"] == "scored"
     assert {row["failures"] for row in rows if row["status"] == "not-applicable"} == {0}
     assert failed_attacks(tmp_path / "run") == []
+
+
+def test_of_a_guess_in_part_the_missing_images_alone_are_failures() -> None:
+    seen, shape = [Seen(0, at, 3) for at in range(3)], (1, 2, 2)
+    whole, nothing = Reconstruction.grey(3, shape, ""), Reconstruction.grey(3, shape, "found 0 of 3")
+    part = Reconstruction.grey(1, shape, "").but_missing(3, "found 1 of 3")
+    guesses = [whole, part, nothing]
+    assert (_failed_values(guesses, seen, 9), _failed_values(guesses, seen, 3)) == (2 + 3, 1)
 
 
 def test_turns() -> None:

@@ -88,6 +88,10 @@ def test_a_model_of_odd_state_is_attacked_and_one_without_use_is_named_before_tr
 def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the_model(tmp_path: Path) -> None:
     """Every node refuses probes, and updates are not attacked."""
     grid = Counted(an_app(), randomness="secret", audits=True, **{"secret-dir": str(tmp_path)})
+    with pytest.raises(
+        AuditError, match=r"attacked nothing:\n- PatchEmbeddingInversion\(\) does not apply: no layer of"
+    ):
+        run(tmp_path / "none", AppGrid(an_app()), probe_attacks="PatchEmbeddingInversion()", update_attacks="")
     with pytest.raises(AuditError, match="the audit attacked nothing") as found:
         run(tmp_path / "out", grid, update_attacks="", rounds=2)
     assert grid.trained == 4
