@@ -85,7 +85,7 @@ MACROS = """
 
 {# How many true images were identified, with the exact interval of the share and the chance of a null guess. #}
 {% macro picked_out(cell, edge=false) %}
-{% set found = cell.scores.get(('retrieval', 'original')) %}
+{% set found = cell.scores.get(('identified', 'original')) %}
 <td class="num{{ ' edge' if edge }}">{{ cell | picked or nothing }}
   {% if cell.picked %}
   <small>{{ within(found.low, found.high, percentage) }} %</small>
