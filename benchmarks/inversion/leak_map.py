@@ -4,8 +4,8 @@ A cell is a network (a row of ``leak_networks.NETWORKS``) and a column: the imag
 step on all of them or of a round. A round is two passes over the client's images in shuffled batches of half of them (of one
 image: both steps on that image). Networks are at initialisation, and images are 32 x 32 photographs of the test split. The server
 knows the labels but not the order of a round's batches. The attack is the same everywhere (``--attack``). The map has the
-mean gain in PSNR above the mean image of the training split, and the share of recovered images: identified
-among 100 candidates, and at least 3 dB (``LEAST_GAIN``) above the better of the mean image and a grey one.
+mean gain in PSNR above the mean image of the training split, and the share of recognisable images. Recognisable is meant as in the
+report (``attacks.metrics.images.is_recognisable``), among 100 candidates of any class.
 
 A line for each cell and seed is appended to ``--out``, column after column, so that a long study can be stopped and taken up
 again. Table and picture are of the lines that have the given attack, iterations, images and split. Without ``--columns``, nothing
@@ -35,10 +35,10 @@ from studies import add_lines, lines_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.image_measures import psnr
+from attacks.image_measures import correlation, psnr
 from attacks.local_model import shared_tensors
+from attacks.metrics.images import is_recognisable
 from attacks.observations import ClientUpdate
-from attacks.scoring.metrics import null_baselines
 from clients.data.datasets import load_dataset, to_float
 
 COLUMNS = {
@@ -54,7 +54,6 @@ COLUMNS = {
 """Column of the map -> images of a client, and whether it trains for a round; in the order in which they are measured."""
 IMAGES = {1: 11, 4: 12, 8: 16, 16: 16, 32: 32}
 """Images of a client -> images attacked for each seed."""
-LEAST_GAIN = 3.0
 EPOCHS = 2
 """Passes of a round, in batches of half of the images."""
 ATTACK = "InvertingGradients(total_variation=0.1, prior_decay=False, max_images=32)"
@@ -118,19 +117,16 @@ class Cell:
 
     def scores(self, guesses: list[Tensor]) -> dict[str, list[float]]:
         """Of guesses (b, C, H, W) for each client, paired by the smallest total error: a value for each true image."""
-        found: dict[str, list[float]] = {"psnr": [], "mean": [], "identified": [], "recovered": []}
+        found: dict[str, list[float]] = {"psnr": [], "mean": [], "identified": [], "recognisable": []}
         for guess, truth in zip(guesses, self.truth.split(len(guesses[0])), strict=True):
             pairs = PairedGuesses.of(guess, truth)
-            nulls = {name: psnr(one.images, truth) for name, one in null_baselines(truth, self.mean_image).items()}
-            best = torch.stack(list(nulls.values())).amax(0).tolist()
-            reached, identified = psnr(pairs.guess, pairs.truth).tolist(), pairs.identified(self.others)
+            flat = psnr(truth.mean((2, 3), keepdim=True).expand_as(truth), truth)
+            judged = psnr(pairs.guess, pairs.truth), flat, correlation(pairs.guess, pairs.truth)
+            identified = pairs.identified(self.others)
             found["psnr"] += pairs.psnr().tolist()
-            found["mean"] += nulls["mean"].tolist()
+            found["mean"] += psnr(self.mean_image.expand_as(truth), truth).tolist()
             found["identified"] += identified
-            found["recovered"] += [
-                float(hit and own - null >= LEAST_GAIN)
-                for own, null, hit in zip(reached, best, identified, strict=True)
-            ]
+            found["recognisable"] += map(float, map(is_recognisable, identified, *(one.tolist() for one in judged)))
         return found
 
 

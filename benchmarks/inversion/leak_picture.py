@@ -45,12 +45,12 @@ def gain(lines: Sequence[Line]) -> tuple[float, float]:
 
 def share(lines: Sequence[Line]) -> float:
     """Recovered images of all seeds, as a share."""
-    hits = [hit for line in lines for hit in line["recovered"]]
+    hits = [hit for line in lines for hit in line["recognisable"]]
     return float(sum(hits)) / len(hits)
 
 
 def printed(lines: Sequence[Line], rows: Sequence[str], columns: Sequence[str]) -> str:
-    """Three Markdown tables: gains, differences from the first row on the same images, and counts of recovered images."""
+    """Three Markdown tables: gains, differences from the first row on the same images, and counts of recognisable images."""
     cells = cells_of(lines)
     measured = measured_of(cells, columns)
     differences = {place: changed(some, cells.get((rows[0], place[1]), [])) for place, some in cells.items()}
@@ -59,7 +59,7 @@ def printed(lines: Sequence[Line], rows: Sequence[str], columns: Sequence[str]) 
         (
             table(header, [[row, *(gain_text(cells.get((row, c))) for c in measured)] for row in rows]),
             table(header, [[row, *(difference_text(differences.get((row, c))) for c in measured)] for row in rows[1:]]),
-            table(header, [[row, *(recovered_text(cells.get((row, c))) for c in measured)] for row in rows]),
+            table(header, [[row, *(recognisable_text(cells.get((row, c))) for c in measured)] for row in rows]),
         )
     )
 
@@ -94,16 +94,16 @@ def gain_text(lines: Sequence[Line] | None) -> str:
     return "{:+.1f} ± {:.1f} ({})".format(*gain(lines), seeds)
 
 
-def recovered_text(lines: Sequence[Line] | None) -> str:
-    """Recovered and all images, and recovered images of each seed."""
+def recognisable_text(lines: Sequence[Line] | None) -> str:
+    """Recognisable and all images, and recognisable images of each seed."""
     if not lines:
         return "-"
-    counts = [sum(map(int, line["recovered"])) for line in lines]
+    counts = [sum(map(int, line["recognisable"])) for line in lines]
     return f"{sum(counts)} of {sum(int(line['n']) for line in lines)} ({', '.join(map(str, counts))})"
 
 
 def draw(lines: Sequence[Line], rows: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    """Save the map as PNG, 1,000 pixels wide: gains on the left, recovered shares on the right, unmeasured cells in grey."""
+    """Save the map as PNG, 1,000 pixels wide: gains on the left, recognisable shares on the right, unmeasured cells in grey."""
     cells = cells_of(lines)
     measured = measured_of(cells, columns)
     figure = Figure(figsize=(10, 1.0 + 0.27 * len(rows)), dpi=100, layout="constrained")

@@ -47,7 +47,7 @@ class OwnExamples(LocalData):
         batch: Images (N, C, H, W) in [0, 1] and one-hot targets (N, K): the trained examples, then the held-out ones.
         card: Of these images.
         draws: Where randomness starts.
-        num_held_out: How many of the last examples were not trained on: the other candidates of a retrieval.
+        num_held_out: How many of the last examples were not trained on: the other candidates for identification.
     """
 
     def __init__(

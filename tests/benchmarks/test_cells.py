@@ -33,15 +33,15 @@ def test_measured_averages_are_those_of_training_images() -> None:
     torch.testing.assert_close(norm.running_mean, entered.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
 
 
-def test_the_originals_are_recovered_and_neither_the_mean_image_nor_a_sharp_wrong_one_is() -> None:
+def test_the_originals_are_recognisable_and_neither_the_mean_image_nor_a_sharp_wrong_one_is() -> None:
     cell = leak_map.Cell(BASE, "4", 0, 8)
     found = cell.scores([batch.flip(0) for batch in cell.truth.split(4)])
-    assert found["recovered"] == found["identified"] == [1.0] * 8
+    assert found["recognisable"] == found["identified"] == [1.0] * 8
     assert found["psnr"] == [CEILING] * 8
     nothing = cell.scores([cell.mean_image.expand(4, -1, -1, -1)] * 2)
-    assert nothing["recovered"] == [0.0] * 8
+    assert nothing["recognisable"] == [0.0] * 8
     assert nothing["psnr"] == pytest.approx(nothing["mean"])
-    assert cell.scores(list(cell.others[:8].split(4)))["recovered"] == [0.0] * 8
+    assert cell.scores(list(cell.others[:8].split(4)))["recognisable"] == [0.0] * 8
 
 
 def test_updates_of_spear_have_the_rank_of_the_batch_and_full_rank_with_noise() -> None:

@@ -25,9 +25,14 @@ def test_exact_and_recovered_images_are_counted_and_failures_are_neither() -> No
 
 
 def test_the_map_of_what_leaks_puts_the_seeds_together() -> None:
-    def line(network: str, seed: int, gains: list[float], recovered: list[float]) -> dict[str, Any]:
+    def line(network: str, seed: int, gains: list[float], recognisable: list[float]) -> dict[str, Any]:
         about = {"network": network, "column": "1", "seed": seed, "n": len(gains)}
-        return {**about, "psnr": [10.0 + gain for gain in gains], "mean": [10.0] * len(gains), "recovered": recovered}
+        return {
+            **about,
+            "psnr": [10.0 + gain for gain in gains],
+            "mean": [10.0] * len(gains),
+            "recognisable": recognisable,
+        }
 
     lines = [
         line("b", 1, [3.0, 5.0], [0.0, 1.0]),
