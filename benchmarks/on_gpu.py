@@ -31,7 +31,7 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 PARTS = {
-    "default audit": ("run", "--in-process"),
+    "default audit": ("run", "--preset", "quickstart", "--in-process"),
     "quick": ("run", "--preset", "quick", "--in-process"),
     "split": ("run", "--preset", "split", "--in-process", "-s", "rounds=2", "-s", "attack-rounds=final"),
     "search": ("search", "-s", "workers=1", "-s", "candidates=12"),

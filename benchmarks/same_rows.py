@@ -70,8 +70,9 @@ COMMON = {
     "dataset": "mnist-5k", "train-limit": 240, "test-limit": 60, "rounds": 1, "local-epochs": 1, "attack-workers": 0,
     "probe-targets": 1, "adaptive": "false", "attack-rounds": "first",
 }  # fmt: skip
-LENET = {"model": "lenet", "learning-rate-milestones": ""}
-MLP = {"model": "mlp", "width": 32, "learning-rate-milestones": ""}
+STEPS = {"batch-size": 16, "learning-rate": 0.01, "learning-rate-milestones": "", "momentum": 0.9}
+LENET = STEPS | {"model": "lenet"}
+MLP = STEPS | {"model": "mlp", "width": 32}
 SPLIT = {
     "scenario": "split", "model": "vit", "width": 32, "depth": 2, "patch-size": 7, "batch-size": 16, "auxiliary-fraction": 0.3,
 }  # fmt: skip
@@ -112,8 +113,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "active-attacks": quick("ImprintLayer", "TrapWeights", "ClassFishing"),
         "aggregate-clients": "1,2", "aggregate-attacks": SHORT, "adaptive": "true",
     },
-    "updates of a transformer": {
-        "model": "vit_lite", "learning-rate-milestones": "", "defenses": "",
+    "updates of a transformer": STEPS | {
+        "model": "vit_lite", "defenses": "",
         "probe-attacks": quick("PatchEmbeddingInversion"), "update-attacks": "",
     },
     "members": MLP | {

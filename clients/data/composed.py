@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from clients.data.images import DataError, Labels, Levels, Part, Rows, Source, array_part, ranks_in_class
-from clients.data.packaged import PHOTOS, mnist_5k, packaged_file, photos
+from clients.data.packaged import PHOTOS, face_pictures, mnist_5k, photos
 
 COMBINATIONS = tuple(itertools.product((0, 1), (0, 1)))
 """(primary, sensitive)."""
@@ -79,10 +79,6 @@ def paired(name: str, primary: Labels, sensitive: Labels, generator: np.random.G
 SEED = 20_240_229
 FRAME = 64
 """Side in pixels of a frame with a face."""
-FACES = 100
-"""The package's file holds so many faces, and then as many patches without one."""
-TEST_FACES = 20
-"""Of the faces, and of the patches without: the last ones test."""
 # Tiles of the astronaut can show a face, which would be one too many.
 KINDS = tuple("" if kind == "astronaut" else kind for kind in PHOTOS)
 
@@ -141,11 +137,8 @@ def photo_face(name: str, option: str) -> Source:
     Source: Huang et al. 2007, Labeled Faces in the Wild; scikit-image's ``lfw_subset``.
     """
     kind, kinds = binary_attribute(name, option, KINDS)
-    pictures = np.load(packaged_file("skimage", "data/lfw_subset.npy"))
-    pictures = (pictures * 255).round().astype(np.uint8)
-    tiles, number = photos(), np.arange(FACES)
-    faces = np.repeat([1, 0], FACES)
-    tests = np.tile(number >= FACES - TEST_FACES, 2)
+    pictures, faces, tests = face_pictures()
+    tiles = photos()
     generator = np.random.default_rng(SEED)
     parts = []
     for tile, chosen in ((tiles.train, ~tests), (tiles.test, tests)):

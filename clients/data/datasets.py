@@ -211,7 +211,7 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
     return ImageDataset(**vars(source) | {"train": train, "test": test, "mean": mean, "std": std}, name=name)
 
 
-WITHOUT_FILES = frozenset({"mnist-5k", "photos", "photo-face"})
+WITHOUT_FILES = frozenset({"mnist-5k", "photos", "faces", "photo-face"})
 """Data sets of ours that come with packages alone."""
 
 _SOURCES: dict[str, DataSource] = {
@@ -222,6 +222,10 @@ _SOURCES: dict[str, DataSource] = {
     "photos": DataSource(
         lambda _: packaged.photos(),
         "colour tiles 32x32 of eight photographs of the scikit-image package, from three scales; needs no files",
+    ),
+    "faces": DataSource(
+        lambda _: packaged.faces(),
+        "grey pictures 25x25 of the scikit-image package, a face or none, 160 + 40 only; needs no files",
     ),
     "garment-digit": DataSource(
         lambda place: composed.garment_digit(place.name, file_sets.fashion(place), place.option),

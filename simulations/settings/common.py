@@ -31,12 +31,14 @@ from simulations.settings.errors import ConfigError
 
 DEFAULT_DEFENSES = "; ".join(
     (
-        "VisualMixer(window_lower=2, window_upper=16)",
-        "ATS(policies='3-1-7+43-18-18')",  # searched by its authors on CIFAR-100
+        "VisualMixer(window_lower=2, window_upper=16, first_regions='nearest')",
+        "ATS(policies='42-28-42+14-48-48')",  # searched by its authors on Fashion-MNIST
         "GaussianNoise(std=0.01, per='step')",
         "DPSGD(target_epsilon=8.0)",
     )
 )
+REPLACES = {"local-epochs": "local-steps"}
+"""Setting -> another one, of which a scenario's own default does not apply where this one is set."""
 
 CHOSEN_HERE, CHOSEN_SHARE = "attack-gpus", -1.0
 """The setting that the machine decides where its value is "auto", and the number that stands for this."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from clients.wire.limits import Canaries, Limit, ProbeMode
 from clients.wire.schema import setting
@@ -20,6 +21,18 @@ SIZE = r"0*[1-9][0-9]{0,8}"
 
 class FederatedSettings(WholeModelSettings):
     """Names, defaults, meanings and ranges of the settings of federated learning."""
+
+    # FedAvg's 2NN, and rounds so short that an exact attack solves whole updates of the first one.
+    usual: ClassVar[Mapping[str, Any]] = {
+        "dataset": "mnist-5k",
+        "model": "mlp",
+        "rounds": 48,
+        "local-steps": 4,
+        "batch-size": 4,
+        "learning-rate": 0.1,
+        "momentum": 0.5,
+        "probe-targets": 12,
+    }
 
     max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(
         0.0,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from clients.wire.schema import fields_of
 from clients.wire.texts import shown
-from simulations.settings.common import CHOSEN_HERE, CommonSettings
+from simulations.settings.common import CHOSEN_HERE, REPLACES, CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, require_known, unknown_scenario
 
@@ -31,7 +31,8 @@ def others_declare() -> bool:
 def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: bool = False) -> S:
     """The settings of the scenario that hyphenated ``values`` name; other scenarios' may be present with their defaults.
 
-    A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default.
+    A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default. The
+    own default of a setting that a given one replaces (``REPLACES``) does not apply.
 
     Args:
         values: Key -> value.
@@ -42,7 +43,7 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
         ConfigError: For unknown keys, with the nearest known key, for other scenarios' settings, and for bad values.
     """
     known, kinds = fields_of(*settings.values()), settings.values()
-    free = {CHOSEN_HERE}.union(*(kind.usual for kind in kinds), *(kind.usual_on_tables for kind in kinds))
+    free = {CHOSEN_HERE, *REPLACES}.union(*(kind.usual for kind in kinds), *(kind.usual_on_tables for kind in kinds))
     values = {key: value for key, value in values.items() if value != AUTO or key not in free}
     name = values.get("scenario", FEDERATED)
     if not isinstance(name, str):
@@ -60,4 +61,6 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
                 f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
             )
     usual = {**own.usual, **own.usual_on_tables} if tables else own.usual
+    replaced = {REPLACES.get(key) for key in values}
+    usual = {key: value for key, value in usual.items() if key not in replaced}
     return own(**{key: value for key, value in {**usual, **values}.items() if key in mine})

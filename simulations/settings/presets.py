@@ -26,24 +26,27 @@ def of_size(size: str) -> list[str]:
 
 
 def described() -> list[tuple[str, ...]]:
-    """Name, subject, cost and other size of each preset; the recommended first one leads."""
+    """Name, subject, cost, needs and other size of each preset; the recommended first one leads."""
     found, larger = list[tuple[str, ...]](), of_size("paper")
     for name, path in sorted(presets().items(), key=lambda item: item[0] != START):
-        costs = description(path, "Costs")
+        costs, needs, more = description(path, "Costs"), description(path, "Needs"), description(path, "Needs", "paper")
         lines = [
             "Start here." if name == START else "",
             description(path),
             f"Costs: {costs}" if costs else "",
+            f"Needs: {needs}" if needs else "",
             "Also at the paper's size: --size paper." if name in larger else "",
+            f"Needs at that size: {more}" if more else "",
         ]
         found.append((name, *filter(None, lines)))
     return found
 
 
-def description(path: Path, entry: str = "Shows") -> str:
-    """The first sentence after "Shows:", or after another entry, in a configuration's comments; "" without one."""
-    lines, found = path.read_text(encoding="utf-8").splitlines(), list[str]()
-    for line in lines:
+def description(path: Path, entry: str = "Shows", size: str = "") -> str:
+    """The first sentence after an entry in the comments of a configuration, or of its table of a size; "" without one."""
+    whole, found = path.read_text(encoding="utf-8"), list[str]()
+    part = whole.partition(f"\n[{size}]\n")[2] if size else whole.partition("\n[")[0]
+    for line in part.splitlines():
         if line.startswith(f"# {entry}: "):
             found.append(line.removeprefix(f"# {entry}: "))
         elif found:

@@ -18,7 +18,7 @@ from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
 from simulations.server_app import run_experiment
-from simulations.settings.common import CHOSEN_HERE
+from simulations.settings.common import CHOSEN_HERE, REPLACES
 from simulations.settings.errors import ConfigError, read_known
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
@@ -46,7 +46,7 @@ def test_rounds_are_attacked_by_number_and_by_name() -> None:
 def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
-    usual.add(CHOSEN_HERE)
+    usual |= {CHOSEN_HERE, *REPLACES}
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
     for one in scenarios().values():
         for key, spec in fields_of(one.settings).items():

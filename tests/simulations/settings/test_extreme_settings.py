@@ -132,4 +132,8 @@ def test_a_scenario_alone_can_be_run_and_what_is_set_stays() -> None:
         # Written out, as a run is started and taken up again, it is the same.
         assert Experiment.from_mapping(experiment.to_mapping()) == experiment
         assert Experiment.of(**values, defenses="").defenses == ""
-    assert Experiment.of().model == "cnn"
+    assert (Experiment.of().model, Experiment.of().local_steps, Experiment.of(local_epochs=6).local_steps) == (
+        "mlp",
+        4,
+        0,
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from clients.data.datasets import reads_data_dir
 from simulations.cli import app
 from simulations.run.requested import requested
 from simulations.settings.errors import ConfigError
@@ -15,11 +16,13 @@ def fedveil(*words: str) -> Result:
     return CliRunner().invoke(app, [*words], env={"COLUMNS": "400"})
 
 
-def test_every_name_is_an_experiment(tmp_path: Path) -> None:
+def test_every_name_is_an_experiment_that_says_which_files_it_needs(tmp_path: Path) -> None:
     assert (chosen(tmp_path, ""), chosen(None, "")) == (tmp_path, None)
     assert requested(chosen(None, "quick"), {}, tmp_path).experiment == "quick"
-    for name in presets():
-        assert requested(chosen(None, name), {}, tmp_path).experiment, name
+    for name, path in presets().items():
+        for size in ("", "paper") if name in of_size("paper") else ("",):
+            read = reads_data_dir(requested(path, {}, tmp_path, size=size).dataset)
+            assert bool(description(path, "Needs", size)) == read, (name, size)
 
 
 def test_the_list_has_every_preset_with_the_first_sentence_about_it(tmp_path: Path) -> None:
