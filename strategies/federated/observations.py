@@ -154,7 +154,7 @@ class ProbesOfSteps(_Updates):
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack reads one update of several steps, whose images the server chose."""
         first = stages_of(attack)[0]
-        wrong = first.infers_membership or first.observes_history or first.needs_one_step
+        wrong = first.infers_membership or first.observes_history
         return super().suits(attack) and not wrong
 
     def observations(self, observed: Observed) -> list[Any]:
