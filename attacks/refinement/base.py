@@ -50,14 +50,10 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
             AttackError: When the refinement needs ``fit`` first.
         """
         self.check_fitted()
-        parts = [guess if found_nothing(guess) else guess.part() for guess in guesses]
-        begun = [Begun(*one) for one in zip(observations, parts, generators, strict=True)]
-        refined = iter(self.refine_begun([one for one in begun if not one.guess.failure]))
-        found = [one.guess if one.guess.failure else next(refined) for one in begun]
-        return [
-            old.failed(new.failure) if new.failure else new.but_missing(len(old.images), old.failure)
-            for new, old in zip(found, guesses, strict=True)
-        ]
+        together = zip(observations, guesses, generators, strict=True)
+        begun = [Begun(seen, old.part(), own) for seen, old, own in together if not found_nothing(old)]
+        refined = iter(self.refine_begun(begun))
+        return [old if found_nothing(old) else _whole(next(refined), old) for old in guesses]
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Improve guesses that did not fail, by default one by one; a guess that cannot be refined becomes ``failed``."""
@@ -76,6 +72,11 @@ class Refinement(Attack[ClientUpdate, Reconstruction]):
         raise AttackError(
             f"{self} refines the guess of another attack; write it behind one: InvertingGradients() | {self}"
         )
+
+
+def _whole(new: Reconstruction, old: Reconstruction) -> Reconstruction:
+    """The refined guess, with as many images as before."""
+    return old.failed(new.failure) if new.failure else new.but_missing(len(old.images), old.failure)
 
 
 @dataclass(frozen=True, repr=False)

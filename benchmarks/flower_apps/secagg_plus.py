@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attacks import ClientUpdate, InvertingGradients, Reconstruction, Spear, SpearPlusPlus, optimal_assignment
+from attacks.guesses import found_nothing
 from attacks.image_measures import psnr
 from attacks.observations import Aggregate
 from clients.data.datasets import load_dataset, to_float
@@ -129,7 +130,7 @@ def uniformity(vector: Arrays) -> float:
 
 def scored(guess: Reconstruction, truth: Tensor, others: Tensor) -> dict[str, Any]:
     """Images recovered, identified, and the mean PSNR in dB, at most 100."""
-    if guess.failure:
+    if found_nothing(guess):
         return {"recovered": 0, "identified": 0, "psnr": None, "failure": guess.failure}
     own, theirs = optimal_assignment(guess.images, truth)
     quality = psnr(guess.images[own], truth[theirs]).clamp(max=100)

@@ -89,7 +89,10 @@ def test_turns() -> None:
     exact = EXACT[0]
     whole, part = Reconstruction.grey(2, (1, 2, 2), ""), Reconstruction.grey(2, (1, 2, 2), "found 1 of 2", {})
     solved = Reconstruction(whole.images, whole.labels, {"gradient_distance": 1e-6})
+    stuck = replace(solved, diagnostics={"gradient_distance": 0.01, "sparsity_match": 1.0, "feature_loss": 1e-3})
+    steps = replace(solved, diagnostics={"gradient_distance": 0.04, "sparsity_match": 0.98, "outside_share": 0.0})
     for guesses, needed, refined in (
+        ([solved, stuck], True, True), ([solved, steps], False, True),
         ([solved, solved], False, True), ([solved, whole], True, True), ([solved, part], True, True), ([part, part], True, False),
     ):  # fmt: skip
         turns = Turns()
