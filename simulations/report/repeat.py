@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from clients.data.datasets import is_table
 from simulations.experiment.experiment import all_settings
+from simulations.experiment.scenario import scenarios
 from simulations.settings.defaults import DEFAULT_CLIENTS
+from simulations.settings.plain import usual_values
 from simulations.settings.presets import presets
 
 ITS_OWN = {"seed", "output-dir", "resume", "attack-gpus"}
@@ -36,7 +39,9 @@ def command_of(config: Mapping[str, Any], seeds: str, out: str, **changed: objec
     run = config.get("run")
     here = ["--in-process"] if isinstance(run, Mapping) and run.get("in-process") else []
     words = ["fedveil", "run", *preset, *here]
-    base = {"num-clients": DEFAULT_CLIENTS, **base}
+    kind, tables = scenarios().get(str(settings.get("scenario"))), is_table(str(settings.get("dataset")))
+    usual = usual_values(kind.settings, base, tables) if kind else {}
+    base = {"num-clients": DEFAULT_CLIENTS, **usual, **base}
     for key, spec in all_settings().items():
         value = settings.get(key)
         if key not in ITS_OWN and isinstance(value, str | int | float) and value != base.get(key, spec.default):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -60,7 +60,12 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
             raise ConfigError(
                 f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
             )
-    usual = {**own.usual, **own.usual_on_tables} if tables else own.usual
-    replaced = {REPLACES.get(key) for key in values}
-    usual = {key: value for key, value in usual.items() if key not in replaced}
+    usual = usual_values(own, values, tables)
     return own(**{key: value for key, value in {**usual, **values}.items() if key in mine})
+
+
+def usual_values(own: type[CommonSettings], given: Iterable[str], tables: bool) -> dict[str, Any]:
+    """A scenario's own defaults, without those of settings that one of the ``given`` replaces (``REPLACES``)."""
+    usual = {**own.usual, **own.usual_on_tables} if tables else own.usual
+    replaced = {REPLACES.get(key) for key in given}
+    return {key: value for key, value in usual.items() if key not in replaced}

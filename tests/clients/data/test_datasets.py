@@ -434,3 +434,12 @@ def test_a_download_happens_only_when_asked_for(tmp_path: Path, monkeypatch: pyt
         assert len(load_dataset("mnist", data_dir=str(tmp_path / "new"), download=True).train) == 20
         load_dataset.cache_clear()
     assert calls == [str(tmp_path / "new")]  # The second time the files were there.
+
+
+def test_faces_are_balanced_and_none_is_in_both_parts() -> None:
+    data = load_dataset("faces")
+    train, test = ({image.numpy().tobytes() for image in part.images} for part in (data.train, data.test))
+    assert (len(train), len(test)) == (len(data.train), len(data.test)) == (160, 40)
+    assert not train & test
+    assert [part.labels.bincount().tolist() for part in (data.train, data.test)] == [[80, 80], [20, 20]]
+    assert abs(float(to_float(data.train.images).mean()) - data.mean[0]) < 1e-5

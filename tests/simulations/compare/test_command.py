@@ -86,7 +86,7 @@ def test_damaged_rows_are_counted_for_each_folder_and_replace_no_page(tmp_path: 
 
 
 def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"probe-targets": 12, "scenario": "federated"}
+    settings: dict[str, Any] = {"probe-targets": 14, "scenario": "federated"}
     folders = [a_run(tmp_path / "a b", 0, **settings), a_run(tmp_path / "b", 2, **settings)]
     folders.append(a_run(tmp_path / "c", 0, **(settings | {"model": "lenet"})))
     assert compare(*folders, "--out", tmp_path / "page.html").exit_code == 0
@@ -97,7 +97,7 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
     given = " ".join(shlex.quote(str(one)) for one in folders)
     runs = ["fedveil run -s rounds=3 -s probe-targets={}", "fedveil run -s model=lenet -s rounds=3 -s probe-targets={}"]
     for found, targets, seeds, out, earlier in zip(
-        commands, (12, 24), ("3..7", "0..4"), ("more-seeds", "more-images"), (f"{given} ", ""), strict=True
+        commands, (14, 28), ("3..7", "0..4"), ("more-seeds", "more-images"), (f"{given} ", ""), strict=True
     ):
         *first, last = found
         assert first == [f"{one.format(targets)} --seeds {seeds} --out {out}-{n}" for n, one in enumerate(runs, 1)]

@@ -101,7 +101,7 @@ def test_a_run_that_cannot_fit_is_refused_with_what_it_needs(monkeypatch: pytest
 
 
 def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, defenses="")
+    few = Experiment.of(dataset="mnist-5k", model="lenet", num_clients=4, batch_size=16, defenses="")
     data, program = few.plan().load_data(), memory.PROCESS + 5000 * 28 * 28
     two, three, alone = (required_bytes(few, data, peak, workers) for workers in (2, 3, 0))
     assert two - alone == 3 * program + memory.RUNTIME + peak(16)
@@ -121,7 +121,7 @@ def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default model at 4096 took 8 GB and 43 s, and the error named neither."""
-    experiment = Experiment.of(num_clients=4, image_size=4096)
+    experiment = Experiment.of(dataset="photos", model="cnn", num_clients=4, image_size=4096)
     data = experiment.plan().load_data()
     told = r"image-size.*this machine has 15\.0 GiB|Lower.*image-size"
     monkeypatch.setattr(memory, "memory_of_machine", lambda: 15 * 2**30)
@@ -130,7 +130,9 @@ def test_images_that_fit_no_machine_are_refused_before_a_model_is_built(monkeypa
 
 
 def test_an_outline_is_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment.of(num_clients=4, train_limit=40, test_limit=40, image_size=288)
+    experiment = Experiment.of(
+        dataset="photos", model="cnn", num_clients=4, train_limit=40, test_limit=40, image_size=288
+    )
     data, outlines = experiment.plan().load_data(), list[memory.Peak]()
     monkeypatch.setattr(memory, "check_fits", lambda _, __, outline, **___: outlines.append(outline))
     check_outline(experiment, data)
