@@ -13,6 +13,7 @@ from attacks.exact.head_inversion import HeadInversion
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion
 from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.gradient.labels import LabelInference
+from attacks.gradient.noise_models import NoiseModelInversion
 from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.surrogate import SurrogateMatching
 from attacks.guesses import found_nothing
@@ -24,7 +25,12 @@ EXACT: tuple[AnyAttack, ...] = (
     HeadInversion(),  # a linear layer behind convolutions, one step
     PatchEmbeddingInversion(),  # vision transformers, one image
 )
-ON_PROBES: tuple[AnyAttack, ...] = (*EXACT, InvertingGradients(), LabelInference())
+ON_PROBES: tuple[AnyAttack, ...] = (
+    *EXACT,
+    InvertingGradients(iterations=200),  # what the exact ones leave
+    NoiseModelInversion(iterations=60, adam_iterations=60),  # the same under noise whose law it knows
+    LabelInference(),
+)
 ON_UPDATES: tuple[AnyAttack, ...] = (
     *EXACT,
     SurrogateMatching(iterations=50, total_variation=0.1, max_images=16),  # the cost does not depend on the steps

@@ -62,8 +62,10 @@ class Judged:
 
     @property
     def of(self) -> Scored | None:
-        """The score behind the verdict: that of recognisable images where there are any, else of identified ones."""
-        return judged_by(self.cell) if self.cell else None
+        """The score behind the verdict: that of recognisable images where it is of these, else of identified ones."""
+        if self.cell is None or self.verdict is Verdict.RECOGNISABLE:
+            return SEEN if self.cell else None
+        return next((one for one in (FOUND, CELLS.decides, ATTRIBUTES.decides) if one in self.cell.scores), None)
 
     @property
     def found(self) -> Count | None:
@@ -114,13 +116,6 @@ def judge(cells: Sequence[Cell]) -> list[Judged]:
 def tried(cells: Sequence[Cell]) -> int:
     """Attacks and rounds among which the strongest was chosen."""
     return sum(FOUND in cell.scores for cell in cells)
-
-
-def judged_by(cell: Cell) -> Scored | None:
-    """The score that decides on a cell: ``SEEN`` where any image is recognisable, else ``FOUND``; else of cells or attributes."""
-    if (seen := cell.recognisable) and seen[0]:
-        return SEEN
-    return next((one for one in (FOUND, CELLS.decides, ATTRIBUTES.decides) if one in cell.scores), None)
 
 
 def worst(judged: Sequence[Judged]) -> Judged | None:
