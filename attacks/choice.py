@@ -21,13 +21,13 @@ from attacks.membership.loss_threshold import LossThreshold
 from attacks.spec import stages_of
 
 EXACT: tuple[AnyAttack, ...] = (
-    SpearPlusPlus(),  # a first linear layer with a ReLU, whole rounds too
+    SpearPlusPlus(max_starts=3),  # a first linear layer with a ReLU, whole rounds too
     HeadInversion(),  # a linear layer behind convolutions, one step
     PatchEmbeddingInversion(),  # vision transformers, one image
 )
 ON_PROBES: tuple[AnyAttack, ...] = (
     *EXACT,
-    InvertingGradients(iterations=200),  # what the exact ones leave
+    InvertingGradients(iterations=150),  # what the exact ones leave
     NoiseModelInversion(iterations=60, adam_iterations=60),  # the same under noise whose law it knows
     LabelInference(),
 )

@@ -26,13 +26,13 @@ class FederatedSettings(WholeModelSettings):
     usual: ClassVar[Mapping[str, Any]] = {
         "dataset": "mnist-5k",
         "model": "mlp",
-        "rounds": 48,
+        "rounds": 36,
         "local-steps": 4,
         "batch-size": 4,
         "learning-rate": 0.1,
         "momentum": 0.5,
         "probe-targets": 12,
-        "probe-images": "1, 4, 1x4, 16",
+        "probe-images": "1, 4, 16",
         "attack-rounds": "first",
     }
 

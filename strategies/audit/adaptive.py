@@ -40,7 +40,7 @@ def adaptive_attacks(
     for name in names:
         attack = ATTACKS[name]()
         if (
-            not kind.meant(attack)
+            not (kind.meant(attack) or (in_turn and isinstance(attack, Refinement)))
             or not reads(attack, tables)
             or (type(attack), attack.knows_defenses) in [(type(one), one.knows_defenses) for one in [*chosen, *found]]
         ):

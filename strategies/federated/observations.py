@@ -157,6 +157,10 @@ class ProbesOfSteps(_Updates):
         wrong = first.infers_membership or first.observes_history
         return super().suits(attack) and not wrong
 
+    def meant(self, attack: AnyAttack) -> bool:
+        """Not membership, of which the server knows the answer: it chose the images."""
+        return super().meant(attack) and self.suits(attack)
+
     def observations(self, observed: Observed) -> list[Any]:
         """See ``_Updates``; a step is on all images that the probe has for it."""
         size = observed.task.plan.probe_images
