@@ -139,7 +139,10 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
             _percent(line.deployed), _difference(line, lines), _change(study, line), "-" if auc is None else f"{auc:.2f}",
             "-" if line.epsilon is None else f"{line.epsilon:.1f}",
         ]  # fmt: skip
-        for one in line.judged:
+        for one in line.judged or (None,):
+            if one is None:
+                found.append([_named(line.defense), *["-"] * 7, *of_line])
+                continue
             best, difference = one.cell, line.differences.get(one.title)
             of_best = (
                 [_found(best, SEEN), _found(best, FOUND), difference.text if difference else "-",

@@ -12,8 +12,11 @@ from simulations.console.command_line import read_toml, self_contained
 from simulations.experiment.experiment import Experiment
 from simulations.run_folder.places import is_there
 from simulations.run_folder.run_config import check_same, read_config
-from simulations.settings.defaults import DEFAULT_CLIENTS
+from simulations.settings.defaults import DEFAULT_AUDIT, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
+
+OF_OTHER_DATA = frozenset({"scenario", "dataset", "num-clients", "train-limit", "partition", "model", "dp-canaries"})
+"""Settings with which a run is another audit than the default one."""
 
 
 def requested(
@@ -58,6 +61,8 @@ def requested(
         folder = out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
         values |= {"output-dir": str(folder.resolve())} if out or "output-dir" not in values else {}
         values |= {"num-clients": clients} if clients else {}
+        if config is None and not clients and OF_OTHER_DATA.isdisjoint(settings):
+            values |= DEFAULT_AUDIT
     values |= settings
     if resume is None and values.get("resume") is True:
         raise ConfigError(

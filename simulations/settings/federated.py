@@ -32,8 +32,6 @@ class FederatedSettings(WholeModelSettings):
         "learning-rate": 0.1,
         "momentum": 0.5,
         "probe-targets": 12,
-        "probe-images": "1, 4, 16",
-        "attack-rounds": "first",
     }
 
     max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(

@@ -14,7 +14,6 @@ from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
-from simulations.report.page.page import GLOSSARY
 from simulations.search.settings import Search
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
@@ -79,9 +78,3 @@ def test_settings_on_the_pages_have_values_that_are_taken(monkeypatch: pytest.Mo
 
 
 # ---- words
-
-
-def test_the_page_and_the_documentation_have_one_glossary() -> None:
-    page = (ROOT / "docs/read_a_report.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", page, re.MULTILINE) == list(GLOSSARY.items())
-    assert len(GLOSSARY) <= 12

@@ -31,7 +31,7 @@ GLOSSARY = {
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
     "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",
     "Training update": "What a client sends after each round of training: a real update.",
-    "Positive control": "The same attack where no defence is known, on messages of the same size or a smaller one. If it finds "
+    "Positive control": "The same attack without the defence, on messages of the same size or a smaller one. If it finds "
     "no images there, its failure elsewhere shows nothing. † marks a score that is not validated so, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
     "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. No verdict counts it.",

@@ -41,10 +41,10 @@ def test_probes_of_a_relu_network_are_solved_and_scored_by_the_client(tmp_path: 
     assert labels["card"]["observation"] == "training update"
     assert (labels["card"]["local_steps"], labels["card"]["images"], labels["n"]) == (12, 24, 2)
     page = page_of(tmp_path / "out")
-    # A count stands beside no sentence that denies it: eight images are recovered, and too few for a verdict.
-    assert "too few images for a verdict: n = 8" in page
-    assert "no attack is shown to" not in page
-    assert "nothing here says that an attack works" not in page
+    # Eight of eight are beyond chance, however few they are.
+    assert "attacks make images recognisable" in page
+    assert "8 of 8" in page
+    assert "too few images" not in page
     assert json.loads((tmp_path / "out" / "config.json").read_text())["progress"]["finished"] is True
 
 
