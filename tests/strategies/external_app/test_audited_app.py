@@ -41,9 +41,8 @@ def test_probes_of_a_relu_network_are_solved_and_scored_by_the_client(tmp_path: 
     assert labels["card"]["observation"] == "training update"
     assert (labels["card"]["local_steps"], labels["card"]["images"], labels["n"]) == (12, 24, 2)
     page = page_of(tmp_path / "out")
-    # Eight of eight are beyond chance, however few they are.
-    assert "attacks make images recognisable" in page
-    assert "8 of 8" in page
+    # Seven are beyond chance, however few that is; the eighth has no other image of its class to be told from.
+    assert "attacks make images recognisable where no mod is known (7 of 8)" in page
     assert "too few images" not in page
     assert json.loads((tmp_path / "out" / "config.json").read_text())["progress"]["finished"] is True
 
