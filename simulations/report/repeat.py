@@ -11,7 +11,7 @@ from typing import Any
 from clients.data.datasets import is_table
 from simulations.experiment.experiment import all_settings
 from simulations.experiment.scenario import scenarios
-from simulations.settings.defaults import DEFAULT_CLIENTS
+from simulations.settings.defaults import DEFAULT_AUDIT, DEFAULT_CLIENTS
 from simulations.settings.plain import usual_values
 from simulations.settings.presets import presets
 
@@ -41,7 +41,8 @@ def command_of(config: Mapping[str, Any], seeds: str, out: str, **changed: objec
     words = ["fedveil", "run", *preset, *here]
     kind, tables = scenarios().get(str(settings.get("scenario"))), is_table(str(settings.get("dataset")))
     usual = usual_values(kind.settings, base, tables) if kind else {}
-    base = {"num-clients": DEFAULT_CLIENTS, **usual, **base}
+    audit = {} if preset else DEFAULT_AUDIT
+    base = {"num-clients": DEFAULT_CLIENTS, **usual, **audit, **base}
     for key, spec in all_settings().items():
         value = settings.get(key)
         if key not in ITS_OWN and isinstance(value, str | int | float) and value != base.get(key, spec.default):

@@ -26,7 +26,7 @@ class FederatedSettings(WholeModelSettings):
     usual: ClassVar[Mapping[str, Any]] = {
         "dataset": "mnist-5k",
         "model": "mlp",
-        "rounds": 36,
+        "rounds": 30,
         "local-steps": 4,
         "batch-size": 4,
         "learning-rate": 0.1,

@@ -150,8 +150,8 @@ class Epsilon:
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines for tables, behind the number: what it protects, other budgets, and the bounds that were shown."""
-        found = {ADD_OR_REMOVE: self.by_accountant.get(ADD_OR_REMOVE), "all cuts": self.all_cuts}
-        found |= {"with probes": self.with_probes} if self.all_cuts is None else {}
+        found = {f"if {ADD_OR_REMOVE}": self.by_accountant.get(ADD_OR_REMOVE), "all cuts": self.all_cuts}
+        found |= {"if the audit's probes count": self.with_probes} if self.all_cuts is None else {}
         lines = [
             self.level,
             self.neighbours,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from simulations.report.analysis.line import Line
@@ -20,7 +21,7 @@ _SAID = {
     Verdict.IDENTIFIABLE: "attacks identify images",
     Verdict.INFERRED: "attacks infer values",
     Verdict.UNKNOWN: "it is unknown what attacks find, for want of a positive control that passed,",
-    Verdict.NOTHING: "attacks find nothing",
+    Verdict.NOTHING: "attacks find no images",
 }
 
 
@@ -98,7 +99,8 @@ def recommendation(lines: Sequence[Line]) -> str:
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
     images without it, the difference is beyond chance; an attack that knows the defence was tried, or a finite epsilon bounds
-    what any attack finds; and accuracy falls by at most ``MOST_COST``. Of several such defences it is the one that costs least.
+    what any attack finds; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such defences it is the
+    one that costs least.
     """
     plain = next((line for line in lines if not line.defense), None)
     tested = [line for line in lines if line.defense]
@@ -109,7 +111,7 @@ def recommendation(lines: Sequence[Line]) -> str:
     leaking = [one.title for one in plain.judged if one.verdict in LEAKS]
     if not leaking:
         nothing = all(one.verdict is Verdict.NOTHING for one in plain.judged)
-        return f"{NO_CHOICE}: {'attacks find nothing' if nothing else 'it is unknown what attacks find'} without one, either."
+        return f"{NO_CHOICE}: {'attacks find no images' if nothing else 'it is unknown what attacks find'} without one, either."
     able = [line for line in tested if not _lacks(line, leaking)]
     if not able:
         names = short_names([line.defense for line in tested])
@@ -120,7 +122,7 @@ def recommendation(lines: Sequence[Line]) -> str:
     ends = within(best.change.low, best.change.high, points) if best.change else ""
     cost = f"accuracy changes by {points(best.change.mean)} points ({ends})" if best.change else ""
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
-    return f"These measurements support {best.defense}: attacks find nothing under it, and {cost}{others}."
+    return f"These measurements support {best.defense}: attacks find no images under it, and {cost}{others}."
 
 
 def _lacks(line: Line, leaking: Iterable[str]) -> str:
@@ -132,11 +134,13 @@ def _lacks(line: Line, leaking: Iterable[str]) -> str:
     by_title = line.differences
     if any(title not in by_title or by_title[title].word != FEWER for title in leaking):
         return "too few images were attacked to tell the difference to no defence"
-    if line.epsilon is None and not all(one.title in line.adaptive for one in line.judged if one.title in leaking):
+    if not (line.epsilon is not None and math.isfinite(line.epsilon)) and not all(
+        one.title in line.adaptive for one in line.judged if one.title in leaking
+    ):
         return "no attack that knows the defence was tried"
     if line.change is None or line.change.low is None:
         return "the cost in accuracy was not measured"
-    return f"accuracy falls by more than {100 * MOST_COST:.0f} points" if (line.change.mean or 0.0) < -MOST_COST else ""
+    return f"accuracy may fall by more than {100 * MOST_COST:.0f} points" if line.change.low < -MOST_COST else ""
 
 
 def notes(lines: Sequence[Line], plain: str) -> list[str]:

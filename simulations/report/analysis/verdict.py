@@ -26,9 +26,9 @@ class Verdict(StrEnum):
 
 
 MEANING = {
-    Verdict.RECOGNISABLE: "identifiable, and as many guesses also show their image's structure, beyond its colour",
+    Verdict.RECOGNISABLE: "identifiable, and enough guesses also show their image's structure, beyond its colour",
     Verdict.IDENTIFIABLE: "guesses are nearest to their own image among 99 others of its class, mean and contrast removed, more "
-    "often than guesses that know the class",
+    "often than guesses of the class alone",
     Verdict.INFERRED: "attributes or cells are right more often than their most frequent value",
     Verdict.NOTHING: "none of that, by an attack that passed its positive control",
     Verdict.UNKNOWN: "no attack passed its positive control, or fewer than 16 images were attacked",
@@ -128,8 +128,10 @@ def _verdict(cells: Sequence[Cell]) -> tuple[Verdict, Cell | None]:
 
     def strength(cell: Cell) -> tuple[int, float, float, bool, float]:
         psnr = cell.psnr.mean if cell.psnr else None
-        seen, found = (cell.mean(*of) or 0.0 for of in (SEEN, FOUND))
-        return -_ORDER[verdict_of(cell, times)], seen, found, cell.status == "ok", psnr or 0.0
+        word = verdict_of(cell, times)
+        order = (SEEN, FOUND) if word is Verdict.RECOGNISABLE else (FOUND, SEEN)  # by what the verdict is of
+        first, second = (cell.mean(*of) or 0.0 for of in order)
+        return -_ORDER[word], first, second, cell.status == "ok", psnr or 0.0
 
     strongest = max(cells, key=strength, default=None)
     if strongest is None:
@@ -158,4 +160,4 @@ def verdict_of(cell: Cell, tried: int = 1) -> Verdict:
 
 def _counts(score: Score) -> bool:
     """Whether the attack's failure says anything: its control passed, on enough images."""
-    return score.status == "ok" and not score.all_failed and score.attacked >= LEAST_IMAGES
+    return score.status == "ok" and score.attacked - score.failures >= LEAST_IMAGES

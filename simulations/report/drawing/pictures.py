@@ -141,7 +141,8 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
         "recognisable" if best.recognisable else "identified" if best.identified else "closest guess, not identified"
     )
     tiles = _tiles([*beside, best], [cell.attack], {cell.attack: "guess"}, embed)
-    return Strip(f"{counts} ({_named(best.target)})", tiles)
+    # The same picture twice would say nothing.
+    return Strip(f"{counts} ({_named(best.target)})", tuple(one for one in tiles if one.name != UNALTERED))
 
 
 def _grid(

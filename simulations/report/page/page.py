@@ -29,7 +29,7 @@ GLOSSARY = {
     "Structure": "Correlation of a guess and its image, mean and contrast removed. Recognisable images have "
     f"{LEAST_STRUCTURE:g} or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",
-    "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages leak more.",
+    "Probe": "A request that an ordinary client does not answer: the gradient of a few images. Smaller messages usually leak more.",
     "Training update": "What a client sends after each round of training: a real update.",
     "Positive control": "The same attack without the defence, on messages of the same size or a smaller one. If it finds "
     "no images there, its failure elsewhere shows nothing. † marks a score that is not validated so, or of too few images.",

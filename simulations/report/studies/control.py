@@ -215,9 +215,10 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     """Mark scores of attacks that failed on the undefended run as "not-validated".
 
     An attack that identifies no images without a defence says nothing about a defence. It counts on a round's messages of one kind
-    and size if the same attack identifies undefended images beyond chance in that round, from such messages or from smaller ones
-    (``by_chance``, corrected for the attacks tried). If not, or if there is no undefended run, its "ok" image rows get the status
-    "not-validated". Label accuracy is judged by the null baseline "uniform" where there is one, a sensitive attribute by
+    and size if the same attack identifies undefended images beyond chance in that round from such messages (``by_chance``,
+    corrected for the attacks tried), or from smaller ones where it was not tried on such. Without a defence, a smaller message
+    controls a larger one: so the page shows where a leak ends. If not, or if there is no undefended run, its "ok" image rows get
+    the status "not-validated". Label accuracy is judged by the null baseline "uniform" where there is one, a sensitive attribute by
     "majority" (its most frequent value), membership by an AUC of 0.5, and the class representatives of GAN attacks by one over
     ``num_classes``, each by the whole interval.
 
@@ -277,9 +278,15 @@ def _attempt(row: Row, attack: str, kind: Family | None) -> tuple[Any, ...]:
 
 
 def _deciding(row: Row, own: Sequence[Control], kind: Family) -> list[Control]:
-    """The controls that decide for a row: of messages like its own, or of images the one that passed on smaller messages."""
+    """The controls that decide for a row: of messages like its own; of images the one that passed on smaller messages, where none
+    is of such messages, or where the row is itself the one that failed there.
+    """
     if kind != IMAGES:
         return closest(row, own, lambda control: control.row)
     alike = [one for one in own if one.row.card.observation == row.card.observation and rung(one.row) == rung(row)]
-    below = [one for one in own if rung(one.row) < rung(row) and one.passed and not (one.too_few or one.open)]
-    return alike if (all(one.passed for one in alike) and alike) or not below else below[:1]
+    if alike and (row.defense or all(one.passed for one in alike)):
+        return alike  # without a defence the attack fails on such messages, so that its failure under one shows nothing
+    smaller = (
+        one for one in own if one.row.card.images and all(a <= b for a, b in zip(rung(one.row), rung(row), strict=True))
+    )
+    return [one for one in smaller if one.passed and not (one.too_few or one.open)][:1] or alike

@@ -45,7 +45,7 @@ def test_the_terminal_says_what_leaked_then_of_each_defence_what_was_found_at_wh
         == "accuracy: 90.0 % (87.1 to 92.3 %), \N{MINUS SIGN}5.0 points, \N{MINUS SIGN}8.3 to \N{MINUS SIGN}1.7"
     )
     assert below(text, "no defence")[0] == f"{title}: recognisable, 16 of 16 images (79.4 to 100.0 %)"
-    assert "epsilon: 8.00, with probes: 12.00" in below(text, "DPSGD(target_epsilon=8.0)")
+    assert "epsilon: 8.00, if the audit's probes count: 12.00" in below(text, "DPSGD(target_epsilon=8.0)")
     assert "Mixer(window=4): untested against an adaptive attacker" in text
     # A real update stands before a probe, and several studies have their names.
     updates = [row | {"card": row["card"] | {"observation": "training update"}} for row in ROWS if row["attack"]]
@@ -81,5 +81,5 @@ def test_an_attribute_is_a_message_of_its_own_and_all_cuts_come_before_probes(tm
         assert (attribute.verdict, attribute.found, attribute.share, attribute.null) == (verdict, None, 0.795, 0.5)
         assert (attribute.shown, attribute.interval) == ("79.5 % of values", "75.0 to 83.0 %, null 50.0 %")
     line = replace(private, epsilon=1.0, epsilon_with_probes=2.0)
-    assert [one.epsilon.lines for one in outcomes([line])] == [("with probes: 2.00",)]
+    assert [one.epsilon.lines for one in outcomes([line])] == [("if the audit's probes count: 2.00",)]
     assert [one.epsilon.lines for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == [("all cuts: 3.00",)]

@@ -58,7 +58,10 @@ def test_every_number_of_the_first_tables_follows_from_the_rows(tmp_path: Path) 
         seen, hit = (max(values(rows, metric=one, defense=defense, attack=INVERSION)) for one in FOUND[::-1])
         verdict = "recognisable" if seen else "identifiable" if hit else "nothing found"
         word, count, *below = said["one-step probe"]
-        assert (word, count.split(" (")[0]) == (verdict, f"{16 * (seen or hit):.0f} of 16")
+        assert (word, count.split(" (")[0]) == (
+            verdict,
+            f"{16 * (seen or hit):.0f} of 16 {'recognisable' if seen else 'identified'}",
+        )
         assert below[-1] == "by InvertingGradients"
         found = max(values(rows, metric="label-accuracy", defense=defense, attack=LABELS))
         assert number(shown["labels inferred"][0]) == pytest.approx(100 * found, abs=0.051)

@@ -65,7 +65,11 @@ def test_one_failed_control_concerns_its_attack_round_observation_and_run_only()
         assert statuses(*rows)[0] == expected, change
     # Of messages of several sizes, those of its own size decide, or smaller ones that passed; never larger ones.
     one, eight, seven = (PROBE.but(images=images) for images in (1, 8, 7))
-    for passed, expected in (((one,), [OK, OK, OK]), ((eight,), [FAILED, OK, FAILED]), ((), [FAILED, FAILED, FAILED])):
+    for passed, expected in (
+        ((one,), [OK, FAILED, OK]),
+        ((eight,), [FAILED, OK, FAILED]),
+        ((), [FAILED, FAILED, FAILED]),
+    ):
         rows = [under(12.0, 11.0, card=card) for card in (one, eight, seven)]
         assert (
             statuses(*rows, *(found(None if card in passed else 0, card=card) for card in (one, eight)))[:3] == expected
