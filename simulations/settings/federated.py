@@ -31,7 +31,6 @@ class FederatedSettings(WholeModelSettings):
         "batch-size": 4,
         "learning-rate": 0.1,
         "momentum": 0.5,
-        "probe-targets": 12,
     }
 
     max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from defenses.neighbours import level_of
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.paired import Difference
+from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.verdict import Judged, worst
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
@@ -98,7 +98,7 @@ class Line:
     protected: Score | None
     change: Score | None
     judged: tuple[Judged, ...] = ()
-    differences: Mapping[str, Difference] = field(default_factory=dict)
+    differences: Mapping[str, PairedDifference] = field(default_factory=dict)
     adaptive: frozenset[str] = frozenset()
     labels: Cell | None = None
     attributes: Cell | None = None

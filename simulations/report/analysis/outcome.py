@@ -11,7 +11,7 @@ from attacks.metrics.metric import ATTRIBUTES, CELLS
 from defenses.neighbours import ADD_OR_REMOVE, level_of
 from simulations.console.results import finite
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.paired import Difference
+from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.shown import audit_text
 from simulations.report.analysis.verdict import Judged, judge
@@ -66,7 +66,7 @@ class Message:
     adaptive: bool = False
     clients: int | None = None
     status: str = ""
-    difference: Difference | None = None
+    difference: PairedDifference | None = None
     warnings: tuple[str, ...] = ()
     title: str = ""
 

@@ -19,7 +19,7 @@ FEWER, MORE, ALIKE = "fewer", "more", "not distinguishable from no defence"
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """What a defence changes in the share of images that the strongest attack finds.
 
     Attributes:
@@ -59,13 +59,13 @@ class Difference:
         return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]})"
 
 
-def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], Difference]:
+def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:
     """(defence, ``Judged.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
 
     Corrected for the number of defences that face the same kind and size of message. Both sides are of their strongest attack.
     """
     plain = {one.title: one.cell for one in lines.get("", ()) if one.cell}
-    found: dict[tuple[str, str], Difference] = {}
+    found: dict[tuple[str, str], PairedDifference] = {}
     for title, without in plain.items():
         raw = {
             defense: difference
@@ -77,16 +77,16 @@ def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], 
     return found
 
 
-def holm(raw: Mapping[str, Difference]) -> dict[str, Difference]:
+def holm(raw: Mapping[str, PairedDifference]) -> dict[str, PairedDifference]:
     """The same with probabilities corrected for their number (Holm 1979)."""
-    found, least = dict[str, Difference](), 0.0
+    found, least = dict[str, PairedDifference](), 0.0
     for at, (name, one) in enumerate(sorted(raw.items(), key=lambda item: item[1].p)):
         least = max(least, min(1.0, (len(raw) - at) * one.p))
         found[name] = replace(one, p=least)
     return found
 
 
-def _difference(cell: Cell, plain: Cell) -> Difference | None:
+def _difference(cell: Cell, plain: Cell) -> PairedDifference | None:
     of = SEEN if any(one.count(SEEN) and one.mean(*SEEN) for one in (cell, plain)) else FOUND
     under, without = cell.count(of), plain.count(of)
     if under is None or without is None or not (under[0] or without[0]):
@@ -95,12 +95,14 @@ def _difference(cell: Cell, plain: Cell) -> Difference | None:
     if pairs := _pairs(cell, plain, of):
         gained, lost = (sum(one == pair for one in pairs) for pair in ((1, 0), (0, 1)))
         ends = paired_interval(gained, lost, len(pairs))
-        return Difference(word, under, without, (gained - lost) / len(pairs), *ends, exact_sign(gained, lost), True)
+        return PairedDifference(
+            word, under, without, (gained - lost) / len(pairs), *ends, exact_sign(gained, lost), True
+        )
     from scipy.stats import fisher_exact
 
     shares = [(k / n, n) for k, n in (under, without)]
     p = float(fisher_exact(np.array([[k, n - k] for k, n in (under, without)])).pvalue)
-    return Difference(word, under, without, shares[0][0] - shares[1][0], *newcombe(*shares), p, False)
+    return PairedDifference(word, under, without, shares[0][0] - shares[1][0], *newcombe(*shares), p, False)
 
 
 def _pairs(cell: Cell, plain: Cell, of: Scored) -> list[tuple[int, int]]:

@@ -55,6 +55,8 @@ def in_plain_words(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> list[st
         ((one, line) for line in lines for one in line.judged),
         lambda pair: (pair[0].real, pair[0].message, pair[0].title),
     )
+    if not titles:
+        return list(dict.fromkeys(sentence(line) for line in lines))
     asked = [of for (real, _, _), of in titles.items() if not real]
     shown = [of for (real, _, _), of in titles.items() if real] + asked[:1]
     return [_told(of, names, plain) for of in shown]

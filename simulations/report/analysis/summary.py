@@ -14,7 +14,7 @@ from defenses.neighbours import BUDGET
 from defenses.training.accounting import MEANING
 from simulations.report.analysis.adaptive import adapted, adaptive_caveats, once_per_update, untested
 from simulations.report.analysis.line import TERMS, Line, largest
-from simulations.report.analysis.paired import Difference, differences
+from simulations.report.analysis.paired import PairedDifference, differences
 from simulations.report.analysis.shown import (
     CLIENTS,
     NO_COST,
@@ -122,7 +122,7 @@ def _line(
     study: Study,
     defense: str,
     judged: Sequence[Judged],
-    changed: Mapping[tuple[str, str], Difference],
+    changed: Mapping[tuple[str, str], PairedDifference],
     known: Any,
     without: Mapping[str, Study],
     *,

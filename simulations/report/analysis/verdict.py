@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
 from simulations.report.analysis.adaptive import stand_ins
-from simulations.report.studies.cell import FOUND, SEEN, Cell, Count, Rung
+from simulations.report.studies.cell import FOUND, SEEN, Cell, Count, MessageSize
 from simulations.report.studies.control import LEAST_IMAGES, LEVEL
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
@@ -50,7 +50,7 @@ class Judged:
     """
 
     message: str
-    rung: Rung | None
+    rung: MessageSize | None
     cells: tuple[Cell, ...]
     verdict: Verdict
     cell: Cell | None

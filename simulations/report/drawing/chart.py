@@ -61,7 +61,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
+class Stroke:
     """A line through places in a CSS colour; ``kind`` is its class: "series", "joined", "null", "whisker" or "rule"."""
 
     places: Sequence[Place]
@@ -86,7 +86,7 @@ class Chart:
     spoken: str
     across: Axis
     up: Axis
-    lines: Sequence[Line] = ()
+    lines: Sequence[Stroke] = ()
     points: Sequence[tuple[Point, Look]] = ()
     names: Sequence[tuple[str, Look]] = ()
     texts: Sequence[tuple[float, float, str, str]] = ()
@@ -110,13 +110,13 @@ class Chart:
         return "M" + "L".join(f"{self.x(x)} {self.y(y)}" for x, y in places)
 
 
-def whiskers(points: Iterable[Point], look: Look) -> Iterator[Line]:
+def whiskers(points: Iterable[Point], look: Look) -> Iterator[Stroke]:
     """The intervals of points."""
     for one in points:
         if one.low is not None and one.high is not None:
-            yield Line([(one.x, one.low), (one.x, one.high)], look.color, "whisker")
+            yield Stroke([(one.x, one.low), (one.x, one.high)], look.color, "whisker")
         if one.x_low is not None and one.x_high is not None:
-            yield Line([(one.x_low, one.y), (one.x_high, one.y)], look.color, "whisker")
+            yield Stroke([(one.x_low, one.y), (one.x_high, one.y)], look.color, "whisker")
 
 
 def bounds(values: Iterable[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:

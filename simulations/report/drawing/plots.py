@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
-from simulations.report.analysis.line import Line as SummaryLine
-from simulations.report.drawing.chart import Axis, Chart, Line, Point, bounds, round_values, whiskers
+from simulations.report.analysis.line import Line
+from simulations.report.drawing.chart import Axis, Chart, Point, Stroke, bounds, round_values, whiskers
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
@@ -33,7 +33,7 @@ Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
 
 
-def plane(lines: Sequence[SummaryLine], faces: Faces) -> Chart | None:
+def plane(lines: Sequence[Line], faces: Faces) -> Chart | None:
     """Accuracy against the share of images identified in the messages with the worst verdict; None while no defence has both.
 
     Bottom right is better. A dashed line joins DP-SGD in order of epsilon.
@@ -51,7 +51,7 @@ def plane(lines: Sequence[SummaryLine], faces: Faces) -> Chart | None:
     if not points:
         return None
     low, high = share_bounds([end for one, _ in points for end in (one.x, one.x_low, one.x_high)], 0.14, 0.05)
-    joined = [Line([(x, y) for _, x, y in sorted(spent)], "var(--dp1)", "joined")] if len(spent) > 1 else []
+    joined = [Stroke([(x, y) for _, x, y in sorted(spent)], "var(--dp1)", "joined")] if len(spent) > 1 else []
     title = (
         "Test accuracy as deployed (higher is better →)",
         "Images identified by the strongest attack (lower is better ↓)",
@@ -140,10 +140,10 @@ def curves(
     low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
     # Of a single round the baseline is a line across: a path of one point cannot be seen.
     ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
-    lines = [Line([(p.x, p.y) for p in ends], "var(--soft)", "null")] if ends else []
+    lines = [Stroke([(p.x, p.y) for p in ends], "var(--soft)", "null")] if ends else []
     for one, of in series.items():
         lines += whiskers(of, faces[one])
-        lines += [Line([(p.x, p.y) for p in of], faces[one].color)] if len(of) > 1 else []
+        lines += [Stroke([(p.x, p.y) for p in of], faces[one].color)] if len(of) > 1 else []
     marked = [
         (p, faces[one]) for one, of in series.items() for p in of if len(of) <= MOST_MARKS or p.hollow or p is of[-1]
     ]
@@ -187,10 +187,10 @@ class DotRow:
 def rows_of_dots(rows: Sequence[DotRow], across: Axis, title: str, spoken: str, names: Markers = ()) -> Chart:
     """One row per defence, from top to bottom; ``names`` are markers with what they stand for."""
     ends = across.low, across.high
-    lines: list[Line] = []
+    lines: list[Stroke] = []
     for at, row in enumerate(rows):
-        lines += [Line([(end, at - 0.7) for end in ends], "var(--rule)", "rule")] if at else []
-        lines += [Line([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
+        lines += [Stroke([(end, at - 0.7) for end in ends], "var(--rule)", "rule")] if at else []
+        lines += [Stroke([(end, at + 0.1) for end in row.interval], row.look.color, "whisker")] if row.interval else []
     return Chart(
         spoken,
         across,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.drawing.chart import WIDTH, Axis, Chart, Line, Place, Point
+from simulations.report.drawing.chart import WIDTH, Axis, Chart, Place, Point, Stroke
 from simulations.report.drawing.looks import Faces, Look
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, Scored
@@ -60,7 +60,7 @@ def roc_charts(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
 
 
 def _chart(study: Study, cells: Sequence[Cell], faces: Faces) -> Chart:
-    lines = [Line([(LEAST_RATE, LEAST_RATE), (1, 1)], "var(--soft)", "null")]
+    lines = [Stroke([(LEAST_RATE, LEAST_RATE), (1, 1)], "var(--soft)", "null")]
     points: list[tuple[Point, Look]] = []
     names = []
     for cell in cells:
@@ -70,7 +70,7 @@ def _chart(study: Study, cells: Sequence[Cell], faces: Faces) -> Chart:
             # One false positive of n non-members is a rate of 1 / n.
             others = min((row.card.others or 0 for row in rows), default=0)
             points += [(_at(curve, rate, look, score), look) for rate in RATES if others >= 1 / rate]
-            lines.append(Line(curve, look.color))
+            lines.append(Stroke(curve, look.color))
             ends = within(score.low, score.high, two)
             shown = f"{look.name}: AUC {two(score.mean)}" + (f" ({ends})" if ends else "") + dagger(score.status)
             names.append((shown, look))

@@ -29,7 +29,7 @@ SEEN = RECOGNISABLE.of("original")
 
 
 @dataclass(frozen=True)
-class Rung:
+class MessageSize:
     """How much entered one attacked message: ``images`` in all, by ``steps`` local steps. Rungs are in order of both."""
 
     images: int
@@ -95,9 +95,9 @@ class Cell:
         return shown_name(self.role, self.attack)
 
     @property
-    def rung(self) -> Rung:
+    def rung(self) -> MessageSize:
         """What entered the attacked message; 0 images where the card does not say."""
-        return Rung(self.card.images or 0, self.card.local_steps or 1)
+        return MessageSize(self.card.images or 0, self.card.local_steps or 1)
 
     def count(self, of: Scored) -> Count | None:
         """(k, n): k of n images are ``FOUND`` or ``SEEN``; None where none was looked for among others."""

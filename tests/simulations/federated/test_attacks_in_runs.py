@@ -79,7 +79,7 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
     run = read_run(tmp_path / "run")
     for line in run.lines(*run.studies):
         text = sentence(line)
-        parts = ("One-step probe: ", ". Training update of 2 steps on ", " images, searched by 2 iterations: ")
+        parts = ("Training update, 2 steps on ", ". One-step probe, 1 image: ")
         assert [part for part in parts if part in text] == list(parts)
 
 

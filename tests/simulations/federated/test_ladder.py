@@ -32,18 +32,19 @@ def test_every_rung_is_attacked_scored_and_shown_apart(tmp_path: Path) -> None:
         ("probe of several steps", 4, 1, 4, "1x4"): 8, ("training update", 8, 4, 2, ""): 16,
     }  # fmt: skip
     assert {key[1:]: row["n"] for key, row in found.items() if not key[0]} == rungs
-    assert {key[1:]: row["n"] for key, row in found.items() if key[0]} | {("training update", 8, 4, 2, ""): 16} == rungs
+    hidden = [row for row in rows if (row["metric"], row["attack"], row["defense"]) == ("attack", EXACT, noise)]
+    assert {row["status"] for row in hidden} == {"not-applicable"}
     for (defense, *_), row in found.items():
         assert (row["value"] > 60) == (defense == ""), row
     for row in rows:
         assert row["metric"] != "membership-auc" or row["card"]["observation"] == "training update"
     spent = [row["value"] for row in rows if row["metric"] == "epsilon-with-probes"]
     assert len(spent) == 2, "one row after all probes, one after the round"
-    exact = [row for row in rows if (row["metric"], row["attack"], row["defense"]) == ("retrieval", EXACT, "")]
+    exact = [row for row in rows if (row["metric"], row["attack"], row["defense"]) == ("identified", EXACT, "")]
     probed = [row for row in exact if "probe" in row["card"]["observation"]]
     identified = {(one["card"]["images"], one["card"]["local_steps"]): (one["value"], one["n"]) for one in probed}
     assert identified == dict.fromkeys(((1, 1), (4, 1), (4, 4)), (1.0, 8))
-    assert max(one["card"]["chance"] for one in probed) < 0.05
+    assert max(one["card"]["chance"] for one in probed) < 0.15
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
     originals = [(one["defense"], one["client"], one.get("rung", "")) for one in pictures if one["kind"] == "original"]
     assert {one: originals.count(one) for one in originals} == {

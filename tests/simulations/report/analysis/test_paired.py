@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from simulations.report.analysis.paired import ALIKE, FEWER, Difference, exact_sign, holm, paired_interval
+from simulations.report.analysis.paired import ALIKE, FEWER, PairedDifference, exact_sign, holm, paired_interval
 from simulations.report.analysis.summary import summarise
 from tests.simulations.report.analysis.test_verdict import attacked, lines
 from tests.simulations.report.report_run import study_of
@@ -30,8 +30,8 @@ def test_the_paired_interval_covers_the_true_difference() -> None:
 
 
 def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order() -> None:
-    def of(p: float) -> Difference:
-        return Difference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True)
+    def of(p: float) -> PairedDifference:
+        return PairedDifference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True)
 
     found = holm({"a": of(0.03), "b": of(0.01), "c": of(0.02)})
     assert {name: one.p for name, one in found.items()} == pytest.approx({"b": 0.03, "c": 0.04, "a": 0.04})
