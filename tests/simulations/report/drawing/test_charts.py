@@ -12,7 +12,7 @@ from PIL import Image
 
 from defenses.neighbours import REPLACE_ONE
 from simulations.report.analysis.summary import summarise
-from simulations.report.drawing.chart import WIDTH, Axis, Chart, Line, Point, bounds, round_values
+from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, bounds, round_values
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture, placed
 from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, plane, rows_of_dots
@@ -71,7 +71,7 @@ def test_a_chart_is_drawn_at_its_values_in_colours_of_the_page_with_its_names_be
     look, other = Look("<b>& A", "var(--d1)", "star"), Look("B", "var(--none)", "circle")
     points = [(Point(0, 10, tip="<tip>"), look), (Point(10, 5, hollow=True), other)]
     chart = Chart(
-        "<b>& all", *UNIT, [Line([(0, 10), (10, 5)], "var(--d1)")], points, [(one.name, one) for _, one in points]
+        "<b>& all", *UNIT, [Stroke([(0, 10), (10, 5)], "var(--d1)")], points, [(one.name, one) for _, one in points]
     )
     drawing = svg(chart)
     (line,), (full, hollow) = parts(drawing, "series"), parts(drawing, "mark")
