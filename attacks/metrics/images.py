@@ -35,9 +35,6 @@ FLAT_PSNR = Metric("psnr-flat", range=_DB, in_rows=False)
 RECOGNISABLE = Hit("recognisable", family=IMAGES, shown=REFERENCES)
 """1 where ``is_recognisable`` holds; the server derives it from the client's scores."""
 
-RETRIEVAL, RETRIEVAL_CHANCE = IDENTIFIED, IDENTIFIED_CHANCE
-RECOVERED = Hit("recovered", over_seeds=OverSeeds.CLUSTERED, family=IMAGES, shown=REFERENCES)
-
 PSNR_PAPER = Metric("psnr-paper", range=(-MAX_PSNR, MAX_PSNR), family=IMAGES)
 SSIM_PAPER = Metric("ssim-paper", range=_SIMILAR, family=IMAGES)
 MSE_PAPER = Metric("mse-paper", higher_leaks=False, range=FROM_0, family=IMAGES)

@@ -146,7 +146,6 @@ def scores_of(reply: Message) -> dict[GuessName, Scores]:
 Columns = dict[str, Any]
 """Columns of a row by name."""
 RowsOf = Callable[[Scores, ThreatCard], Iterable[Columns]]
-PICKED_PSNR, PICKED_GAIN, PICKED_DETAIL = "picked_psnr", "picked_gain", "picked_detail"
 EACH, EACH_OF = "each", "each_of"
 """Keys of rows of ``IDENTIFIED`` and ``RECOGNISABLE``: 1 or 0 for each image, by client and place, and [client, place] of each."""
 BEST_PSNR, BEST_STRUCTURE = "best_psnr", "best_structure"
@@ -215,11 +214,6 @@ def recognisable(scores: Scores) -> list[float] | None:
     if len({*map(len, found)}) > 1:
         return None
     return [float(is_recognisable(*one)) for one in zip(*found, strict=True)]
-
-
-def rounded_gain(gain: float) -> float:
-    """A gain in dB."""
-    return round(gain, 4)
 
 
 MOST_LEFT_OUT = 32
