@@ -48,9 +48,10 @@ class AttackJob:
         return self.observed.task
 
     @property
-    def learns(self) -> bool:
-        """Whether one of the attacks is fitted to auxiliary data first."""
-        return any(attack.needs_auxiliary for attack in self.attacks)
+    def learned_stages(self) -> list[str]:
+        """Texts of the attacks, and stages of chains, that are fitted to auxiliary data first."""
+        stages = (stage for attack in self.attacks for stage in stages_of(attack))
+        return list(dict.fromkeys(repr(stage) for stage in stages if stage.needs_auxiliary))
 
     def save(self, directory: Path) -> None:
         """Write the job to ``directory``: after a kill, its observations need not be collected again."""

@@ -103,16 +103,18 @@ class _RayActors:
             remote.options(**usual, scheduling_strategy=on_node(home)).remote(names_node=several) for home in homes
         ]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
-        self._learned: dict[tuple[str, ...], int] = {}
+        self._learned: dict[tuple[str, str], int] = {}
         self._homes = homes
         self._again: set[str] = set()
         self._patience: dict[int, float] = {}
 
     def submit(self, job: AttackJob) -> Any:
         at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
-        if job.learns:
+        if job.learned_stages:
             # What one actor learned about a pipeline the next would have to learn again.
-            at = self._learned.setdefault((job.task.plan.pipeline, *map(repr, job.attacks)), at)
+            learned = [(job.task.plan.pipeline, stage) for stage in job.learned_stages]
+            at = next((self._learned[one] for one in learned if one in self._learned), at)
+            self._learned |= dict.fromkeys(learned, at)
         handle = self._actors[at].run.remote(job)
         self._queues[at].add(handle)
         return handle

@@ -56,7 +56,7 @@ class Job(SimpleNamespace):
 
 
 def jobs(count: int) -> list[Any]:
-    return [Job(name=f"job-{at}", learns=False, attacks=("attack",)) for at in range(count)]
+    return [Job(name=f"job-{at}", learned_stages=[], attacks=("attack",)) for at in range(count)]
 
 
 @pytest.fixture
@@ -91,6 +91,22 @@ def test_workers_take_turns_and_a_failed_one_costs_its_job(played: PlayedRay, mo
     done = run_all(2, jobs(2))
     errors = [one.error for result in done for one in result.outcomes]
     assert (len(done), errors) == (2, ["the attack's worker failed: b cannot be reached"])
+
+
+def test_what_was_learned_of_a_pipeline_is_not_learned_again_elsewhere(played: PlayedRay) -> None:
+    """One worker has all jobs that share a learned stage, whatever else they attack; another pipeline's go elsewhere."""
+
+    def job(pipeline: str, *stages: str) -> Any:
+        name = f"{pipeline} {len(given)}"
+        task = SimpleNamespace(plan=SimpleNamespace(pipeline=pipeline))
+        return Job(name=name, learned_stages=list(stages), attacks=("attack",), task=task)
+
+    given: list[Any] = []
+    for pipeline, stages in (("x", ["U"]), ("y", ["U"]), ("x", ["V"]), ("x", ["U", "W"]), ("x", ["W"]), ("y", ["U"])):
+        given.append(job(pipeline, *stages))
+    backend = pool._RayActors(2, 0.0)
+    handles = [backend.submit(one) for one in given]
+    assert [home for home, _ in handles] == ["a", "b", "a", "a", "a", "b"]
 
 
 def test_a_lost_node_costs_no_attack(played: PlayedRay) -> None:
