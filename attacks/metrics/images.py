@@ -54,6 +54,10 @@ ORACLE_ACCURACY = Share("oracle-accuracy")
 """Of that classifier, on images that it was not trained on."""
 
 
+JUDGED = (IDENTIFIED.of("original"), PSNR.of("original"), FLAT_PSNR.of(), STRUCTURE.of("original"))
+"""Scores that decide whether an image is recognisable, as ``is_recognisable`` takes them."""
+
+
 def is_recognisable(identified: float, psnr: float, flat: float, structure: float) -> bool:
     """The rule for one image: identified, above the PSNR ``flat`` of its own mean colour, and similar in structure."""
     return identified == 1 and psnr > flat and structure >= LEAST_STRUCTURE

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
+from strategies.audit.audit_replies import scores_of
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card
-from strategies.audit.score_rows import PICTURED, recognisable, scores_of
+from strategies.audit.score_rows import PICTURED, recognisable
 from strategies.audit.threat_card import ThreatCard
 
 

@@ -24,18 +24,11 @@ from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
 from defenses.base import Tensors
 from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.audit_replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card, without_score
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.score_rows import (
-    BASELINES,
-    fault_in_scores,
-    joined,
-    membership_rows,
-    rows_of_clients,
-    score_rows,
-    scores_of,
-)
+from strategies.audit.score_rows import joined, membership_rows, rows_of_clients, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange

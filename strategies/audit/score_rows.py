@@ -1,20 +1,17 @@
-"""From a client's reply to an audit to rows: its checks, as a client may send anything; mean, interval, count and worst case."""
+"""From the scores of clients' replies to rows: mean, interval, count and worst case."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Message, MetricRecord
 
 from attacks.metrics.guesses import (
     COLUMN,
-    LABEL_ACCURACY,
     MEMBER_SCORE,
     MEMBERSHIP_AUC,
     MEMBERSHIP_LOW_TPR,
@@ -22,126 +19,20 @@ from attacks.metrics.guesses import (
     OTHER_SCORE,
 )
 from attacks.metrics.images import (
-    FLAT_PSNR,
     IDENTIFIED,
     IDENTIFIED_CHANCE,
+    JUDGED,
     PLACE,
     PSNR,
     RECOGNISABLE,
     STRUCTURE,
     is_recognisable,
 )
-from attacks.metrics.metric import ATTRIBUTES, CELLS, LABELS, Interval, Metric
-from attacks.metrics.names import GuessName, Role, ScoreName, Scores, names_of, scores_to_texts
-from attacks.metrics.registry import MEASURED, known_metric, metric_of
-from attacks.metrics.training import COUNTED
+from attacks.metrics.metric import Interval, Metric
+from attacks.metrics.names import Scores
+from attacks.metrics.registry import known_metric, metric_of
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
-from clients.scoring.audit import ALONE, COUNTS
-from clients.task.task import Task
-from clients.wire.records import tensors_of, values_of
-from clients.wire.texts import shortened
 from strategies.audit.threat_card import ThreatCard
-
-BASELINES = "baselines"
-"""The kind of guesses that only clients make."""
-LONGEST_NAME = 200
-MOST_PICTURES = 1024
-"""Of one record; a report shows a few."""
-_JUDGED = (IDENTIFIED.of("original"), PSNR.of("original"), FLAT_PSNR.of(), STRUCTURE.of("original"))
-"""Scores that decide whether an image is recognisable, as ``is_recognisable`` takes them."""
-_BESIDE = (FLAT_PSNR.of(), IDENTIFIED_CHANCE.of(), PLACE.of())
-_EXPECTED = {
-    "images": (*(one.of("original") for one in (*MEASURED, IDENTIFIED)), *_BESIDE),
-    "membership": (MEMBER_SCORE.of(), OTHER_SCORE.of()),
-    **{one.name: (ScoreName(*one.decides),) for one in (ATTRIBUTES, CELLS, LABELS)},
-}
-"""Kind of guesses -> scores that all of them have."""
-_PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
-
-
-def fault_in_scores(
-    reply: Message,
-    guessed: str,
-    task: Task,
-    guesses: float = math.inf,
-    dealt: tuple[float, float] = (math.inf, math.inf),
-    targets: int = 0,
-) -> str:
-    """Reason why a client's reply is no audit of guesses of one kind (or of ``BASELINES``), or "".
-
-    ``guesses`` is the most values of one score, ``dealt`` the most members and the most others of a test of membership.
-    Of ``targets`` observations no expected score may be missing; 0: any may be.
-    """
-    found = reply.content.get("metrics")
-    if not isinstance(found, MetricRecord):
-        return "the answer has no 'metrics'"
-    most = {MEMBER_SCORE.name: dealt[0], OTHER_SCORE.name: dealt[1]}
-    faults = (_fault_in_score(name, found, guessed, guesses, most) for name in found)
-    steps = task.plan.local_steps
-    known = math.inf not in dealt and not (steps and task.plan.defenses.bounded)  # a Poisson sample's size is secret
-    least = {LABEL_ACCURACY.of(): targets, MEMBER_SCORE.of(): 1 if steps else dealt[0], OTHER_SCORE.of(): dealt[1]}
-    short = (
-        f"metrics: {'/'.join(name)} has too few values, expected {number:g}"
-        for name in (_EXPECTED.get(guessed, ()) if guesses and targets else ())
-        for number in [least.get(name, min(guesses, *filter(None, dealt))) if known else 1]
-        if len(scores_of(reply).get(ALONE, {}).get(name, [])) < number
-    )
-    return next(filter(None, faults), "") or _fault_in_pictures(reply, task) or next(short, "")
-
-
-def _fault_in_score(
-    text: str, found: Mapping[str, Any], guessed: str, guesses: float, most: Mapping[str, float]
-) -> str:
-    values = found[text]
-    unknown = f"metrics: {shortened(text)} is the name of no score of {guessed}"
-    try:
-        guess, name = names_of(text)
-    except ValueError:
-        return unknown
-    parts = "".join((*guess, *name))
-    expected = (
-        guess == COUNTS or guess.role in (Role.NULL_BASELINE, Role.SCALE) if guessed == BASELINES else guess == ALONE
-    )
-    if len(parts) > LONGEST_NAME or not parts.isprintable() or not expected:
-        return unknown
-    metric = metric_of(name.metric)
-    if not isinstance(values, list) or not all(map(metric.allows, values)):
-        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of {metric.allowed}"
-    if len(values) > (allowed := 1 if guess == COUNTS else most.get(name.metric, guesses)):
-        return f"metrics: {shortened(text)} has {len(values)} values, expected at most {allowed}"
-    if guess == COUNTS:
-        # A defence of another package uses its own names; a registered metric must be one that defences report.
-        return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
-    if metric is RECOGNISABLE:
-        return unknown  # the server's own verdict
-    if metric is IDENTIFIED:
-        for beside in (*_JUDGED[1:], *_BESIDE):
-            (other,) = scores_to_texts({guess: {beside: []}})
-            given = found.get(other)
-            if not (isinstance(given, list) and len(given) == len(values)):
-                return f"metrics: {shortened(text)} comes without as many values of {beside.metric}"
-    return ""
-
-
-def _fault_in_pictures(reply: Message, task: Task) -> str:
-    shape, targets = task.plan.data_card().input_shape, task.plan.probe_targets
-    for name, images in tensors_of(reply, "pictures").items():
-        named = _PICTURE.fullmatch(name)
-        if not named or int(named[2]) >= targets:
-            return f"pictures: {shortened(name)} is none of the {targets} targets"
-        if not images.is_floating_point() or images.shape[1:] != shape or not 0 < len(images) <= MOST_PICTURES:
-            return f"pictures: {name} is {images.dtype}{tuple(images.shape)}, expected images {shape}"
-    return ""
-
-
-def scores_of(reply: Message) -> dict[GuessName, Scores]:
-    """The scores of a client's reply in which ``fault_in_scores`` found nothing."""
-    found: dict[GuessName, Scores] = defaultdict(dict)
-    for text, values in values_of(reply, "metrics").items():
-        guess, name = names_of(text)
-        found[guess][name] = list(values)
-    return found
-
 
 Columns = dict[str, Any]
 """Columns of a row by name."""
@@ -171,7 +62,7 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
         metric = metric_of(name.metric)
-        if name == _JUDGED[0]:
+        if name == JUDGED[0]:
             yield from _verdict_rows(scores, card)
         elif metric.in_rows:
             cells = metric.interval is Interval.CELLS
@@ -188,10 +79,10 @@ def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     chances = scores[IDENTIFIED_CHANCE.of()]
     most = max(FEW_OTHERS, 2 * sorted(chances)[len(chances) // 2]) if chances else 1.0
     facts = card.but(chance=sum(one for one in chances if one <= most) / len(chances) if chances else 1.0)
-    found = {IDENTIFIED: scores[_JUDGED[0]], RECOGNISABLE: recognisable(scores)}
+    found = {IDENTIFIED: scores[JUDGED[0]], RECOGNISABLE: recognisable(scores)}
     fit = [chance <= most for chance in chances]
     hits = {one: [hit * fits for hit, fits in zip(of, fit, strict=True)] for one, of in found.items() if of is not None}
-    psnr, structure = (scores.get(name, []) for name in (_JUDGED[1], _JUDGED[3]))
+    psnr, structure = (scores.get(name, []) for name in (JUDGED[1], JUDGED[3]))
     best = max(
         (at for at, hit in enumerate(hits.get(RECOGNISABLE, [])) if hit), key=structure.__getitem__, default=None
     )
@@ -210,7 +101,7 @@ def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
 
 def recognisable(scores: Scores) -> list[float] | None:
     """1 for each guess of a recognisable image, else 0; None where scores that decide are missing."""
-    found = [scores.get(name, []) for name in _JUDGED]
+    found = [scores.get(name, []) for name in JUDGED]
     if len({*map(len, found)}) > 1:
         return None
     return [float(is_recognisable(*one)) for one in zip(*found, strict=True)]

@@ -52,11 +52,11 @@ from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import naming
 from strategies.audit.audit_pictures import AuditPictures
+from strategies.audit.audit_replies import BASELINES, MOST_PICTURES
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.score_rows import BASELINES, MOST_PICTURES
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.orders import OF_ROUND

@@ -20,8 +20,9 @@ from clients.data.card import DataCard
 from clients.scoring.audit import ALONE
 from clients.wire.records import WITHHELD, metrics, tensors_of, to_record, to_tensors
 from clients.wire.texts import RecordError
+from strategies.audit.audit_replies import BASELINES, fault_in_scores
 from strategies.audit.auditor import _gather
-from strategies.audit.score_rows import BASELINES, fault_in_scores, membership_rows, score_rows
+from strategies.audit.score_rows import membership_rows, score_rows
 from strategies.audit.threat_card import ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange
