@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import findings
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.repeat import command_of, settings_in
 from simulations.report.text import count
@@ -51,7 +50,7 @@ class Group:
         settings = ", ".join(f"{key}={value}" for key, value in self.differs.items())
         if len(settings) > LONGEST:
             return self.folders[0].name
-        return settings or str(_config(self.run).get("experiment") or self.folders[0].name)
+        return settings or str(settings_in(self.run.config).get("experiment") or self.folders[0].name)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -75,9 +74,9 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
         require_rows(folder, "DIR")
         run = read_run(folder)
         mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), [])
-        seed = _config(run).get("seed")
+        seed = settings_in(run.config).get("seed")
         for other, known in mine:
-            if _config(known).get("seed") == seed:
+            if settings_in(known.config).get("seed") == seed:
                 raise ConfigError(
                     f"{folder} and {other} are the same experiment with the same seed {seed}; give one of them"
                 )
@@ -99,7 +98,7 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
 
 def _called_as(first: ReadRun, run: ReadRun) -> ReadRun:
     """The run under the first's experiment name: rows of another name would be another study, and never be averaged with them."""
-    name, own = (_config(one).get("experiment") for one in (first, run))
+    name, own = (settings_in(one.config).get("experiment") for one in (first, run))
     if name == own or not isinstance(name, str):
         return run
     return replace(run, rows=tuple(replace(row, experiment=name) for row in run.rows))
@@ -107,18 +106,13 @@ def _called_as(first: ReadRun, run: ReadRun) -> ReadRun:
 
 def _facts(run: ReadRun) -> dict[str, str]:
     """All that must agree within a group, as text."""
-    facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
+    facts = {key: str(value) for key, value in settings_in(run.config).items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
     facts |= {"defenses": "; ".join(one or "no defence" for one in run.order)} if run.order else {}
     for what, key in (("code", OWN_CODE), ("version", "versions")):
         found = run.config.get(key)
         facts |= {f"{what} of {name}": str(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
     return facts
-
-
-def _config(run: ReadRun) -> Mapping[str, Any]:
-    found = run.config.get("config")
-    return found if isinstance(found, Mapping) else {}
 
 
 def _finished(run: ReadRun) -> bool:
@@ -142,7 +136,7 @@ def group_as_json(group: Group) -> dict[str, Any]:
         "folders": [str(folder.resolve()) for folder in group.folders],
         "seeds": list(group.seeds),
         "unfinished": [str(folder.resolve()) for folder in group.unfinished],
-        "outcomes": findings(group.run),
+        "outcomes": group.run.to_json(),
     }
 
 

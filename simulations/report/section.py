@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from defenses.registry import collected, modules_in
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.studies.study import Study
 
 
@@ -34,7 +34,7 @@ class Section:
 
     name: str
     title: str
-    view: Callable[[Study, Sequence[Line]], Any]
+    view: Callable[[Study, Sequence[Finding]], Any]
     template: str
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""

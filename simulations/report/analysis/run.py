@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.summary import summarise
+from simulations.console.results import finite
+from simulations.report.analysis.finding import findings_of
+from simulations.report.analysis.summary import Summary
 from simulations.report.studies.control import validate
 from simulations.report.studies.rows import read_row_file
 from simulations.report.studies.study import Study, split
@@ -47,22 +48,37 @@ class ReadRun:
         order = self.config.get("pipelines")
         return [str(one) for one in order] if isinstance(order, list) else []
 
-    @property
-    def defenses(self) -> Mapping[str, Any]:
-        """Pipeline text -> its entry in the configuration, in the form of ``summarise``."""
-        found = self.config.get("defenses")
-        return found if isinstance(found, Mapping) else {}
-
     @cached_property
     def studies(self) -> tuple[Study, ...]:
         """In order of appearance; a model that is served at several cuts is one study for each."""
         return tuple(split(self.rows, self.order))
 
-    def lines(self, study: Study) -> list[Line]:
-        """The summary lines of one study."""
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """What each study shows."""
         state = self.config.get("progress")
         running = isinstance(state, Mapping) and not (state.get("finished") or state.get("failed"))
-        return summarise(study, self.defenses, running=running)
+        known = self.config.get("defenses")
+        defenses = known if isinstance(known, Mapping) else {}
+        return tuple(Summary(one, findings_of(one, defenses, running=running)) for one in self.studies)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The findings for programs, each with its study; numbers that are not finite are null."""
+        return [
+            {"study": " · ".join(of.study.words), **finite(one.to_json())}
+            for of in self.summaries
+            for one in of.findings
+        ]
+
+    def verdicts(self) -> Iterator[str]:
+        """The verdict on each defence and kind of message, a line for each."""
+        for summary in self.summaries:
+            for one in summary.findings:
+                name = one.defense or summary.plain.name
+                for message in one.every_message:
+                    yield f"{', '.join(filter(None, (name, message.title)))}: {message.text}"
+                if not one.every_message:
+                    yield f"{name}: unknown, no attack on images has a score"
 
     def beside(self, other: ReadRun) -> ReadRun:
         """Both runs together, with this one's configuration: runs that differ in their seeds."""
