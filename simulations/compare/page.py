@@ -10,7 +10,7 @@ from pathlib import Path
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.summary import Summary
+from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.chart import Axis, Chart, round_values
 from simulations.report.drawing.looks import looks

@@ -12,7 +12,7 @@ from simulations.report.analysis.finding import Finding
 from simulations.report.studies.study import Study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
     """A section of the report for studies of one scenario.
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from attacks.metrics.training import TEST_ACCURACY
@@ -79,13 +78,10 @@ class Accuracy:
         if self.deployed is None:
             return None
         found, change = self.deployed, self.change or Score(None)
-        shown = {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
-        return shown | {
-            "change": change.mean,
-            "change_low": change.low,
-            "change_high": change.high,
-            "note": self.note,
-        }
+        return {
+            "mean": found.mean, "low": found.low, "high": found.high, "n": found.n,
+            "change": change.mean, "change_low": change.low, "change_high": change.high, "note": self.note,
+        }  # fmt: skip
 
 
 def _at(study: Study, defense: str, reference: str, at: int | None) -> Score | None:
@@ -115,12 +111,12 @@ def accuracy_change(study: Study, defense: str, at: int | None) -> Score | None:
     if not seeds:
         return None
     changes = {seed: deployed[seed][0] - plain[seed][0] for seed in seeds}
-    shares = [(_mean([of[seed][0] for seed in seeds]), min(of[seed][1] for seed in seeds)) for of in (deployed, plain)]
+    shares = [(fmean(of[seed][0] for seed in seeds), min(of[seed][1] for seed in seeds)) for of in (deployed, plain)]
     ends = [interval(list(changes.values()))] if len(seeds) > 1 else []
     if all(0 <= share <= 1 <= n for share, n in shares):
         ends.append(newcombe(*shares))
     return Score(
-        mean=_mean(list(changes.values())),
+        mean=fmean(changes.values()),
         low=max(min(lows), -1.0) if (lows := [low for low, _ in ends if low is not None]) else None,
         high=min(max(highs), 1.0) if (highs := [high for _, high in ends if high is not None]) else None,
         n=sum(deployed[seed][1] for seed in seeds),
@@ -136,7 +132,3 @@ def _by_seed(study: Study, defense: str, at: int | None) -> dict[int, tuple[floa
         for of in ("original", "transformed")
     )
     return clean | protected
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -104,21 +104,13 @@ class Budget:
         """For programs: the bounds hold together with "confidence", of several seeds by a union bound."""
         shown = self.shown
         return {
-            "spent": self.spent,
-            "with_probes": self.with_probes,
-            "all_cuts": self.all_cuts,
-            "level": self.level,
-            "neighbours": self.neighbours,
-            "terms": self.terms,
-            "by_accountant": self.by_accountant,
-            "text": self.text,
-            "shown": shown.plain if shown else None,
-            "shown_gaussian": shown.gaussian if shown else None,
-            "gap": shown.gap if shown else None,
-            "gap_gaussian": shown.gap_gaussian if shown else None,
-            "confidence": shown.corrected if shown else None,
-            "audit": self.audit,
-        }
+            "spent": self.spent, "with_probes": self.with_probes, "all_cuts": self.all_cuts,
+            "level": self.level, "neighbours": self.neighbours, "terms": self.terms,
+            "by_accountant": self.by_accountant, "text": self.text,
+            "shown": shown.plain if shown else None, "shown_gaussian": shown.gaussian if shown else None,
+            "gap": shown.gap if shown else None, "gap_gaussian": shown.gap_gaussian if shown else None,
+            "confidence": shown.corrected if shown else None, "audit": self.audit,
+        }  # fmt: skip
 
 
 def _largest(study: Study, defense: str, metric: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from attacks.metrics.metric import ATTRIBUTES, CELLS
 from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.verdict import Judged
-from simulations.report.studies.cell import FOUND, SEEN, Count
+from simulations.report.studies.cell import FOUND, SEEN
 from simulations.report.studies.score import Score
 from simulations.report.text import dagger, percent, percentage, within
 
@@ -72,33 +72,18 @@ class Message(Judged):
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers are None without a score."""
-        score, cell = self.score or Score(None), self.cell if self.score else None
+        score, cell, rung = self.score or Score(None), self.cell if self.score else None, self.rung
+        seen, identified = (cell.recognisable, cell.identified) if cell else (None, None)
         return {
-            "message": self.message,
-            "real": self.real,
-            "images": self.rung.images if self.rung else None,
-            "steps": self.rung.steps if self.rung else None,
-            "verdict": self.verdict.value,
-            "of": self.counted,
-            "found": _hits(self.found),
-            "attacked": score.attacked if cell else None,
-            "share": score.mean,
-            "low": score.low,
-            "high": score.high,
-            "recognisable": _hits(cell.recognisable) if cell else None,
-            "identified": _hits(cell.identified) if cell else None,
-            "chance": self.probability if cell else None,
-            "null": self.null,
-            "attack": self.attack,
-            "tried": len(self.cells) if cell else 0,
-            "adaptive": self.adaptive if cell else False,
-            "clients": cell.clients if cell else None,
-            "status": cell.status if cell else "",
+            "message": self.message, "real": self.real,
+            "images": rung.images if rung else None, "steps": rung.steps if rung else None,
+            "verdict": self.verdict.value, "of": self.counted,
+            "found": self.found[0] if self.found else None, "attacked": score.attacked if cell else None,
+            "share": score.mean, "low": score.low, "high": score.high,
+            "recognisable": seen[0] if seen else None, "identified": identified[0] if identified else None,
+            "chance": self.probability if cell else None, "null": self.null,
+            "attack": self.attack, "tried": len(self.cells) if cell else 0, "adaptive": self.adaptive and cell is not None,
+            "clients": cell.clients if cell else None, "status": cell.status if cell else "",
             "difference": asdict(self.difference) if cell and self.difference else None,
-            "warnings": self.warnings,
-            "title": self.title,
-        }
-
-
-def _hits(count: Count | None) -> int | None:
-    return count[0] if count else None
+            "warnings": self.warnings, "title": self.title,
+        }  # fmt: skip

@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from simulations.console.results import finite
-from simulations.report.analysis.finding import findings_of
-from simulations.report.analysis.summary import Summary
+from simulations.report.analysis.finding import Finding, findings_of
+from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
+from simulations.report.repeat import settings_in
 from simulations.report.studies.control import validate
+from simulations.report.studies.plain import Plain, plain_words_of
 from simulations.report.studies.rows import read_row_file
 from simulations.report.studies.study import Study, split
 from simulations.run_folder.line_files import whole_characters
 from simulations.run_folder.rows import Row
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The findings of one study, in the order of its pipelines."""
+
+    study: Study
+    findings: Sequence[Finding]
+
+    @cached_property
+    def plain(self) -> Plain:
+        """Words for the run without a defence."""
+        return plain_words_of(self.study.rows)
+
+    @cached_property
+    def said(self) -> list[str]:
+        """What attacks found, in sentences."""
+        return in_plain_words(self.findings, self.plain)
+
+    @cached_property
+    def recommendation(self) -> str:
+        """Which defence the measurements support, or that they support none; "" without a choice."""
+        return recommendation(self.findings)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Caveats, each behind the names of its defences."""
+        return notes(self.findings, self.plain.name.lower())
+
+    def name(self, finding: Finding) -> str:
+        """What texts call a defence."""
+        return finding.defense or self.plain.name.lower()
 
 
 @dataclass(frozen=True)
@@ -41,6 +75,17 @@ class ReadRun:
     def notes(self) -> tuple[str, ...]:
         """All notes."""
         return self.damaged_lines + self.other_notes
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Those of the configuration; empty where it has none."""
+        return settings_in(self.config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the configuration says so."""
+        state = self.config.get("progress")
+        return isinstance(state, Mapping) and state.get("finished") is True
 
     @property
     def order(self) -> list[str]:
@@ -81,9 +126,13 @@ class ReadRun:
                     yield f"{name}: unknown, no attack on images has a score"
 
     def beside(self, other: ReadRun) -> ReadRun:
-        """Both runs together, with this one's configuration: runs that differ in their seeds."""
+        """Both runs together, with this one's configuration: runs that differ in their seeds, and in their experiment's name."""
         damaged, notes = self.damaged_lines + other.damaged_lines, self.other_notes + other.other_notes
-        return ReadRun(self.rows + other.rows, self.config, damaged, notes)
+        rows, name = other.rows, self.settings.get("experiment")
+        if isinstance(name, str) and name != other.settings.get("experiment"):
+            # Rows of another name would be another study, and never be averaged with these.
+            rows = tuple(replace(row, experiment=name) for row in rows)
+        return ReadRun(self.rows + rows, self.config, damaged, notes)
 
 
 def read_run(directory: Path) -> ReadRun:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-from attacks.metrics.guesses import MEMBERSHIP_LOW_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.failures import Failure, failures
 from simulations.report.analysis.message import Message
-from simulations.report.analysis.summary import Summary
+from simulations.report.analysis.run import Summary
 from simulations.report.drawing import plots
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
@@ -29,45 +27,70 @@ FEW = 2
 """Kinds and sizes of messages that the first table holds; of more there is a ladder."""
 
 
+Grids = Mapping[str, Sequence[Grid]]
+"""By defence."""
+Strips = Mapping[str, Sequence[Strip]]
+"""By defence."""
+Charts = Sequence[tuple[str, Chart]]
+"""With captions."""
+
+
 @dataclass(frozen=True)
 class View(Summary):
-    """One study's content: its findings with pictures, charts and tables. Pictures are embedded when it is made.
+    """One study's content: its findings with pictures, charts and tables.
 
     Attributes:
-        faces: Looks of the pipelines.
+        sections: Name of each section for which the study has something -> what its template shows; ``own``: these sections.
         star: The first screen's picture.
-        grids: Defence -> reconstructions, the best of each.
-        every_grid: (anchor, title, grids) for the page of every attack.
-        own_grids: Name of a section -> grids that it shows itself.
-        own_pictures: Name of a section -> defence -> strips that it shows itself.
-        drawn: Defence -> class representatives.
+        grids: Defence -> reconstructions, the best of each; ``every_grid``: (anchor, title, grids) for the page of every attack.
+        own_grids: Name of a section -> grids that it shows itself; ``own_pictures``: -> defence -> strips.
+        drawn: Defence -> class representatives, of attacks whose cells are ``representatives``.
+        plane: Privacy against accuracy; ``curves``: charts over the rounds; ``roc``: curves of attacks on membership.
+        membership: Scored attacks on membership; ``attacked``: all attacks that are neither these nor ``representatives``.
+        control: The positive control.
     """
 
-    faces: Faces
+    sections: Mapping[str, Any]
+    own: Sequence[Section]
     star: Strip | None
-    grids: Mapping[str, Sequence[Grid]]
-    every_grid: Sequence[tuple[str, str, Mapping[str, Sequence[Grid]]]]
-    own_grids: Mapping[str, Mapping[str, Sequence[Grid]]]
-    own_pictures: Mapping[str, Mapping[str, Sequence[Strip]]]
-    drawn: Mapping[str, Sequence[Strip]]
+    grids: Grids
+    every_grid: Sequence[tuple[str, str, Grids]]
+    own_grids: Mapping[str, Grids]
+    own_pictures: Mapping[str, Strips]
+    drawn: Strips
+    plane: Chart | None
+    curves: Charts
+    roc: Charts
+    membership: Sequence[Cell]
+    representatives: Sequence[Cell]
+    attacked: Sequence[Cell]
+    control: ControlTable
+    cards: Cards
+    failures: Sequence[Failure]
+    others: Sequence[Other]
 
     @classmethod
     def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder) -> View:
         """Of one study and its pictures; ``every`` embeds those of the page of every attack."""
-        study, apart = summary.study, {observation for one in sections() for observation in one.own_pictures}
+        study, findings = summary.study, summary.findings
+        apart = {observation for one in sections() for observation in one.own_pictures}
         guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
-        gridded = [one for one in sections() if () in one.own_pictures.values()]
-        mine = {
-            one.name: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
-            for one in gridded
+        gridded = {
+            one: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
+            for one in sections()
+            if () in one.own_pictures.values()
         }
         # Where the headline is of one round, its pictures come first.
-        leading = {one.defense: one.strongest.round for one in summary.findings if one.strongest}
-        titled = [("pictures", "Pictures", guessed), *((one.name, one.title, mine[one.name]) for one in gridded)]
+        leading = {one.defense: one.strongest.round for one in findings if one.strongest}
+        titled = [("pictures", "Pictures", guessed), *((one.name, one.title, of) for one, of in gridded.items())]
+        shown = {one: found for one in sections() if (found := one.view(study, findings))}
+        members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+        drawing = [cell for cell in study.cells if cell.draws_classes]
         return cls(
             study,
-            summary.findings,
-            faces,
+            findings,
+            sections={one.name: found for one, found in shown.items()},
+            own=list(shown),
             star=star(summary, guessed, embed),
             grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
             every_grid=[
@@ -75,21 +98,20 @@ class View(Summary):
                 for anchor, title, of in titled
                 if of
             ],
-            own_grids={name: grids(of, study.pipelines, embed) for name, of in mine.items()},
+            own_grids={one.name: grids(of, study.pipelines, embed) for one, of in gridded.items()},
             own_pictures={one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
             drawn=drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+            plane=plots.plane(findings, faces),
+            curves=plots.over_rounds(study, faces),
+            roc=roc_charts(study, faces),
+            membership=members,
+            representatives=drawing,
+            attacked=[cell for cell in study.cells if cell not in members and cell not in drawing],
+            control=control_table(study),
+            cards=cards(study.cells),
+            failures=failures(study.all_rows),
+            others=others(study),
         )
-
-    @cached_property
-    def sections(self) -> Mapping[str, Any]:
-        """Name of each section for which the study has something -> what its template shows."""
-        found = ((one.name, one.view(self.study, self.findings)) for one in sections())
-        return {name: shown for name, shown in found if shown}
-
-    @property
-    def own(self) -> Sequence[Section]:
-        """Those sections."""
-        return [one for one in sections() if one.name in self.sections]
 
     @property
     def ladder(self) -> Sequence[Message]:
@@ -111,82 +133,16 @@ class View(Summary):
         return list(dict.fromkeys(said))
 
     @property
-    def plane(self) -> Chart | None:
-        """Privacy against accuracy."""
-        return plots.plane(self.findings, self.faces)
-
-    @cached_property
-    def curves(self) -> Sequence[tuple[str, Chart]]:
-        """Charts over the rounds."""
-        return plots.over_rounds(self.study, self.faces)
-
-    @cached_property
-    def roc(self) -> Sequence[tuple[str, Chart]]:
-        """Curves of attacks on membership."""
-        return roc_charts(self.study, self.faces)
-
-    @property
-    def membership(self) -> Sequence[Cell]:
-        """Scored attacks on membership."""
-        return [cell for cell in self.study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-
-    @property
-    def low_rates(self) -> bool:
-        """Whether a rate at 0.1 % false positives is among their scores."""
-        return any(MEMBERSHIP_LOW_TPR.of() in cell.scores for cell in self.membership)
-
-    @property
-    def representatives(self) -> Sequence[Cell]:
-        """Attacks that draw classes."""
-        return [cell for cell in self.study.cells if cell.draws_classes]
-
-    @property
-    def attacked(self) -> Sequence[Cell]:
-        """All other attacks."""
-        apart = (*self.membership, *self.representatives)
-        return [cell for cell in self.study.cells if cell not in apart]
-
-    @property
-    def has_recognition(self) -> bool:
-        """Whether an oracle looked at their guesses."""
-        return any(cell.mean("recognition") is not None for cell in self.attacked)
-
-    @property
-    def adaptive(self) -> Collection[tuple[str, str]]:
-        """(defence, attack) for attacks that were made against the defence."""
-        known = {one.defense: one.known for one in self.findings}
-        return {(cell.defense, cell.attack) for cell in self.study.cells if is_adaptive(cell, known[cell.defense])}
-
-    @property
     def null_names(self) -> Sequence[str]:
         """Null baselines, the lowest first."""
         nulls = mean_each(cell.nulls for cell in self.study.cells)
         return sorted(nulls, key=lambda name: nulls[name])
 
     @property
-    def scale_names(self) -> Sequence[str]:
-        """Scales by which PSNR is read."""
-        return sorted({name for cell in self.study.cells for name in cell.scales})
-
-    @cached_property
-    def control(self) -> ControlTable:
-        """The positive control."""
-        return control_table(self.study)
-
-    @cached_property
-    def cards(self) -> Cards:
-        """Threat cards."""
-        return cards(self.study.cells)
-
-    @cached_property
-    def failures(self) -> Sequence[Failure]:
-        """What failed."""
-        return failures(self.study.all_rows)
-
-    @cached_property
-    def others(self) -> Sequence[Other]:
-        """Numbers that have no other place."""
-        return others(self.study)
+    def adaptive(self) -> Collection[tuple[str, str]]:
+        """(defence, attack) for attacks that were made against the defence."""
+        known = {one.defense: one.known for one in self.findings}
+        return {(cell.defense, cell.attack) for cell in self.study.cells if is_adaptive(cell, known[cell.defense])}
 
 
 def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
