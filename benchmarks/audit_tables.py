@@ -24,7 +24,7 @@ from studies import table
 from defenses.base import TrainingDefense
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.score import Score, interval
@@ -35,7 +35,7 @@ FREE = {"seed", "output-dir", "resume", "experiment"}
 MARKS = {"not-validated": "*", "under-powered": "+", "failed": " (failed)"}
 
 
-def read(runs: Sequence[Path]) -> list[tuple[Study, list[Line]]]:
+def read(runs: Sequence[Path]) -> list[tuple[Study, Sequence[Finding]]]:
     """All runs as one, and its studies: several if a model is served at several cuts.
 
     Raises:
@@ -51,7 +51,7 @@ def read(runs: Sequence[Path]) -> list[tuple[Study, list[Line]]]:
                 f"{path} and {runs[0]} differ in {', '.join(different)}; they may differ in their seeds only"
             )
     merged = functools.reduce(ReadRun.beside, found)
-    return [(study, merged.lines(study)) for study in merged.studies]
+    return [(one.study, one.findings) for one in merged.summaries]
 
 
 def _settings(run: ReadRun) -> dict[str, object]:
@@ -100,12 +100,12 @@ def _percent(score: Score | None) -> str:
     return "-" if score is None or score.mean is None else f"{100 * score.mean:.1f}{_ends(score, 1)}"
 
 
-def _difference(line: Line, lines: Sequence[Line]) -> str:
+def _difference(line: Finding, lines: Sequence[Finding]) -> str:
     """In points, to no defence or to the same training defence alone: the mean over shared seeds, and its interval."""
     stages = [stage for stage in parse(line.defense).defenses if isinstance(stage, TrainingDefense)]
     alone = str(Pipeline(tuple(stages)))
     plain = next((one for one in lines if one.defense == alone and one is not line), lines[0])
-    own, base = (one.deployed.by_seed if one.deployed else {} for one in (line, plain))
+    own, base = (one.accuracy.deployed.by_seed if one.accuracy.deployed else {} for one in (line, plain))
     each = [100 * (own[seed] - base[seed]) for seed in sorted(own.keys() & base.keys())]
     if line is plain or not each:
         return "-"
@@ -114,19 +114,20 @@ def _difference(line: Line, lines: Sequence[Line]) -> str:
     return f"{sum(each) / len(each):+.1f}{ends}"
 
 
-def _change(study: Study, line: Line) -> str:
+def _change(study: Study, line: Finding) -> str:
     """Points by which the mean accuracy changed in the last quarter of the rounds, and its range in that quarter."""
-    reference = "transformed" if line.protected else "original"
+    reference = "transformed" if line.accuracy.protected else "original"
     scores = study.series(line.defense, "test-accuracy", reference)
     series = {at: score.mean for at, score in scores.items() if score.mean is not None}
-    before = max((at for at in series if at <= round(0.75 * (line.round or 0))), default=None)
-    if before is None or line.round not in series:
+    last = line.accuracy.round
+    before = max((at for at in series if at <= round(0.75 * (last or 0))), default=None)
+    if before is None or last not in series:
         return "-"
     late = [value for at, value in series.items() if at >= before]
-    return f"{100 * (series[line.round] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
+    return f"{100 * (series[last] - series[before]):+.1f} (of {100 * (max(late) - min(late)):.1f})"
 
 
-def defences(study: Study, lines: Sequence[Line]) -> str:
+def defences(study: Study, lines: Sequence[Finding]) -> str:
     """The first table."""
     header = [
         "defence", "message", "verdict", "recognisable", "identified", "against no defence", "strongest attack", "PSNR, dB",
@@ -136,14 +137,14 @@ def defences(study: Study, lines: Sequence[Line]) -> str:
     for line in lines:
         auc = line.membership.mean("membership-auc") if line.membership else None
         of_line = [
-            _percent(line.deployed), _difference(line, lines), _change(study, line), "-" if auc is None else f"{auc:.2f}",
+            _percent(line.accuracy.deployed), _difference(line, lines), _change(study, line), "-" if auc is None else f"{auc:.2f}",
             "-" if line.epsilon is None else f"{line.epsilon:.1f}",
         ]  # fmt: skip
-        for one in line.judged or (None,):
+        for one in line.messages or (None,):
             if one is None:
                 found.append([_named(line.defense), *["-"] * 7, *of_line])
                 continue
-            best, difference = one.cell, line.differences.get(one.title)
+            best, difference = one.cell, one.difference
             of_best = (
                 [_found(best, SEEN), _found(best, FOUND), difference.text if difference else "-",
                  f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original")]

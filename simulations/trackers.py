@@ -47,17 +47,16 @@ def write_events(directory: Path) -> None:
 
     from simulations.report.analysis.run import read_run
     from simulations.report.analysis.sentences import sentence
-    from simulations.report.analysis.summary import summarise
     from simulations.report.studies.rows import read_rows
 
     about = read_object(directory / "config.json")
     settings = about["config"] | {f"version.{package}": version for package, version in about["versions"].items()}
-    lines = [line for study in read_run(directory).studies for line in summarise(study, {})]
+    found = [one for of in read_run(directory).summaries for one in of.findings]
     shutil.rmtree(folder := directory / "tensorboard", ignore_errors=True)  # else numbers of an earlier time would stay
     with SummaryWriter(str(folder)) as writer:
         table = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in settings.items())
         writer.add_text("settings", f"| setting | value |\n|---|---|\n{table}")
-        said = "\n\n".join(f"**{line.defense or 'No defence'}**: {sentence(line)}" for line in lines)
+        said = "\n\n".join(f"**{one.defense or 'No defence'}**: {sentence(one)}" for one in found)
         writer.add_text("conclusions", said)
         for (name, step), value in numbers(read_rows(directory / "rows.jsonl")[0]).items():
             writer.add_scalar(name, value, step)

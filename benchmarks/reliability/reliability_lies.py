@@ -14,7 +14,7 @@ from reliability_runs import Case, accuracy, require, rows_of
 from reliability_wire import Change, arrays, numbers
 
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.outcome import as_json
+from simulations.report.analysis.run import read_run
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from simulations.server_app import run_experiment
 
@@ -138,4 +138,4 @@ def _run(run: str, kind: str, change: Change) -> tuple[list[dict[str, Any]], lis
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run_experiment(Lying(CLIENTS), Experiment.of(**COMMON | RUNS[run], output_dir=str(out)))
-        return rows_of(out), [message["verdict"] for one in as_json(out) for message in one["messages"]]
+        return rows_of(out), [message["verdict"] for one in read_run(out).to_json() for message in one["messages"]]

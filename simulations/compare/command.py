@@ -38,7 +38,7 @@ def compare(
     Exit codes: 0 when the page was written, 2 when a folder holds no run, two runs are the same, or the page cannot be written or
     would replace another file.
     """
-    from simulations.compare.groups import group_as_json, grouped, print_groups
+    from simulations.compare.groups import grouped, print_groups
     from simulations.compare.page import require_page, write_comparison
 
     page = out or runs[0] / PAGE
@@ -53,7 +53,7 @@ def compare(
     except OSError as error:
         fail(f"--out: cannot write {page}: {error.strerror}")
     if as_json:
-        print_json({"page": str(page.resolve()), "groups": list(map(group_as_json, groups))})
+        print_json({"page": str(page.resolve()), "groups": [one.to_json() for one in groups]})
     else:
         print_groups(console, groups)
     terminal_for(console, quiet=as_json).say(f"page: {page.resolve()}")

@@ -6,14 +6,13 @@ import functools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import findings
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.repeat import command_of, settings_in
+from simulations.report.repeat import command_of
 from simulations.report.text import count
 from simulations.run_folder.places import require_rows
 from simulations.run_folder.run_config import FREE_ON_RESUME, OWN_CODE
@@ -35,6 +34,7 @@ class Group:
         folders: Their folders, in the order in which they were given.
         run: All their rows, under the configuration of the first.
         differs: Key -> value of the settings (and versions, "version of PACKAGE") in which groups differ; "" where it has none.
+        unfinished: Folders of runs that were not finished, as their configurations say.
         damaged: A sentence for each folder with damaged lines of rows, which counts them.
         notes: What else readers must know of the folders' files.
     """
@@ -42,6 +42,7 @@ class Group:
     folders: tuple[Path, ...]
     run: ReadRun
     differs: Mapping[str, str]
+    unfinished: tuple[Path, ...] = ()
     damaged: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -51,17 +52,22 @@ class Group:
         settings = ", ".join(f"{key}={value}" for key, value in self.differs.items())
         if len(settings) > LONGEST:
             return self.folders[0].name
-        return settings or str(_config(self.run).get("experiment") or self.folders[0].name)
+        return settings or str(self.run.settings.get("experiment") or self.folders[0].name)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """Seeds of all its runs, sorted."""
         return tuple(sorted({row.seed for row in self.run.rows}))
 
-    @property
-    def unfinished(self) -> tuple[Path, ...]:
-        """Folders of runs that were not finished, as their configurations say."""
-        return tuple(folder for folder in self.folders if not _finished(read_run(folder)))
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "name": self.name,
+            "folders": [str(folder.resolve()) for folder in self.folders],
+            "seeds": list(self.seeds),
+            "unfinished": [str(folder.resolve()) for folder in self.unfinished],
+            "outcomes": self.run.to_json(),
+        }
 
 
 def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
@@ -70,60 +76,47 @@ def grouped(folders: Sequence[Path]) -> tuple[Group, ...]:
     Raises:
         ConfigError: When a folder holds no run, or two runs have the same settings and the same seed.
     """
-    together: dict[str, list[tuple[Path, ReadRun]]] = {}
+    together: dict[str, dict[Path, ReadRun]] = {}
     for folder in folders:
         require_rows(folder, "DIR")
         run = read_run(folder)
-        mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), [])
-        seed = _config(run).get("seed")
-        for other, known in mine:
-            if _config(known).get("seed") == seed:
+        mine = together.setdefault(json.dumps(_facts(run), sort_keys=True), {})
+        seed = run.settings.get("seed")
+        for other, known in mine.items():
+            if known.settings.get("seed") == seed:
                 raise ConfigError(
                     f"{folder} and {other} are the same experiment with the same seed {seed}; give one of them"
                 )
-        mine.append((folder, run))
+        mine[folder] = run
     facts = [json.loads(key) for key in together]
     every = dict.fromkeys(key for one in facts for key in one)
     keys = [key for key in every if len({str(one.get(key)) for one in facts}) > 1]
     return tuple(
-        Group(
-            tuple(folder for folder, _ in mine),
-            functools.reduce(ReadRun.beside, (_called_as(mine[0][1], run) for _, run in mine)),
-            {key: str(one.get(key, "")) for key in keys},
-            tuple(run.damage for _, run in mine if run.damage),
-            tuple(f"{folder}: {one}" for folder, run in mine for one in run.other_notes),
-        )
+        _group(mine, {key: str(one.get(key, "")) for key in keys})
         for one, mine in zip(facts, together.values(), strict=True)
     )
 
 
-def _called_as(first: ReadRun, run: ReadRun) -> ReadRun:
-    """The run under the first's experiment name: rows of another name would be another study, and never be averaged with them."""
-    name, own = (_config(one).get("experiment") for one in (first, run))
-    if name == own or not isinstance(name, str):
-        return run
-    return replace(run, rows=tuple(replace(row, experiment=name) for row in run.rows))
+def _group(runs: Mapping[Path, ReadRun], differs: Mapping[str, str]) -> Group:
+    return Group(
+        tuple(runs),
+        functools.reduce(ReadRun.beside, runs.values()),
+        differs,
+        unfinished=tuple(folder for folder, run in runs.items() if not run.finished),
+        damaged=tuple(run.damage for run in runs.values() if run.damage),
+        notes=tuple(f"{folder}: {one}" for folder, run in runs.items() for one in run.other_notes),
+    )
 
 
 def _facts(run: ReadRun) -> dict[str, str]:
     """All that must agree within a group, as text."""
-    facts = {key: str(value) for key, value in _config(run).items() if key not in FREE}
+    facts = {key: str(value) for key, value in run.settings.items() if key not in FREE}
     # Versions may write the text of the same pipelines in other ways.
     facts |= {"defenses": "; ".join(one or "no defence" for one in run.order)} if run.order else {}
     for what, key in (("code", OWN_CODE), ("version", "versions")):
         found = run.config.get(key)
         facts |= {f"{what} of {name}": str(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
     return facts
-
-
-def _config(run: ReadRun) -> Mapping[str, Any]:
-    found = run.config.get("config")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _finished(run: ReadRun) -> bool:
-    progress = run.config.get("progress")
-    return isinstance(progress, Mapping) and progress.get("finished") is True
 
 
 def print_groups(console: Terminal, groups: Sequence[Group]) -> None:
@@ -135,17 +128,6 @@ def print_groups(console: Terminal, groups: Sequence[Group]) -> None:
             console.say(f"  not finished: {folder}")
 
 
-def group_as_json(group: Group) -> dict[str, Any]:
-    """A group for programs."""
-    return {
-        "name": group.name,
-        "folders": [str(folder.resolve()) for folder in group.folders],
-        "seeds": list(group.seeds),
-        "unfinished": [str(folder.resolve()) for folder in group.unfinished],
-        "outcomes": findings(group.run),
-    }
-
-
 MORE_SEEDS = 5
 """Seeds that the commands add."""
 LEAST_TARGETS = 16
@@ -154,16 +136,14 @@ LEAST_TARGETS = 16
 
 def what_next(groups: Sequence[Group]) -> Mapping[str, str]:
     """Commands under "seeds" and "images", one a line; none where runs of other commands are among the compared ones."""
-    runs = [group.run.config for group in groups]
-    if not runs or any("output-dir" not in settings_in(one) for one in runs):
+    if not all("output-dir" in group.run.settings for group in groups):
         return {}
+    runs, given = [group.run.config for group in groups], [str(folder) for group in groups for folder in group.folders]
     first = max((seed for group in groups for seed in group.seeds), default=-1) + 1
-    seeds = f"{first}..{first + MORE_SEEDS - 1}"
-    given = [str(folder) for group in groups for folder in group.folders]
-    found = [settings_in(one).get("probe-targets") for one in runs]
+    found = [group.run.settings.get("probe-targets") for group in groups]
     targets = max([LEAST_TARGETS, *(2 * one for one in found if isinstance(one, int))])
     return {
-        "seeds": _commands(runs, seeds, "more-seeds", given),
+        "seeds": _commands(runs, f"{first}..{first + MORE_SEEDS - 1}", "more-seeds", given),
         "images": _commands(runs, f"0..{MORE_SEEDS - 1}", "more-images", [], probe_targets=targets),
     }
 

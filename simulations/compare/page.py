@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.outcome import Finding, outcomes
-from simulations.report.analysis.sentences import in_plain_words, recommendation
+from simulations.report.analysis.finding import Finding
+from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.chart import Axis, Chart, round_values
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import DotRow, rows_of_dots
 from simulations.report.page.templates import render
 from simulations.report.studies.cell import FOUND
-from simulations.report.studies.plain import OWN_CLIENTS, Plain, plain_words_of
+from simulations.report.studies.plain import OWN_CLIENTS
+from simulations.report.studies.score import Score
 from simulations.report.text import numbered, percent, whole_percent
 from simulations.run_folder.places import is_there
 from simulations.settings.errors import ConfigError
@@ -31,68 +31,62 @@ HEAD = 2000
 
 @dataclass(frozen=True)
 class Side:
-    """One row: a defence in a study of a group.
-
-    Attributes:
-        group: Of runs.
-        study: Names of the study where the group has several; else "".
-        line: What the report of the group says of the defence.
-        finding: The same as the terminal and programs have it.
-        seeds: Seeds that have the defence.
-        notes: Which scores are missing or not of the same seeds, each a short clause.
-        plain: What the run without a defence is called.
-    """
+    """One row: a defence in a study of a group; ``undefended``: what the same study found without one."""
 
     group: Group
-    study: str
-    line: Line
+    summary: Summary
     finding: Finding
-    seeds: tuple[int, ...]
-    notes: tuple[str, ...]
-    plain: Plain
+    undefended: Finding | None
 
     @property
-    def scored(self) -> tuple[int, ...]:
+    def study(self) -> str:
+        """Names of the study where the group has several; else ""."""
+        return " · ".join(self.summary.study.words) if len(self.group.run.studies) > 1 else ""
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """Seeds that have the defence."""
+        return sorted({row.seed for row in self.summary.study.rows if row.defense == self.finding.defense})
+
+    @property
+    def scored(self) -> Sequence[int]:
         """Seeds for which the strongest attack has a score."""
-        return _scored(self.line)
+        return _seeds(_strongest(self.finding))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Seeds without a score, and where the run without a defence has others, each a short clause."""
+        found = []
+        for what, of in (("the strongest attack", _strongest), ("the accuracy", _accuracy)):
+            mine, theirs = _seeds(of(self.finding)), _seeds(of(self.undefended))
+            if mine and (missing := [seed for seed in self.seeds if seed not in mine]):
+                found.append(f"{what} has no score of {numbered('seed', missing)}")
+            if mine and theirs and mine != theirs:
+                other = f"that of {self.summary.plain.name.lower()} of {numbered('seed', theirs)}"
+                found.append(f"{what} is of {numbered('seed', mine)}, {other}")
+        return tuple(found)
+
+
+def _seeds(score: Score | None) -> Sequence[int]:
+    return list(score.by_seed) if score else []
+
+
+def _strongest(finding: Finding | None) -> Score | None:
+    return finding.worst.score if finding and finding.worst else None
+
+
+def _accuracy(finding: Finding | None) -> Score | None:
+    return finding.accuracy.deployed if finding else None
 
 
 def sides(groups: Sequence[Group]) -> list[Side]:
     """Rows in the order of groups, studies and pipelines."""
     found = []
     for group in groups:
-        studies = group.run.studies
-        for study in studies:
-            name = " · ".join(study.words) if len(studies) > 1 else ""
-            plain = plain_words_of(study.rows)
-            lines = group.run.lines(study)
-            undefended = next((line for line in lines if not line.defense), None)
-            for line, finding in zip(lines, outcomes(lines), strict=True):
-                seeds = tuple(sorted({row.seed for row in study.rows if row.defense == line.defense}))
-                notes = tuple(_missing(line, seeds, undefended, plain.name.lower()))
-                found.append(Side(group, name, line, finding, seeds, notes, plain))
+        for summary in group.run.summaries:
+            plain = next((one for one in summary.findings if not one.defense), None)
+            found += [Side(group, summary, one, plain if one.defense else None) for one in summary.findings]
     return found
-
-
-def _scored(line: Line) -> tuple[int, ...]:
-    """Seeds behind the score of the strongest attack."""
-    return tuple(line.worst.score.by_seed) if line.worst and line.worst.score else ()
-
-
-def _measured(line: Line) -> tuple[int, ...]:
-    """Seeds behind the accuracy."""
-    return tuple(line.deployed.by_seed) if line.deployed else ()
-
-
-def _missing(line: Line, seeds: Sequence[int], undefended: Line | None, name: str) -> Iterator[str]:
-    """What a row must say of its seeds: those without a score, and where the line called ``name`` has others."""
-    for what, of in (("the strongest attack", _scored), ("the accuracy", _measured)):
-        mine = of(line)
-        if mine and (missing := [seed for seed in seeds if seed not in mine]):
-            yield f"{what} has no score of {numbered('seed', missing)}"
-        theirs = of(undefended) if undefended and line.defense else ()
-        if mine and theirs and set(mine) != set(theirs):
-            yield f"{what} is of {numbered('seed', mine)}, that of {name} of {numbered('seed', theirs)}"
 
 
 def require_page(page: Path) -> None:
@@ -123,16 +117,6 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "folders": sum(len(group.folders) for group in groups),
         "rows": rows,
         "seeds": _each_seed(rows),
-        "said": [
-            [
-                said
-                for study in group.run.studies
-                for lines in [group.run.lines(study)]
-                for said in [*in_plain_words(lines, plain_words_of(study.rows)), recommendation(lines)]
-                if said
-            ]
-            for group in groups
-        ],
         "rule": rule(),
         "next": what_next(groups),
         "links": {one: _link(one / "report.html", page) for group in groups for one in group.folders},
@@ -146,16 +130,15 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
 
 def _each_seed(sides: Sequence[Side]) -> Chart | None:
     """The share of identified images of each seed; None unless a row has several seeds."""
-    faces = looks(list(dict.fromkeys(one.line.defense for one in sides)))
+    faces = looks(list(dict.fromkeys(one.finding.defense for one in sides)))
     rows = []
     for one in sides:
-        share = one.line.strongest.scores.get(FOUND) if one.line.strongest else None
+        cell, look = one.finding.strongest, faces[one.finding.defense]
+        share = cell.scores.get(FOUND) if cell else None
         if share is None:
             continue
-        look = faces[one.line.defense]
-        name = ", ".join(
-            filter(None, (one.plain.name if not one.line.defense else look.name, one.group.name, one.study))
-        )
+        defense = look.name if one.finding.defense else one.summary.plain.name
+        name = ", ".join(filter(None, (defense, one.group.name, one.study)))
         dots = [(value, f"{name}: {percent(value)}, seed {seed}", look.shape) for seed, value in share.by_seed.items()]
         rows.append(DotRow(name, look, dots, share.ends))
     if all(len(row.dots) < 2 for row in rows):

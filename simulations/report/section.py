@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from defenses.registry import collected, modules_in
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.studies.study import Study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Section:
     """A section of the report for studies of one scenario.
 
@@ -34,7 +34,7 @@ class Section:
 
     name: str
     title: str
-    view: Callable[[Study, Sequence[Line]], Any]
+    view: Callable[[Study, Sequence[Finding]], Any]
     template: str
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""

@@ -15,7 +15,7 @@ from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import check_run
 from simulations.forecast.preflight import claim_folder, preflight
-from simulations.report.analysis.outcome import as_json
+from simulations.report.analysis.run import read_run
 from simulations.report.text import count
 from simulations.run.hardware import CardShares, card_shares, hardware_at
 from simulations.run.in_process import run_in_process
@@ -90,7 +90,9 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         for seed, folder in folders.items():
             if (folder / "rows.jsonl").is_file():
                 if request.as_json:
-                    print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": as_json(folder)})
+                    print_json(
+                        {"directory": str(folder.resolve()), "seed": seed, "outcomes": read_run(folder).to_json()}
+                    )
                 code = (track_run(console, folder) if request.tracked else 0) or code
     return code
 

@@ -25,7 +25,6 @@ from simulations.forecast.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.summary import summarise
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
@@ -59,9 +58,7 @@ class Audited:
     @cached_property
     def conclusions(self) -> dict[str, str]:
         """Defence ("" without a defence) -> the report's sentence about it."""
-        return {
-            line.defense: sentence(line) for study in read_run(self.directory).studies for line in summarise(study, {})
-        }
+        return {one.defense: sentence(one) for of in read_run(self.directory).summaries for one in of.findings}
 
     @property
     def failures(self) -> Sequence[Failure]:

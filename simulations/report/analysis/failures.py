@@ -36,39 +36,37 @@ class Failure:
         return f"{where}: {self.message or 'no reason given'}"
 
 
-def failures(rows: Sequence[Row]) -> list[Failure]:
+def failures(rows: Iterable[Row]) -> list[Failure]:
     """Failed and refused rows, and rows with failed trials; rows that differ only by round or metric are one failure."""
     return _by_reason(row for row in rows if row.status in ("failed", "refused") or row.failures)
 
 
-def not_applicable(rows: Sequence[Row]) -> list[Failure]:
+def not_applicable(rows: Iterable[Row]) -> list[Failure]:
     """The attacks that had no place on a network or message, which is no failure; rows are taken together as by ``failures``."""
     return _by_reason(row for row in rows if row.status == "not-applicable")
 
 
 def _by_reason(rows: Iterable[Row]) -> list[Failure]:
-    def reason(row: Row) -> tuple[str, str, int, str]:
-        client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
-        message = row.message or "; ".join(each_once(row.card.attack_failures))
-        return row.defense, shown_name(row.role, row.attack) or client, row.seed, message
+    found = []
+    for (defense, what, seed, message), of in grouped(rows, _reason).items():
+        # Metrics of one round share their trials.
+        trials = grouped(of, lambda row: (row.round, row.final))
+        failed = sum(max(row.failures for row in at) for at in trials.values())
+        rounds, metrics = tuple(round_mark(*at) for at in sorted(trials)), tuple(dict.fromkeys(r.metric for r in of))
+        found.append(Failure(defense, what, rounds, failed, seed, metrics, message))
+    return found
 
-    groups = grouped(rows, reason)
-    return [
-        Failure(defense, what, *_rounds_and_trials(of), seed, tuple(dict.fromkeys(r.metric for r in of)), message)
-        for (defense, what, seed, message), of in groups.items()
-    ]
+
+def _reason(row: Row) -> tuple[str, str, int, str]:
+    client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
+    message = row.message or "; ".join(each_once(row.card.attack_failures))
+    return row.defense, shown_name(row.role, row.attack) or client, row.seed, message
 
 
 def each_once(reasons: Sequence[str]) -> list[str]:
     """The first of all reasons that differ in their numbers alone, and the count of the others."""
     alike = grouped(reasons, lambda reason: NUMBER.sub("", reason))
     return [of[0] + (f" (and {len(of) - 1} more with other numbers)" if len(of) > 1 else "") for of in alike.values()]
-
-
-def _rounds_and_trials(rows: Sequence[Row]) -> tuple[tuple[str, ...], int]:
-    """Rounds, and the failed trials of all of them; metrics of one round share their trials."""
-    trials = grouped(rows, lambda row: (row.round, row.final))
-    return tuple(round_mark(*at) for at in sorted(trials)), sum(max(r.failures for r in of) for of in trials.values())
 
 
 def failed_attacks(directory: Path) -> list[Failure]:

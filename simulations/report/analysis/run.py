@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.summary import summarise
+from simulations.console.results import finite
+from simulations.report.analysis.finding import Finding, findings_of
+from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
+from simulations.report.repeat import settings_in
 from simulations.report.studies.control import validate
+from simulations.report.studies.plain import Plain, plain_words_of
 from simulations.report.studies.rows import read_row_file
 from simulations.report.studies.study import Study, split
 from simulations.run_folder.line_files import whole_characters
 from simulations.run_folder.rows import Row
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The findings of one study, in the order of its pipelines."""
+
+    study: Study
+    findings: Sequence[Finding]
+
+    @cached_property
+    def plain(self) -> Plain:
+        """Words for the run without a defence."""
+        return plain_words_of(self.study.rows)
+
+    @cached_property
+    def said(self) -> list[str]:
+        """What attacks found, in sentences."""
+        return in_plain_words(self.findings, self.plain)
+
+    @cached_property
+    def recommendation(self) -> str:
+        """Which defence the measurements support, or that they support none; "" without a choice."""
+        return recommendation(self.findings)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Caveats, each behind the names of its defences."""
+        return notes(self.findings, self.plain.name.lower())
+
+    def name(self, finding: Finding) -> str:
+        """What texts call a defence."""
+        return finding.defense or self.plain.name.lower()
 
 
 @dataclass(frozen=True)
@@ -42,32 +77,62 @@ class ReadRun:
         return self.damaged_lines + self.other_notes
 
     @property
+    def settings(self) -> Mapping[str, Any]:
+        """Those of the configuration; empty where it has none."""
+        return settings_in(self.config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the configuration says so."""
+        state = self.config.get("progress")
+        return isinstance(state, Mapping) and state.get("finished") is True
+
+    @property
     def order(self) -> list[str]:
         """Pipeline texts of the configuration, in its order."""
         order = self.config.get("pipelines")
         return [str(one) for one in order] if isinstance(order, list) else []
-
-    @property
-    def defenses(self) -> Mapping[str, Any]:
-        """Pipeline text -> its entry in the configuration, in the form of ``summarise``."""
-        found = self.config.get("defenses")
-        return found if isinstance(found, Mapping) else {}
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
         """In order of appearance; a model that is served at several cuts is one study for each."""
         return tuple(split(self.rows, self.order))
 
-    def lines(self, study: Study) -> list[Line]:
-        """The summary lines of one study."""
+    @cached_property
+    def summaries(self) -> tuple[Summary, ...]:
+        """What each study shows."""
         state = self.config.get("progress")
         running = isinstance(state, Mapping) and not (state.get("finished") or state.get("failed"))
-        return summarise(study, self.defenses, running=running)
+        known = self.config.get("defenses")
+        defenses = known if isinstance(known, Mapping) else {}
+        return tuple(Summary(one, findings_of(one, defenses, running=running)) for one in self.studies)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The findings for programs, each with its study; numbers that are not finite are null."""
+        return [
+            {"study": " · ".join(of.study.words), **finite(one.to_json())}
+            for of in self.summaries
+            for one in of.findings
+        ]
+
+    def verdicts(self) -> Iterator[str]:
+        """The verdict on each defence and kind of message, a line for each."""
+        for summary in self.summaries:
+            for one in summary.findings:
+                name = one.defense or summary.plain.name
+                for message in one.every_message:
+                    yield f"{', '.join(filter(None, (name, message.title)))}: {message.text}"
+                if not one.every_message:
+                    yield f"{name}: unknown, no attack on images has a score"
 
     def beside(self, other: ReadRun) -> ReadRun:
-        """Both runs together, with this one's configuration: runs that differ in their seeds."""
+        """Both runs together, with this one's configuration: runs that differ in their seeds, and in their experiment's name."""
         damaged, notes = self.damaged_lines + other.damaged_lines, self.other_notes + other.other_notes
-        return ReadRun(self.rows + other.rows, self.config, damaged, notes)
+        rows, name = other.rows, self.settings.get("experiment")
+        if isinstance(name, str) and name != other.settings.get("experiment"):
+            # Rows of another name would be another study, and never be averaged with these.
+            rows = tuple(replace(row, experiment=name) for row in rows)
+        return ReadRun(self.rows + rows, self.config, damaged, notes)
 
 
 def read_run(directory: Path) -> ReadRun:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
+from simulations.report.analysis.message import Message
 from simulations.report.analysis.paired import FEWER
-from simulations.report.analysis.verdict import Judged, Verdict
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names, within
@@ -25,70 +26,55 @@ _SAID = {
 }
 
 
-def sentence(line: Line) -> str:
+def sentence(finding: Finding) -> str:
     """What was found under one defence, without its name: a clause for each kind and size of message.
 
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
-    if not line.judged:
-        if line.cells:
-            return "No attack on the images has a score, so nothing is known about them."
-        if line.bounds:
-            return (
-                f"Only attacked with what no server has ({'; '.join(line.bounds)}), which says nothing of one that can."
-            )
-        apart = " and ".join(line.apart)
-        return f"Attacked only {apart}, which sections of their own describe." if apart else "Not attacked yet."
-    return " ".join(f"{capital(': '.join(filter(None, (one.title, _found(one)))))}." for one in line.judged)
+    if finding.messages:
+        return " ".join(f"{capital(': '.join(filter(None, (one.title, _found(one)))))}." for one in finding.messages)
+    if finding.cells:
+        return "No attack on the images has a score, so nothing is known about them."
+    if finding.bounds:
+        given = "; ".join(finding.bounds)
+        return f"Only attacked with what no server has ({given}), which says nothing of one that can."
+    apart = " and ".join(finding.study.apart)
+    return f"Attacked only {apart}, which sections of their own describe." if apart else "Not attacked yet."
 
 
-def _found(one: Judged) -> str:
-    found = one.found
+def _found(one: Message) -> str:
     by = f", by {one.cell.attack}" if one.cell and one.verdict in LEAKS else ""
-    return one.verdict + (f", {found[0]} of {found[1]} images" if found else "") + by
+    return one.verdict + (f", {one.found[0]} of {one.found[1]} images" if one.found else "") + by
 
 
-def in_plain_words(lines: Sequence[Line], plain: Plain = OWN_CLIENTS) -> list[str]:
+def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> list[str]:
     """What attacks found, a sentence for each kind and size of message: real ones first, then the smallest request."""
-    names = short_names([line.defense for line in lines if line.defense])
-    titles = grouped(
-        ((one, line) for line in lines for one in line.judged),
-        lambda pair: (pair[0].real, pair[0].message, pair[0].title),
-    )
+    every = ((one, finding) for finding in findings for one in finding.messages)
+    titles = grouped(every, lambda pair: (pair[0].real, pair[0].message, pair[0].title))
     if not titles:
-        return list(dict.fromkeys(sentence(line) for line in lines))
+        return list(dict.fromkeys(map(sentence, findings)))
+    names = short_names([finding.defense for finding in findings if finding.defense]) | {"": plain.without}
     asked = [of for (real, _, _), of in titles.items() if not real]
     shown = [of for (real, _, _), of in titles.items() if real] + asked[:1]
-    return [_told(of, names, plain) for of in shown]
+    return [_told(of, names) for of in shown]
 
 
-def _told(of: Sequence[tuple[Judged, Line]], names: dict[str, str], plain: Plain) -> str:
+def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> str:
     words = grouped(of, lambda pair: pair[0].verdict)
     parts = []
     for verdict in sorted(words, key=list(Verdict).index):
         under = [
-            (f"under {names[line.defense]}" if line.defense else plain.without)
+            ("under " if finding.defense else "")
+            + names[finding.defense]
             + (f" ({one.found[0]} of {one.found[1]})" if one.found and verdict in LEAKS else "")
-            for one, line in words[verdict]
+            for one, finding in words[verdict]
         ]
         parts.append(f"{_SAID[verdict]} {listed(under)}")
     first = of[0][0]
-    start = " ".join(
-        filter(
-            None,
-            (
-                "from",
-                "real" if first.real else "",
-                _several(first.message or "message"),
-                f"of {first.size}" if first.size else "",
-            ),
-        )
-    )
-    return f"{capital(start)}, {'; '.join(parts)}."
-
-
-def _several(name: str) -> str:
-    return name if name.endswith(("s", "data")) else f"{name}s"
+    name = first.message or "message"
+    several = name if name.endswith(("s", "data")) else f"{name}s"
+    start = ["From", "real" if first.real else "", several, f"of {first.size}" if first.size else ""]
+    return f"{' '.join(filter(None, start))}, {'; '.join(parts)}."
 
 
 def listed(words: Sequence[str]) -> str:
@@ -96,7 +82,7 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
 
 
-def recommendation(lines: Sequence[Line]) -> str:
+def recommendation(findings: Sequence[Finding]) -> str:
     """Which defence the measurements support, or that they support none.
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
@@ -104,50 +90,55 @@ def recommendation(lines: Sequence[Line]) -> str:
     what any attack finds; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such defences it is the
     one that costs least.
     """
-    plain = next((line for line in lines if not line.defense), None)
-    tested = [line for line in lines if line.defense]
+    plain = next((one for one in findings if not one.defense), None)
+    tested = [one for one in findings if one.defense]
     if plain is None or not tested:
         return ""
-    if not plain.judged:
+    if not plain.messages:
         return f"{NO_CHOICE}: no attack on images has a score without one."
-    leaking = [one.title for one in plain.judged if one.verdict in LEAKS]
+    leaking = [one.title for one in plain.messages if one.verdict in LEAKS]
     if not leaking:
-        nothing = all(one.verdict is Verdict.NOTHING for one in plain.judged)
+        nothing = all(one.verdict is Verdict.NOTHING for one in plain.messages)
         return f"{NO_CHOICE}: {'attacks find no images' if nothing else 'it is unknown what attacks find'} without one, either."
-    able = [line for line in tested if not _lacks(line, leaking)]
-    if not able:
-        names = short_names([line.defense for line in tested])
-        reasons = grouped(((_lacks(line, leaking), names[line.defense]) for line in tested), lambda pair: pair[0])
-        said = "; ".join(f"{reason} under {listed([name for _, name in of])}" for reason, of in reasons.items())
-        return f"{NO_CHOICE}: {said}."
-    best = max(able, key=lambda line: line.change.mean or 0.0 if line.change else 0.0)
-    ends = within(best.change.low, best.change.high, points) if best.change else ""
-    cost = f"accuracy changes by {points(best.change.mean)} points ({ends})" if best.change else ""
+    lacks = grouped(tested, lambda one: _lacks(one, leaking))
+    if "" in lacks:
+        return _supported(lacks[""])
+    names = short_names([one.defense for one in tested])
+    said = [f"{reason} under {listed([names[one.defense] for one in of])}" for reason, of in lacks.items()]
+    return f"{NO_CHOICE}: {'; '.join(said)}."
+
+
+def _supported(able: Sequence[Finding]) -> str:
+    """The one that costs least among defences that lack nothing."""
+    costs = {one.defense: one.accuracy.change for one in able if one.accuracy.change}
+    best, change = max(costs.items(), key=lambda item: item[1].mean or 0.0)
+    cost = f"accuracy changes by {points(change.mean)} points ({within(change.low, change.high, points)})"
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
-    return f"These measurements support {best.defense}: attacks find no images under it, and {cost}{others}."
+    return f"These measurements support {best}: attacks find no images under it, and {cost}{others}."
 
 
-def _lacks(line: Line, leaking: Iterable[str]) -> str:
+def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
     """What a defence lacks for a recommendation, behind which its name stands; "" where it lacks nothing."""
-    if any(one.verdict in LEAKS for one in line.judged):
+    verdicts = {one.verdict for one in finding.messages}
+    if verdicts.intersection(LEAKS):
         return "attacks still find images"
-    if not line.judged or any(one.verdict is Verdict.UNKNOWN for one in line.judged):
+    if not verdicts or Verdict.UNKNOWN in verdicts:
         return "it is unknown what attacks find"
-    by_title = line.differences
-    if any(title not in by_title or by_title[title].word != FEWER for title in leaking):
+    found = [finding.message(title) for title in leaking]
+    if not all(one and one.difference and one.difference.word == FEWER for one in found):
         return "too few images were attacked to tell the difference to no defence"
-    if not (line.epsilon is not None and math.isfinite(line.epsilon)) and not all(
-        one.title in line.adaptive for one in line.judged if one.title in leaking
-    ):
+    bounded = finding.epsilon is not None and math.isfinite(finding.epsilon)
+    if not bounded and not all(one and one.adaptive for one in found):
         return "no attack that knows the defence was tried"
-    if line.change is None or line.change.low is None:
+    change = finding.accuracy.change
+    if change is None or change.low is None:
         return "the cost in accuracy was not measured"
-    return f"accuracy may fall by more than {100 * MOST_COST:.0f} points" if line.change.low < -MOST_COST else ""
+    return f"accuracy may fall by more than {100 * MOST_COST:.0f} points" if change.low < -MOST_COST else ""
 
 
-def notes(lines: Sequence[Line], plain: str) -> list[str]:
+def notes(findings: Sequence[Finding], plain: str) -> list[str]:
     """Caveats behind the defences that have them: those of several are said once."""
-    named = [(caveat, line.defense or plain) for line in lines for caveat in line.all_caveats]
-    return [
-        f"{listed([name for _, name in of])}: {caveat}" for caveat, of in grouped(named, lambda pair: pair[0]).items()
-    ]
+    named = grouped(
+        ((caveat, one.defense or plain) for one in findings for caveat in one.all_caveats), lambda pair: pair[0]
+    )
+    return [f"{listed([name for _, name in of])}: {caveat}" for caveat, of in named.items()]

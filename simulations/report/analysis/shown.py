@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attacks.dp_audit.bounds import INDEPENDENT, LITTLE
 from attacks.metrics.training import EPSILON_SHOWN
@@ -58,40 +58,33 @@ def audit_warnings(study: Study, defense: str) -> list[str]:
 
 def audit_text(shown: ShownEpsilon) -> str:
     """Claim, bounds, gap and power of an audit, in sentences."""
-    if math.isinf(shown.claimed):
-        said = ["no finite epsilon is claimed."]
-    else:
-        of = ", ".join(filter(None, (shown.level, shown.neighbours)))
-        said = [f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}{f' ({of})' if of else ''}."]
+    of = ", ".join(filter(None, (shown.level, shown.neighbours)))
+    of = f" ({of})" if of else ""
+    finite = math.isfinite(shown.claimed)
+    claim = f"epsilon claimed: {two(shown.claimed)} at delta {brief(shown.delta)}{of}."
     number = f"{shown.canaries} {'canary' if shown.canaries == 1 else 'canaries'}"
     confidence = f"{shown.confidence * 100:.4g} % confidence"
     if shown.seeds > 1:
         confidence += f" in one of {shown.seeds} seeds, {shown.corrected * 100:.4g} % if corrected for all"
+    said = [claim if finite else "no finite epsilon is claimed."]
     said.append(f"Shown: {_bounds(shown)} ({confidence}; {number}, {shown.part}).")
     if shown.refuted:
         every = f" by each of {shown.seeds} seeds" if shown.seeds > 1 and shown.seeds_above == shown.seeds else ""
         said.append(f"The claim is refuted{every}{_condition(shown)}.")
     elif shown.uncorrected:
         said.append(f"{capital(_uncorrected(shown))}.")
-    elif math.isfinite(shown.claimed):
+    elif finite:
         further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
         said.append(f"Gap: {two(shown.gap)} without an assumption{further}.")
-    said += _powerless(shown)
-    if math.isfinite(shown.claimed):
-        said += _without_power(shown)
-    if shown.covers:
-        said.append(shown.covers)
-    said.append("Training included the canaries, which costs accuracy.")
-    return " ".join(said)
+    said += [*_powerless(shown), *(_without_power(shown) if finite else ()), shown.covers]
+    return " ".join(filter(None, [*said, "Training included the canaries, which costs accuracy."]))
 
 
 def _bounds(shown: ShownEpsilon) -> str:
     """The bound without an assumption, and the other where it is larger."""
-    text = f"at least {two(shown.plain)} without an assumption"
-    if not shown.gaussian_adds:
-        return text
     more = " and scores are independent" if shown.assumes == INDEPENDENT else ""
-    return f"{text}, at least {two(shown.gaussian)} if noise is Gaussian{more}"
+    gaussian = f", at least {two(shown.gaussian)} if noise is Gaussian{more}" if shown.gaussian_adds else ""
+    return f"at least {two(shown.plain)} without an assumption{gaussian}"
 
 
 def _uncorrected(shown: ShownEpsilon) -> str:
@@ -101,33 +94,30 @@ def _uncorrected(shown: ShownEpsilon) -> str:
     return f"in {shown.seeds_above} of {shown.seeds} seeds a bound is above the claim; not corrected for {shown.seeds} seeds"
 
 
-def _powerless(shown: ShownEpsilon) -> list[str]:
+def _limits(shown: ShownEpsilon) -> dict[str, float]:
+    """What each bound holds under -> the largest value that the canaries could have given it."""
+    return {"without an assumption": shown.largest_plain, "if noise is Gaussian": shown.largest_gaussian}
+
+
+def _powerless(shown: ShownEpsilon) -> Iterator[str]:
     """Which bounds could not have been large enough to say anything by being small."""
-    least = {"without an assumption": shown.largest_plain, "if noise is Gaussian": shown.largest_gaussian}
-    few = [f"{two(most)} {how}" for how, most in least.items() if most < LITTLE]
-    if not few:
-        return []
-    of = "a small bound" if len(few) == len(least) else "this bound"
-    return [f"The canaries could not have shown more than {', or '.join(few)}: {of} is no evidence of privacy."]
+    few = [f"{two(most)} {how}" for how, most in _limits(shown).items() if most < LITTLE]
+    if few:
+        of = "this bound" if len(few) == 1 else "a small bound"
+        yield f"The canaries could not have shown more than {', or '.join(few)}: {of} is no evidence of privacy."
 
 
-def _without_power(shown: ShownEpsilon) -> list[str]:
+def _without_power(shown: ShownEpsilon) -> Iterator[str]:
     """Which bounds and views could not have refuted the claim."""
-    weak = shown.weak_parts
     if not shown.could_refute:
-        text = (
-            f"{two(shown.largest_plain)} without an assumption and {two(shown.largest_gaussian)} if noise is Gaussian"
-        )
-        return [f"No view could have refuted the claim: the canaries could show at most {text}."]
-    found = []
-    for how, most in (("without an assumption", shown.largest_plain), ("if noise is Gaussian", shown.largest_gaussian)):
+        text = " and ".join(f"{two(most)} {how}" for how, most in _limits(shown).items())
+        yield f"No view could have refuted the claim: the canaries could show at most {text}."
+        return
+    for how, most in _limits(shown).items():
         if not shown.exceeded_by(most):
-            found.append(
-                f"The bound {how} could not have refuted the claim: the canaries could show {two(most)} at most."
-            )
-    if weak:
-        found.append(f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}.")
-    return found
+            yield f"The bound {how} could not have refuted the claim: the canaries could show {two(most)} at most."
+    if weak := shown.weak_parts:
+        yield f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}."
 
 
 def _named(parts: Sequence[str]) -> str:
@@ -141,5 +131,5 @@ def _condition(shown: ShownEpsilon) -> str:
     return "" if shown.refuted_plainly else " if noise is Gaussian"
 
 
-def _rows(study: Study, defense: str) -> list[Row]:
-    return study.utility.get((defense, EPSILON_SHOWN.name, ""), [])
+def _rows(study: Study, defense: str) -> Sequence[Row]:
+    return study.utility.get((defense, EPSILON_SHOWN.name, ""), ())

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from attacks.metrics.training import COUNTED_IMAGES, KEYS, VFE_AFTER, VFE_BEFORE, WINDOWS
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.study import Study
 from simulations.report.text import power_of_ten
 
@@ -38,48 +39,40 @@ class WindowCounts:
 
     @property
     def text(self) -> str:
-        """Counts and shares in words."""
+        """Counts and shares, mean VFE of a window, and mean number of orders, in words."""
         sizes = [f"{self.windows[at]:,} of side {at} ({share:.0%} of the area)" for at, share in self.shares.items()]
-        counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
-        keys = ""
+        said = [f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"]
+        if self.vfe and (number := sum(self.windows.values())):
+            before, after = (f"{total / number:.3g}" for total in self.vfe)
+            said.append(
+                f"VFE of such a window over twice the variance of its pixels, mean: {before} before, {after} after"
+            )
         if self.log10_keys is not None and self.images:
-            keys = f"orders of an image, mean of the logarithms: {power_of_ten(self.log10_keys / self.images)}"
-        return "; ".join(filter(None, (counts, self.vfe_text, keys)))
-
-    @property
-    def vfe_text(self) -> str:
-        """Mean VFE of a window in words; "" where it is unknown or no pixel moves."""
-        number = sum(self.windows.values())
-        if self.vfe is None or not number:
-            return ""
-        before, after = (total / number for total in self.vfe)
-        return (
-            f"VFE of such a window over twice the variance of its pixels, mean: {before:.3g} before, {after:.3g} after"
-        )
+            said.append(f"orders of an image, mean of the logarithms: {power_of_ten(self.log10_keys / self.images)}")
+        return "; ".join(said)
 
     @property
     def caveat(self) -> str:
         """Caveat for windows of a single size; else ""."""
         size, share = max(self.shares.items(), key=lambda item: item[1], default=(0, 0.0))
-        if share < NEARLY_ALL:
-            return ""
-        return f"one window size: {share:.0%} of the area that can move lies in windows of side {size}, so VFE hardly decides"
+        said = f"one window size: {share:.0%} of the area that can move lies in windows of side {size}, so VFE hardly decides"
+        return said if share >= NEARLY_ALL else ""
 
 
 def window_counts(study: Study, defense: str) -> WindowCounts | None:
     """Counts of a pipeline in the first seed that has any (they count the same data in every round)."""
     own = [row for row in study.rows if row.defense == defense and not row.attack]
-    rows = [row for row in own if row.value is not None and math.isfinite(row.value)]
-    counted = [row for row in rows if row.metric == COUNTED_IMAGES.name]
-    if not counted:
-        return None
-    at = min(counted, key=lambda row: (row.seed, row.round))
-    values = {row.metric: row.value or 0.0 for row in rows if (row.seed, row.round) == (at.seed, at.round)}
-    found = {
+    rows = grouped(
+        (row for row in own if row.value is not None and math.isfinite(row.value)), lambda r: (r.seed, r.round)
+    )
+    told = ({row.metric: row.value or 0.0 for row in rows[at]} for at in sorted(rows))
+    values = next((found for found in told if COUNTED_IMAGES.name in found), {})
+    sizes = {
         int(name.removeprefix(WINDOWS.name)): int(n) for name, n in values.items() if name.startswith(WINDOWS.name)
     }
-    if not found:
+    if not sizes:
         return None
     before, after = values.get(VFE_BEFORE.name), values.get(VFE_AFTER.name)
     vfe = None if before is None or after is None else (before, after)
-    return WindowCounts(int(at.value or 0), dict(sorted(found.items(), reverse=True)), vfe, values.get(KEYS.name))
+    images = int(values[COUNTED_IMAGES.name])
+    return WindowCounts(images, dict(sorted(sizes.items(), reverse=True)), vfe, values.get(KEYS.name))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.drawing.chart import Axis, Chart, Point, Stroke, bounds, round_values, whiskers
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
@@ -33,14 +33,14 @@ Series = dict[str, list[Point]]
 """Defence -> points in order of rounds."""
 
 
-def plane(lines: Sequence[Line], faces: Faces) -> Chart | None:
+def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
     """Accuracy against the share of images identified in the messages with the worst verdict; None while no defence has both.
 
     Bottom right is better. A dashed line joins DP-SGD in order of epsilon.
     """
     points, names, spent = list[tuple[Point, Look]](), list[tuple[str, Look]](), list[tuple[float, float, float]]()
     for line in lines:
-        accuracy, one, look = line.deployed, line.worst, faces[line.defense]
+        accuracy, one, look = line.accuracy.deployed, line.worst, faces[line.defense]
         share = one.cell.scores.get(FOUND) if one and one.cell and one.found else None
         if accuracy and accuracy.mean is not None and one and share and share.mean is not None:
             tip = f"{look.name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"

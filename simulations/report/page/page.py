@@ -17,7 +17,7 @@ from simulations.report.drawing.looks import looks
 from simulations.report.drawing.picture_index import placed, read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
 from simulations.report.page.templates import render
-from simulations.report.page.view import own_pictures, view
+from simulations.report.page.view import View, own_pictures
 from simulations.report.repeat import command_of
 from simulations.report.studies.plain import plain_words_of
 from simulations.run_folder.rows import Row, number_of
@@ -74,7 +74,7 @@ def build(directory: Path) -> Built:
     plain = plain_words_of(rows)
     faces = {one: replace(face, name=plain.name) if one == "" else face for one, face in faces.items()}
     own = [own_pictures(study, pictures, alone) for study in studies]
-    views = [view(study, run, of, faces, embed, every) for study, of in zip(studies, own, strict=True)]
+    views = [View.of(one, of, faces, embed, every) for one, of in zip(run.summaries, own, strict=True)]
     claimed = {id(picture) for of in own for picture in of}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}

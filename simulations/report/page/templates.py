@@ -20,7 +20,6 @@ from attacks.metrics.registry import metric_label
 from simulations.report import text
 from simulations.report.analysis.verdict import rule
 from simulations.report.drawing.looks import MARKERS, Look
-from simulations.report.page.view import message_of
 from simulations.report.studies.control import LEAST_IMAGES
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -48,7 +47,7 @@ def _environment() -> jinja2.Environment:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(lambda name: (read(name), name, None)),
     )  # fmt: skip
-    named: dict[str, Any] = {one.__name__: one for one in (metric_label, message_of)}
+    named: dict[str, Any] = {metric_label.__name__: metric_label}
     named |= {name: value for name, value in vars(text).items() if isfunction(value) and not name.startswith("_")}
     found.filters.update(named | {"swatch": _swatch, "outline": lambda look: MARKERS[look.shape][0]})
     script = read("script.js")

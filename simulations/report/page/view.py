@@ -2,35 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from attacks.metrics.guesses import MEMBERSHIP_LOW_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.failures import failures
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.outcome import Finding, Message, outcomes
-from simulations.report.analysis.run import ReadRun
-from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
-from simulations.report.analysis.verdict import Judged
+from simulations.report.analysis.failures import Failure, failures
+from simulations.report.analysis.message import Message
+from simulations.report.analysis.run import Summary
 from simulations.report.drawing import plots
-from simulations.report.drawing.looks import Faces, is_dp_sgd
+from simulations.report.drawing.chart import Chart
+from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
-from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_guess, captioned, drawn, grids
+from simulations.report.drawing.pictures import EVERY, Embedder, Grid, Strip, best_guess, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.tables import cards, control_table, others
-from simulations.report.section import sections
-from simulations.report.studies.cell import SEEN
-from simulations.report.studies.plain import plain_words_of
+from simulations.report.page.tables import Cards, ControlTable, Other, cards, control_table, others
+from simulations.report.section import Section, sections
+from simulations.report.studies.cell import SEEN, Cell
 from simulations.report.studies.study import Study, mean_each
 
-OPTIONAL = ("protected", "labels", "membership", "epsilon", "seconds", "bytes")
-"""Numbers of a line that have a column where any line has them."""
 FEW = 2
 """Kinds and sizes of messages that the first table holds; of more there is a ladder."""
+
+
+Grids = Mapping[str, Sequence[Grid]]
+"""By defence."""
+Strips = Mapping[str, Sequence[Strip]]
+"""By defence."""
+Charts = Sequence[tuple[str, Chart]]
+"""With captions."""
+
+
+@dataclass(frozen=True)
+class View(Summary):
+    """One study's content: its findings with pictures, charts and tables.
+
+    Attributes:
+        sections: Name of each section for which the study has something -> what its template shows; ``own``: these sections.
+        star: The first screen's picture.
+        grids: Defence -> reconstructions, the best of each; ``every_grid``: (anchor, title, grids) for the page of every attack.
+        own_grids: Name of a section -> grids that it shows itself; ``own_pictures``: -> defence -> strips.
+        drawn: Defence -> class representatives, of attacks whose cells are ``representatives``.
+        plane: Privacy against accuracy; ``curves``: charts over the rounds; ``roc``: curves of attacks on membership.
+        membership: Scored attacks on membership; ``attacked``: all attacks that are neither these nor ``representatives``.
+        control: The positive control.
+    """
+
+    sections: Mapping[str, Any]
+    own: Sequence[Section]
+    star: Strip | None
+    grids: Grids
+    every_grid: Sequence[tuple[str, str, Grids]]
+    own_grids: Mapping[str, Grids]
+    own_pictures: Mapping[str, Strips]
+    drawn: Strips
+    plane: Chart | None
+    curves: Charts
+    roc: Charts
+    membership: Sequence[Cell]
+    representatives: Sequence[Cell]
+    attacked: Sequence[Cell]
+    control: ControlTable
+    cards: Cards
+    failures: Sequence[Failure]
+    others: Sequence[Other]
+
+    @classmethod
+    def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder) -> View:
+        """Of one study and its pictures; ``every`` embeds those of the page of every attack."""
+        study, findings = summary.study, summary.findings
+        apart = {observation for one in sections() for observation in one.own_pictures}
+        guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
+        gridded = {
+            one: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
+            for one in sections()
+            if () in one.own_pictures.values()
+        }
+        # Where the headline is of one round, its pictures come first.
+        leading = {one.defense: one.strongest.round for one in findings if one.strongest}
+        titled = [("pictures", "Pictures", guessed), *((one.name, one.title, of) for one, of in gridded.items())]
+        shown = {one: found for one in sections() if (found := one.view(study, findings))}
+        members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+        drawing = [cell for cell in study.cells if cell.draws_classes]
+        return cls(
+            study,
+            findings,
+            sections={one.name: found for one, found in shown.items()},
+            own=list(shown),
+            star=star(summary, guessed, embed),
+            grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
+            every_grid=[
+                (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))
+                for anchor, title, of in titled
+                if of
+            ],
+            own_grids={one.name: grids(of, study.pipelines, embed) for one, of in gridded.items()},
+            own_pictures={one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
+            drawn=drawn([one for one in pictures if one.attack in study.class_attacks], embed),
+            plane=plots.plane(findings, faces),
+            curves=plots.over_rounds(study, faces),
+            roc=roc_charts(study, faces),
+            membership=members,
+            representatives=drawing,
+            attacked=[cell for cell in study.cells if cell not in members and cell not in drawing],
+            control=control_table(study),
+            cards=cards(study.cells),
+            failures=failures(study.all_rows),
+            others=others(study),
+        )
+
+    @property
+    def ladder(self) -> Sequence[Message]:
+        """Each kind and size of message once: real ones first, each from the smallest to the largest."""
+        found = {one.title: one for finding in self.findings for one in finding.messages}
+        return sorted(found.values(), key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
+
+    @property
+    def columns(self) -> Sequence[Message]:
+        """The messages of the first table: all if they are few, else the largest real one and the smallest request."""
+        real, asked = [one for one in self.ladder if one.real], [one for one in self.ladder if not one.real]
+        return self.ladder if len(self.ladder) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
+
+    @property
+    def claims(self) -> Sequence[str]:
+        """What an external app says of its differential privacy and of its accuracy, each sentence once."""
+        said = [one.text for of in self.findings for one in of.claims]
+        said += [of.reported.text for of in self.findings if of.reported]
+        return list(dict.fromkeys(said))
+
+    @property
+    def null_names(self) -> Sequence[str]:
+        """Null baselines, the lowest first."""
+        nulls = mean_each(cell.nulls for cell in self.study.cells)
+        return sorted(nulls, key=lambda name: nulls[name])
+
+    @property
+    def adaptive(self) -> Collection[tuple[str, str]]:
+        """(defence, attack) for attacks that were made against the defence."""
+        known = {one.defense: one.known for one in self.findings}
+        return {(cell.defense, cell.attack) for cell in self.study.cells if is_adaptive(cell, known[cell.defense])}
 
 
 def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list[Picture]:
@@ -43,106 +155,15 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
     return [one for one in pictures if one.target[0] and one.target[0] == study.name[0]]
 
 
-def view(
-    study: Study, run: ReadRun, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder
-) -> dict[str, Any]:
-    """Content of one study's sections; ``every`` embeds the pictures of the page of every attack."""
-    defenses, lines, plain = run.defenses, run.lines(study), plain_words_of(study.rows)
-    of_sections = {
-        one.name: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
-        for one in sections()
-        if () in one.own_pictures.values()
-    }
-    apart = {observation for one in sections() for observation in one.own_pictures}
-    reconstructed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
-    nulls = mean_each(cell.nulls for cell in study.cells)
-    # GAN attacks and scored attacks on membership have tables of their own.
-    attacked = [c for c in study.cells if not c.draws_classes and c.mean(*MEMBERSHIP.decides) is None]
-    members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-    # Where the headline is of one round, its pictures come first.
-    leading = {line.defense: line.strongest.round for line in lines if line.strongest}
-    shown = {one.name: one.view(study, lines) for one in sections()}
-    own = [one for one in sections() if shown[one.name]]
-    columns, found = columns_of(lines), outcomes(lines)
-    return {
-        "study": study,
-        "lines": lines,
-        "plain": plain,
-        "findings": found,
-        "said": in_plain_words(lines, plain),
-        "recommendation": recommendation(lines),
-        "columns": first_columns(columns),
-        "ladder": columns if len(columns) > FEW else [],
-        "notes": notes(lines, plain.name.lower()),
-        "claims": list(dict.fromkeys(said for line in lines for said in line.said_by_the_app)),
-        "tested": sum(map(bool, study.pipelines)),
-        "has_epsilon": any(one.epsilon or one.numbered_claims for one in found),
-        "star": star(lines, reconstructed, embed, plain.name),
-        "has": {name: any(getattr(line, name) is not None for line in lines) for name in OPTIONAL},
-        "dp_sgd": any(map(is_dp_sgd, study.pipelines)),
-        "plane": plots.plane(lines, faces),
-        "curves": plots.over_rounds(study, faces),
-        "grids": grids(reconstructed, study.pipelines, embed, study.upper_bounds, leading),
-        "every_grid": [
-            (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))
-            for anchor, title, of in (
-                ("pictures", "Pictures", reconstructed),
-                *((one.name, one.title, of_sections[one.name]) for one in sections() if one.name in of_sections),
-            )
-            if of
-        ],
-        "sections": shown,
-        "own_grids": {name: grids(of, study.pipelines, embed) for name, of in of_sections.items()},
-        "own_pictures": {one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
-        "first": list(filter(None, (one.first(shown[one.name]) for one in own))),
-        "steps": [step for one in own for step in one.steps(shown[one.name])],
-        "own": own,
-        "deployed_on": "".join(one.deployed_on for one in own),
-        "pictures_show": "; ".join(one.pictures_show for one in own if one.pictures_show),
-        "drawn": drawn([one for one in pictures if one.attack in study.class_attacks], embed),
-        "membership": members,
-        "roc": roc_charts(study, faces),
-        "low_rates": any(MEMBERSHIP_LOW_TPR.of() in cell.scores for cell in members),
-        "representatives": [cell for cell in study.cells if cell.draws_classes],
-        "attacked": attacked,
-        "scored": any(c.has_result for c in (*study.cells, *study.active_cells, *study.aggregate_cells)),
-        "adaptive": {(c.defense, c.attack) for c in study.cells if is_adaptive(c, defenses.get(c.defense))},
-        "has_recognition": any(cell.mean("recognition") is not None for cell in attacked),
-        "control": control_table(study),
-        "null_names": sorted(nulls, key=lambda name: nulls[name]),
-        "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
-        "cards": cards(study.cells),
-        "failures": failures(study.all_rows),
-        "others": others(study),
-    }
-
-
-def columns_of(lines: Sequence[Line]) -> list[Judged]:
-    """Each kind and size of message once, as some line has it: real ones first, each from the smallest to the largest."""
-    found = {one.title: one for line in lines for one in line.judged}
-    return sorted(found.values(), key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
-
-
-def first_columns(columns: Sequence[Judged]) -> list[Judged]:
-    """The messages of the first table: the largest real one, and the smallest request."""
-    real, asked = [one for one in columns if one.real], [one for one in columns if not one.real]
-    return list(columns) if len(columns) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
-
-
-def message_of(finding: Finding, title: str) -> Message | None:
-    """What was found in the messages of a column."""
-    return next((one for one in finding.messages if one.title == title), None)
-
-
-def star(lines: Sequence[Line], pictures: Sequence[Picture], embed: Embedder, plain: str) -> Strip | None:
+def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Strip | None:
     """The first screen's picture: the most similar guess under the defence with the worst verdict, else without one."""
-    shown = [line for line in sorted(lines, key=lambda line: not line.defense) if line.strongest]
     found = [
-        (line, strip) for line in shown if line.strongest and (strip := best_guess(pictures, line.strongest, embed))
+        (of, worst, strip)
+        for of in sorted(summary.findings, key=lambda one: not one.defense)
+        if (worst := of.worst) and worst.cell and (strip := best_guess(pictures, worst.cell, embed))
     ]
     if not found:
         return None
-    line, strip = max(found, key=lambda pair: (pair[0].strongest.mean(*SEEN) or 0.0) if pair[0].strongest else 0.0)
-    name = text.short_names([line.defense])[line.defense] if line.defense else plain
-    of = line.worst.title if line.worst else ""
-    return replace(strip, target=f"{name}, {of}: {strip.target}" if of else f"{name}: {strip.target}")
+    of, worst, strip = max(found, key=lambda one: (one[1].cell.mean(*SEEN) or 0.0) if one[1].cell else 0.0)
+    name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
+    return replace(strip, target=f"{', '.join(filter(None, (name, worst.title)))}: {strip.target}")

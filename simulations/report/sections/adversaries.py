@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.page.tables import Cards, cards
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell, Count
@@ -47,7 +47,7 @@ class AdversarySection:
     withheld: tuple[str, ...] = ()
 
 
-def active_server(study: Study, _: Sequence[Line]) -> AdversarySection | None:
+def active_server(study: Study, _: Sequence[Finding]) -> AdversarySection | None:
     """The section; None where the server only observed."""
     groups = grouped(study.active_cells, lambda cell: (cell.defense, cell.attack, cell.round)).values()
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
@@ -66,7 +66,7 @@ def _active(cell: Cell, rows: Sequence[Row]) -> AttackRead:
     return AttackRead(cell, "; ".join(why), counted if exact(refused) else None)
 
 
-def aggregates(study: Study, _: Sequence[Line]) -> AdversarySection | None:
+def aggregates(study: Study, _: Sequence[Finding]) -> AdversarySection | None:
     """The section, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
     cells = study.aggregate_cells
     hidden = tuple(dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.metrics.metric import ATTRIBUTES
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score
@@ -36,7 +36,7 @@ class Inferred:
         return self.cell.scores[ATTRIBUTES.decides]
 
 
-def inferred_attributes(study: Study, _: Sequence[Line]) -> tuple[Inferred, ...]:
+def inferred_attributes(study: Study, _: Sequence[Finding]) -> tuple[Inferred, ...]:
     """One for each adversary under a defence in a round. The section of a cut model shows its own attributes."""
     return tuple(
         Inferred(cell, cell.null(ATTRIBUTES.decides))

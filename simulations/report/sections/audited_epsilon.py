@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attacks.dp_audit.bounds import LITTLE
 from attacks.dp_audit.verdict import SMALLEST
 from attacks.metrics.training import EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.plots import epsilons
@@ -58,9 +58,9 @@ class AuditedEpsilon:
         return tuple(sorted({one.level for _, one in self.audits if one.level}))
 
 
-def audited_epsilon(_: Study, lines: Sequence[Line]) -> AuditedEpsilon | None:
+def audited_epsilon(_: Study, lines: Sequence[Finding]) -> AuditedEpsilon | None:
     """The section; None where no claim was audited."""
-    audits = tuple((line.defense, line.shown) for line in lines if line.shown is not None)
+    audits = tuple((line.defense, line.budget.shown) for line in lines if line.budget and line.budget.shown)
     return AuditedEpsilon(audits) if audits else None
 
 

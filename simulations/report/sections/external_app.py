@@ -8,7 +8,7 @@ from typing import Any
 
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import IMAGES
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.sentences import LEAKS
 from simulations.report.analysis.verdict import verdict_of
 from simulations.report.section import Section
@@ -79,7 +79,7 @@ class App:
     warnings: tuple[str, ...] = ()
 
 
-def recording(study: Study, _: Sequence[Line]) -> Recording | None:
+def recording(study: Study, _: Sequence[Finding]) -> Recording | None:
     """The section on a recording; None for other studies."""
     rows = _of(study, RECORDED)
     if not rows:
@@ -106,7 +106,7 @@ def recording(study: Study, _: Sequence[Line]) -> Recording | None:
     )
 
 
-def audited_app(study: Study, _: Sequence[Line]) -> App | None:
+def audited_app(study: Study, _: Sequence[Finding]) -> App | None:
     """The section on an audited app; None for other studies."""
     rows = _of(study, ASSUMED)
     apart = (

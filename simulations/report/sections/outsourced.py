@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import UPLOAD_BYTES, UPLOADS
 from attacks.uploads.base import AsUploaded
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.stages import names_of
@@ -34,11 +34,11 @@ class UploadRead:
 class OutsourcedTraining:
     """The section: for each defence its line, the means of ``UPLOADS`` over rounds, and the attacks on its uploads."""
 
-    uploads: tuple[tuple[Line, tuple[float | None, ...]], ...]
+    uploads: tuple[tuple[Finding, tuple[float | None, ...]], ...]
     reads: tuple[UploadRead, ...]
 
 
-def outsourced_training(study: Study, lines: Sequence[Line]) -> OutsourcedTraining | None:
+def outsourced_training(study: Study, lines: Sequence[Finding]) -> OutsourcedTraining | None:
     """The section, or None for a study in which nothing was uploaded."""
     if not any(row.metric == UPLOAD_BYTES.name for row in study.rows):
         return None

@@ -11,7 +11,7 @@ from attacks.metrics.guesses import CELLS_RIGHT, COLUMN, LABEL_ACCURACY, MSE_EMB
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.page.tables import cards
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
@@ -42,7 +42,7 @@ class ClientCost:
         orders: For each shuffle, log10 of the orders that it leaves open and of the share that contains the target.
     """
 
-    line: Line
+    line: Finding
     scores: Mapping[str, Score]
     means: Mapping[str, float | None]
     images: int
@@ -101,7 +101,7 @@ class SplitLearning:
     tables: tuple[TableCell, ...] = ()
 
 
-def split_learning(study: Study, lines: Sequence[Line]) -> SplitLearning | None:
+def split_learning(study: Study, lines: Sequence[Finding]) -> SplitLearning | None:
     """The section, or None for a study without any number about split learning."""
     cells = tuple(cell for cell in study.cells if _on_smashed_data(cell))
     if not cells and not any(row.metric in SHOWN and row.role is Role.TRAINING for row in study.rows):
@@ -125,9 +125,10 @@ def _on_smashed_data(cell: Cell) -> bool:
     )
 
 
-def _cost(study: Study, line: Line) -> ClientCost:
-    reference = "transformed" if line.protected else "original"
+def _cost(study: Study, line: Finding) -> ClientCost:
+    reference = "transformed" if line.accuracy.protected else "original"
     series = {name: study.series(line.defense, name, reference) for name in TESTED}
+    at = line.accuracy.round
     own = [row for row in study.rows if row.defense == line.defense and not row.attack]
     arrivals = [row for row in own if row.metric == "batches-lost" and row.value is not None]
     orders, shares = (
@@ -135,7 +136,7 @@ def _cost(study: Study, line: Line) -> ClientCost:
     )
     return ClientCost(
         line=line,
-        scores={name: of[line.round] for name, of in series.items() if line.round in of},
+        scores={name: of[at] for name, of in series.items() if at in of},
         means={name: study.over_rounds(line.defense, name) for name in MEANS},
         images=max((row.n for row in own if row.metric == "edge-peak-bytes"), default=1),
         lost=sum(row.value for row in arrivals if row.value is not None) if arrivals else None,

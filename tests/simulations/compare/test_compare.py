@@ -106,9 +106,9 @@ def test_a_failed_control_on_training_updates_says_nothing_of_probes(tmp_path: P
         for one in rows if one["attack"] == INVERSION
     )])  # fmt: skip
     for side in sides(grouped([folder])):
-        update, probe = side.line.judged
+        update, probe = side.finding.messages
         # Without a defence the probe is its control; under one, that it fails without a defence decides.
-        assert update.verdict == ("unknown" if side.line.defense else "nothing found")
+        assert update.verdict == ("unknown" if side.finding.defense else "nothing found")
         assert probe.verdict == (
-            {"": "recognisable", "DPSGD(target_epsilon=8.0)": "identifiable"}.get(side.line.defense, "nothing found")
+            {"": "recognisable", "DPSGD(target_epsilon=8.0)": "identifiable"}.get(side.finding.defense, "nothing found")
         )

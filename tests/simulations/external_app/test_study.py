@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from simulations.audited import audited
-from simulations.report.analysis.outcome import as_json
+from simulations.report.analysis.run import read_run
 from strategies.external_app.claim import CLAIMED
 from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net, an_app
@@ -57,7 +57,7 @@ def test_the_page_says_each_warning_once_below_the_first_table(tmp_path: Path) -
     text = page_of(tmp_path / "out")
     assert "Claimed by the app" not in text
     first, below = section(text, "glance"), section(text, "caveats")
-    (found,) = as_json(tmp_path / "out")
+    (found,) = read_run(tmp_path / "out").to_json()
     warnings = [*found["warnings"], *(said for one in found["messages"] for said in one["warnings"])]
     assert warnings
     for warning in warnings:
@@ -79,7 +79,7 @@ def test_every_row_the_page_and_json_name_what_the_app_says(tmp_path: Path) -> N
     told = "3.25 (the app's word)<small>δ = 1e-05, client metrics, of training, not of probes</small>"
     assert told in section(text, "glance")
     assert claim["text"] in text.split("<nav")[0]
-    (found,) = as_json(out)
+    (found,) = read_run(out).to_json()
     assert found["epsilon"] is None
     assert found["claims"][0]["epsilon"] == 3.25
 

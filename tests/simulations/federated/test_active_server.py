@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from simulations.experiment.experiment import Experiment
+from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.summary import summarise
 from simulations.server_app import run_experiment
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
@@ -51,7 +51,7 @@ def test_a_run_reads_batches_from_answers_to_its_model_and_keeps_them_apart(tmp_
     assert "bins is 5000" in row["message"]
     assert "data:image/png" in section_of(tmp_path / "run", "active")
     (study,) = read_run(tmp_path / "run").studies
-    (line,) = summarise(study, {})
+    (line,) = findings_of(study, {})
     assert line.strongest is not None
     assert line.strongest.attack == HONEST, "the headline is of the honest-but-curious server"
 

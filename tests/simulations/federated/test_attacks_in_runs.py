@@ -9,7 +9,6 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
-from simulations.report.analysis.outcome import verdict_lines
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
 from simulations.server_app import run_experiment
@@ -77,8 +76,8 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
     assert {(row["metric"], row["status"]) for row in spear} == {("attack", "not-applicable")}
     assert all("does not apply: the update has 2 local steps" in row["message"] for row in spear)
     run = read_run(tmp_path / "run")
-    for line in run.lines(*run.studies):
-        text = sentence(line)
+    for one in run.summaries[0].findings:
+        text = sentence(one)
         parts = ("Training update, 2 steps on ", ". One-step probe, 1 image: ")
         assert [part for part in parts if part in text] == list(parts)
 
@@ -143,7 +142,7 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     assert [one.defense for one in failed_attacks(tmp_path / "mlp")] == [noise]
     attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
     rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
-    assert list(verdict_lines(tmp_path / "vit")) == [
+    assert list(read_run(tmp_path / "vit").verdicts()) == [
         "No defence, one-step probe, 1 image: recognisable, 16 of 16 images (79.4 to 100.0 %)"
     ]
     mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]

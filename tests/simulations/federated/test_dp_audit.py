@@ -15,7 +15,7 @@ from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import as_json
+from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import REFUTED
 from simulations.run.in_process import Audited
 from simulations.runtime.findings import print_findings
@@ -110,7 +110,7 @@ def test_correct_mechanisms_are_not_refuted_and_bugs_are_by_the_view_that_shows_
 
 
 def test_findings_terminal_and_page_have_level_claim_bound_and_gap(audited: Audited) -> None:
-    found, shown = {one["defense"]: one for one in as_json(audited.directory)}, shown_of(audited)
+    found, shown = {one["defense"]: one for one in read_run(audited.directory).to_json()}, shown_of(audited)
     assert json.dumps(found)
     assert found[""]["epsilon"] is None
     for defense, one in shown.items():

@@ -20,7 +20,7 @@ from defenses import FeatureDP
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients, scenario
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment
@@ -177,9 +177,9 @@ def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
     told = [row for row in rows if (row["metric"], row["reference"]) == ("test-accuracy", "transformed")]
     accuracy = {(row["defense"], row["round"]): row["value"] for row in told}
     for at, study in enumerate(studies, 2):
-        for line in summarise(study, {}):
-            assert line.deployed is not None
-            assert (line.deployed.mean, line.round) == (accuracy[line.defense, at], at)
+        for line in findings_of(study, {}):
+            assert line.accuracy.deployed is not None
+            assert (line.accuracy.deployed.mean, line.accuracy.round) == (accuracy[line.defense, at], at)
         assert f"cut at {study.cut}" in (out / "report.html").read_text(encoding="utf-8")
 
 

@@ -117,7 +117,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are
     rows = run(out, app_that(noisy), probe_attacks=EXACT, probe_targets=8)
     assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
     assert UNCHECKED in attacked(rows, "training update")[0]["card"]["caveats"]
-    (line,) = (read := read_run(out)).lines(read.studies[0])
+    (line,) = read_run(out).summaries[0].findings
     assert any(NOT_IN_PROBE in caveat for caveat in line.all_caveats)
     page = page_of(out)
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):

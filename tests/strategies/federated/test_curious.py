@@ -10,7 +10,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from simulations.experiment.experiment import Experiment
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.rows import read_rows
 from simulations.report.studies.study import split
 from simulations.server_app import run_experiment
@@ -112,7 +112,7 @@ def test_attacks_that_are_told_labels_are_upper_bounds_and_lead_nothing(tmp_path
     assert scored
     assert {row.card.upper_bound for row in scored} == {"knows the labels" if labels == "known" else ""}
     (study,) = split(rows, [""])
-    (line,) = summarise(study, {})
+    (line,) = findings_of(study, {})
     assert (line.strongest is None) == (labels == "known")
 
 

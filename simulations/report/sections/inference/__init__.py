@@ -17,7 +17,7 @@ from attacks.metrics.training import (
     SERVED,
     TEST_ACCURACY,
 )
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding
 from simulations.report.section import Section
 from simulations.report.sections.inference.equation import (
     OPEN,
@@ -198,7 +198,7 @@ MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
 
 
-def edge_cloud_inference(study: Study, _: Sequence[Line]) -> Cut | None:
+def edge_cloud_inference(study: Study, _: Sequence[Finding]) -> Cut | None:
     """The section for one cut, or None for a study without queries."""
     return CutReader(study).cut() if any(row.metric == QUERY_BYTES.name for row in study.rows) else None
 

@@ -2,8 +2,8 @@ from html import unescape
 from pathlib import Path
 
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.line import TERMS, by_accountant_text, largest
-from simulations.report.analysis.outcome import as_json
+from simulations.report.analysis.budget import TERMS, by_accountant_text, largest
+from simulations.report.analysis.run import read_run
 from simulations.report.page.page import build
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
 
@@ -31,7 +31,7 @@ def test_an_epsilon_stands_with_its_terms_its_neighbours_and_other_accounts(tmp_
     ]
     kept = [one for one in demo_rows() if one["defense"] in ("", DEFENSE) and one["metric"] not in ("epsilon", "delta")]
     run = write_run(tmp_path, [*kept, *rows, *spent])
-    (found,) = (one["epsilon"] for one in as_json(run) if one["defense"] == DEFENSE)
+    (found,) = (one["epsilon"] for one in read_run(run).to_json() if one["defense"] == DEFENSE)
     assert (found["by_accountant"], found["terms"]) == (FOUND, OF | {"delta": 1e-5})
     text = "noise multiplier 1.39, clipping norm 1, sample rate 0.25, 48 steps, delta 1e-5"
     for said in (

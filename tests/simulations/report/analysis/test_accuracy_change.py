@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulations.report.analysis.summary import accuracy_change
+from simulations.report.analysis.accuracy import accuracy_change
 from simulations.report.studies.control import validate
 from simulations.report.studies.score import Score, newcombe
 from simulations.report.studies.study import split

@@ -6,7 +6,6 @@ import pytest
 
 from defenses.neighbours import REPLACE_CLIENT, REPLACE_ONE
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import outcomes
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.shown import NO_COST
 from simulations.runtime.findings import print_findings
@@ -30,18 +29,17 @@ def test_no_cost_of_a_defence_is_read_from_a_training_with_canaries(tmp_path: Pa
         for failed in (False, True):
             folder = write_run(tmp_path / f"{kind}{failed}", audited_rows(neighbours, failed))
             read = read_run(folder)
-            lines = {line.defense: line for line in read.lines(read.studies[0])}
+            lines = {one.defense: one for one in read.summaries[0].findings}
             one, other = lines[AUDITED], lines[FREE]
-            assert (one.canaries, other.canaries, lines[""].canaries) == (kind, "", "")
-            assert (one.change is None, other.change is None) == (kind == "clients", False)
-            assert (NO_COST in one.caveats, NO_COST in other.caveats, bool(other.cost_note)) == (True, False, False)
-        (found,) = (one for one in outcomes(list(lines.values())) if one.defense == AUDITED)
-        assert found.epsilon.shown is None
-        assert found.accuracy.note == one.cost_note != ""
+            assert [of.accuracy.canaries for of in (one, other, lines[""])] == [kind, "", ""]
+            assert (one.accuracy.change is None, other.accuracy.change is None) == (kind == "clients", False)
+            assert (NO_COST in one.caveats, NO_COST in other.caveats, bool(other.accuracy.note)) == (True, False, False)
+        assert one.budget.shown is None
+        assert one.accuracy.note != ""
     folder = write_run(tmp_path / "shown", audited_rows(REPLACE_CLIENT))
-    (found,) = (one for one in outcomes(read_run(folder).lines(read_run(folder).studies[0])) if one.defense == AUDITED)
-    assert found.epsilon.lines[-2:] == ("shown ≥ 0.72", "≥ 4.12 if noise is Gaussian")
-    assert (found.epsilon.gap, found.epsilon.gap_gaussian) == pytest.approx((7.28, 3.88))
+    (found,) = (one for one in read_run(folder).summaries[0].findings if one.defense == AUDITED)
+    assert found.budget.lines[-2:] == ("shown ≥ 0.72", "≥ 4.12 if noise is Gaussian")
+    assert (found.budget.shown.gap, found.budget.shown.gap_gaussian) == pytest.approx((7.28, 3.88))
     out = StringIO()
     print_findings(Terminal(file=out, width=140, highlight=False), folder)
     said = " ".join(out.getvalue().split())

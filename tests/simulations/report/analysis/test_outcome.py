@@ -1,20 +1,20 @@
 import itertools
 import json
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
-from attacks.metrics.metric import ATTRIBUTES
 from simulations.console.terminal import Terminal
-from simulations.report.analysis.outcome import as_json, outcomes
+from simulations.report.analysis.budget import Budget
+from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import in_plain_words, recommendation
-from simulations.report.studies.score import Score, Scored
 from simulations.runtime.findings import print_findings
-from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, write_run
+from tests.simulations.report.page.test_attributes import RETRAINED, every_row
+from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, study_of, write_run
 
 ROWS = demo_rows()
 
@@ -34,9 +34,9 @@ def below(text: str, name: str) -> list[str]:
 def test_the_terminal_says_what_leaked_then_of_each_defence_what_was_found_at_which_cost(tmp_path: Path) -> None:
     text = printed(tmp_path / "run")
     read = read_run(tmp_path / "run")
-    lines = read.lines(read.studies[0])
+    lines = read.summaries[0].findings
     assert text.strip().startswith("\n\n".join([*in_plain_words(lines), recommendation(lines)]))
-    (title,) = {one.title for line in lines for one in line.judged}
+    (title,) = {one.title for line in lines for one in line.messages}
     found, difference, accuracy = below(text, "Mixer(window=4)")
     assert found == f"{title}: nothing found, 0 of 16 identified (0.0 to 20.6 %)"
     assert "fewer" in difference
@@ -56,7 +56,7 @@ def test_the_terminal_says_what_leaked_then_of_each_defence_what_was_found_at_wh
 
 
 def test_json_has_the_same_numbers(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(as_json(write_run(tmp_path)), allow_nan=False))
+    found = json.loads(json.dumps(read_run(write_run(tmp_path)).to_json(), allow_nan=False))
     assert [one["defense"] for one in found] == PIPELINES
     assert [one["epsilon"] and one["epsilon"]["spent"] for one in found] == [None, None, 8, 2]
     (plain,), (mixed,) = (one["messages"] for one in found[:2])
@@ -69,17 +69,16 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     assert (accuracy["mean"], accuracy["change"]) == (pytest.approx(0.9), pytest.approx(-0.05))
 
 
-def test_an_attribute_is_a_message_of_its_own_and_all_cuts_come_before_probes(tmp_path: Path) -> None:
-    read = read_run(write_run(tmp_path))
-    _, line, private, *_ = read.lines(read.studies[0])
-    found = Score(0.795, 0.75, 0.83, n=400, attacked=400)
-    cell = replace(line.strongest, scores={ATTRIBUTES.decides: found}, null_scores={ATTRIBUTES.decides: {"most": 0.5}})
-    for leaking, verdict in ((frozenset({ATTRIBUTES.decides}), "inferred"), (frozenset[Scored](), "unknown")):
-        (told,) = outcomes([replace(line, attributes=replace(cell, leaking=leaking))])
-        images, attribute = told.messages
-        assert (images.shown, images.of) == ("0 of 16", "identified")
-        assert (attribute.verdict, attribute.found, attribute.share, attribute.null) == (verdict, None, 0.795, 0.5)
-        assert (attribute.shown, attribute.interval) == ("79.5 % of values", "75.0 to 83.0 %, null 50.0 %")
-    line = replace(private, epsilon=1.0, epsilon_with_probes=2.0)
-    assert [one.epsilon.lines for one in outcomes([line])] == [("if the audit's probes count: 2.00",)]
-    assert [one.epsilon.lines for one in outcomes([replace(line, epsilon_all_cuts=3.0)])] == [("all cuts: 3.00",)]
+def test_an_attribute_is_a_message_of_its_own_and_all_cuts_come_before_probes() -> None:
+    guessed = [one for one in every_row(n=400) if one["attack"] in (RETRAINED, "majority") and one["defense"] == ""]
+    for share, verdict, mark in ((0.795, "inferred", ""), (0.5, "unknown", " †")):
+        low, high = stats.binomtest(round(share * 400), 400).proportion_ci(0.95)
+        ends = {"value": share, "ci_low": low, "ci_high": high}
+        rows = [one | (ends if one["attack"] == RETRAINED else {}) for one in guessed]
+        images, attribute = findings_of(study_of([*ROWS, *rows]), {})[0].every_message
+        assert (images.shown, images.counted) == ("16 of 16", "recognisable")
+        assert (attribute.verdict, attribute.found, attribute.score.mean) == (verdict, None, share)
+        assert attribute.shown == f"{100 * share:.1f} % of values{mark}"
+        assert attribute.interval == f"{100 * low:.1f} to {100 * high:.1f} %, null 50.0 %"
+    assert Budget(1.0, 2.0).lines == ("if the audit's probes count: 2.00",)
+    assert Budget(1.0, 2.0, 3.0).lines == ("all cuts: 3.00",)

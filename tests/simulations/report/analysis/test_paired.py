@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
+from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.paired import ALIKE, FEWER, PairedDifference, exact_sign, holm, paired_interval
-from simulations.report.analysis.summary import summarise
 from tests.simulations.report.analysis.test_verdict import attacked, lines
 from tests.simulations.report.report_run import study_of
 
@@ -39,19 +39,20 @@ def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order() -> Non
 
 def test_a_defence_is_compared_with_none_by_the_same_images() -> None:
     plain, defended = lines(attacked(30, 30), attacked(20, 20, defense="D()"))
-    assert not plain.differences
-    (difference,) = defended.differences.values()
+    assert plain.messages[0].difference is None
+    (difference,) = (one.difference for one in defended.messages)
     assert (difference.under, difference.without, difference.paired) == ((20, 48), (30, 48), True)
     # The first 20 of the 30 are found under both: 10 discordant pairs, all in one direction.
     assert difference.p == pytest.approx(2 / 2**10)
     assert difference.word == FEWER
-    (alike,) = lines(attacked(30, 30), attacked(28, 28, defense="D()"))[1].differences.values()
+    (alike,) = (one.difference for one in lines(attacked(30, 30), attacked(28, 28, defense="D()"))[1].messages)
     assert alike.word == ALIKE
 
 
 def test_other_images_are_compared_without_pairs() -> None:
     rows = [json.loads(one.to_json()) for of in (attacked(30, 30), attacked(20, 20, defense="D()")) for one in of]
     moved = [one | ({"each_of": [[1, at] for at in range(48)]} if one["defense"] else {}) for one in rows]
-    (difference,) = summarise(study_of(moved, ["", "D()"]), {})[1].differences.values()
+    (message,) = findings_of(study_of(moved, ["", "D()"]), {})[1].messages
+    difference = message.difference
     assert not difference.paired
     assert difference.low < -10 / 48 < difference.high

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import NO_CHOICE, in_plain_words, notes, recommendation
-from simulations.report.analysis.summary import summarise
 from tests.simulations.report.analysis.test_verdict import UPDATE, attacked, card
 from tests.simulations.report.report_run import row, study_of
 
@@ -18,12 +17,12 @@ def accuracies(**of: float) -> list[dict[str, Any]]:
     return [row(defense=f"{name}()" if name != "none" else "", value=value, **known) for name, value in of.items()]
 
 
-def summary(*attacks: list[Any], accuracy: dict[str, float] | None = None, known: Any = ADAPTED) -> list[Line]:
+def summary(*attacks: list[Any], accuracy: dict[str, float] | None = None, known: Any = ADAPTED) -> list[Finding]:
     import json
 
     told = {"experiment": "demo", "scenario": "federated", "dataset": "mnist", "model": "LeNet"}
     rows = [json.loads(one.to_json()) | told for of in attacks for one in of]
-    return summarise(study_of([*rows, *accuracies(**accuracy or {})], ["", "D()", "E()"]), known)
+    return findings_of(study_of([*rows, *accuracies(**accuracy or {})], ["", "D()", "E()"]), known)
 
 
 BROKEN, HIDDEN, ALSO = attacked(40, 40), attacked(0, defense="D()"), attacked(0, defense="E()")

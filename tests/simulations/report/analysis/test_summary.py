@@ -11,9 +11,9 @@ from scipy import stats
 from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
-from simulations.report.analysis.line import Line
+from simulations.report.analysis.caveats import INITIAL_AVERAGES
+from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.summary import INITIAL_AVERAGES, summarise
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.score import interval, merge, wilson
 from simulations.report.studies.study import Study, split
@@ -37,8 +37,8 @@ def study(*rows: Row) -> Study:
     return split(validate(rows), ["", "D()"])[0]
 
 
-def line(*rows: Row, defense: str = "D()", known: dict[str, Any] | None = None) -> Line:
-    found = summarise(study(*rows), {} if known is None else {defense: known})
+def line(*rows: Row, defense: str = "D()", known: dict[str, Any] | None = None) -> Finding:
+    found = findings_of(study(*rows), {} if known is None else {defense: known})
     return next(one for one in found if one.defense == defense)
 
 
@@ -74,7 +74,7 @@ def test_one_seed_keeps_its_own_interval_and_several_get_one_over_seeds() -> Non
     assert line(*spent, *(replace(row, round=2, value=0.5, worst=None) for row in spent)).epsilon == 3
     # With probes it is never below that of training alone, though fewer rounds say it.
     probed = [Row(metric="epsilon-with-probes", value=1.5, round=1, defense="D()")]
-    assert line(*spent, *probed).epsilon_with_probes == 3
+    assert line(*spent, *probed).budget.with_probes == 3
 
 
 def test_shares_that_agree_over_seeds_have_the_interval_of_their_distinct_images() -> None:
@@ -227,7 +227,7 @@ def test_adaptive_attacks_are_named_when_they_did_not_run() -> None:
         assert [one for one in caveats if "not validated" not in one] == expected, (rows, adaptive)
     known = {"D()": {"adaptive_attacks": ["R", "S"]}}
     for ran, expected in ((images, f"{UNTESTED}: R, S wait"), (chain, "adaptive attacks that wait: S")):
-        assert expected in summarise(study(ran), known, running=True)[1].caveats
+        assert expected in findings_of(study(ran), known, running=True)[1].caveats
 
 
 def test_a_row_says_when_privacy_and_accuracy_are_of_different_strength() -> None:
@@ -246,13 +246,13 @@ def test_the_drop_is_paired_by_round_and_seed_and_as_deployed() -> None:
     rows = [accuracy(0.5, 1), accuracy(0.9, 2), accuracy(0.95, 2, seed=1)]
     rows += [accuracy(0.4, 1, defense="D()"), accuracy(0.2, 2, defense="D()")]  # the second seed has not come so far
     found = line(*rows, accuracy(0.8, 2, defense="D()", reference="transformed"))
-    assert (found.round, found.clean.mean, found.protected.mean) == (2, 0.2, 0.8)
-    assert found.change.mean == pytest.approx(-0.1)  # protected images, seed 0 only
+    assert (found.accuracy.round, found.accuracy.clean.mean, found.accuracy.protected.mean) == (2, 0.2, 0.8)
+    assert found.accuracy.change.mean == pytest.approx(-0.1)  # protected images, seed 0 only
     # An unfinished defence is compared in the last round that all its seeds have.
     rows = [accuracy(value, at, seed=seed) for seed in (0, 1) for at, value in ((1, 0.5), (2, 0.9))]
     rows += [accuracy(v, at, defense="D()", seed=s) for v, at, s in ((0.4, 1, 0), (0.8, 2, 0), (0.3, 1, 1))]
     found = line(*rows)
-    assert (found.round, found.change.mean) == (1, pytest.approx(-0.15))
+    assert (found.accuracy.round, found.accuracy.change.mean) == (1, pytest.approx(-0.15))
 
 
 def test_labels_are_ranked_by_what_lies_over_chance_and_known_ones_do_not_leak() -> None:
@@ -281,8 +281,8 @@ def test_costs_are_means_over_rounds_relative_to_no_defence_and_failed_clients_a
         return Row(metric="train-seconds", value=value, round=at, defense=defense)
 
     found = line(cost(1.0, 1, ""), cost(3.0, 2, ""), cost(3.0, 1, "D()"), cost(3.0, 2, "D()"))
-    assert (found.seconds, found.seconds_ratio) == (3.0, 1.5)
-    assert line(cost(3.0, 1, "D()")).seconds_ratio is None
+    assert found.seconds == (3.0, 1.5)
+    assert line(cost(3.0, 1, "D()")).seconds[1] is None
     # By rows or counts, whichever is more.
     failed = [Row(metric="client", client=c, status="failed", defense="D()") for c in (1, 2)]
     counted = [line(*failed, Row(metric="clients-failed", value=v, defense="D()")) for v in (0.0, 3.0, math.inf)]

@@ -7,8 +7,7 @@ from math import comb
 import pytest
 
 from attacks.metrics.names import Role
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.verdict import Judged, Verdict, judge
 from simulations.report.studies.control import LEVEL, by_chance
 from simulations.run_folder.rows import Row
@@ -28,12 +27,12 @@ def attacked(found: int, seen: int = 0, *, n: int = 48, chance: float = 0.01, **
     return [psnr, hits(psnr, found, chance), hits(psnr, seen, chance, "recognisable")]
 
 
-def lines(*rows: list[Row]) -> list[Line]:
-    return summarise(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
+def lines(*rows: list[Row]) -> list[Finding]:
+    return findings_of(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
 
 
-def verdict(line: Line, at: int = 0) -> Judged:
-    return line.judged[at]
+def verdict(line: Finding, at: int = 0) -> Judged:
+    return line.messages[at]
 
 
 def least(n: int, tried: int, chance: float = 0.01) -> int:
@@ -85,7 +84,7 @@ def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> 
     bound = ThreatCard(observation=ASKED, images=1, local_steps=1, upper_bound="knows the labels")
     k = least(48, 1)
     rows = attacked(k), attacked(48, 48, attack="B()", card=bound, role=Role.UPPER_BOUND)
-    judged = lines(*rows)[0].judged
+    judged = lines(*rows)[0].messages
     assert [one.verdict for one in judged] == [Verdict.IDENTIFIABLE]
     assert judged[0].cell is not None
     assert judged[0].cell.attack == "A()"
@@ -93,7 +92,7 @@ def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> 
 
 def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -> None:
     rows = [attacked(2, seed=seed) for seed in (0, 1)]
-    judged = lines(*rows, attacked(0, attack="B()"))[0].judged[0]
+    judged = lines(*rows, attacked(0, attack="B()"))[0].messages[0]
     assert judged.found == (4, 96)
     assert judged.probability == pytest.approx(2 * by_chance(4, 96, 0.01))
     assert judged.verdict is Verdict.IDENTIFIABLE

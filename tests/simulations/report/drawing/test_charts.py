@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from defenses.neighbours import REPLACE_ONE
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, bounds, round_values
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture, placed
@@ -97,7 +97,7 @@ def test_every_marker_lies_around_its_place() -> None:
 
 
 def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_says() -> None:
-    chart = plane(summarise(study_of(demo_rows()), {}), looks(PIPELINES))
+    chart = plane(findings_of(study_of(demo_rows()), {}), looks(PIPELINES))
     assert chart
     names = dict(zip([one.name for _, one in chart.points], [one for one, _ in chart.points], strict=True))
     assert [name for name, _ in chart.names] == ["No defence", "Mixer", "DPSGD(8.0), ε = 8.00", "DPSGD(2.0), ε = 2.00"]

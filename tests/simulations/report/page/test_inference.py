@@ -7,7 +7,7 @@ import pytest
 from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.sections.inference import Cut, edge_cloud_inference
 from simulations.report.sections.inference import equation as rule
 from simulations.report.sections.inference.equation import (
@@ -95,7 +95,7 @@ def studied(rows: list[dict[str, Any]]) -> list[Study]:
 
 
 def sections(rows: list[dict[str, Any]]) -> list[Cut]:
-    found = [edge_cloud_inference(study, summarise(study, {})) for study in studied(rows)]
+    found = [edge_cloud_inference(study, findings_of(study, {})) for study in studied(rows)]
     return [one for one in found if one is not None]
 
 

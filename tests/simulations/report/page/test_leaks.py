@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.roc import LEAST_RATE, mean_curve, read_curve, roc_charts
@@ -130,7 +130,7 @@ def test_rates_are_marked_and_told_only_where_the_non_members_can_have_them(tmp_
 def test_members_found_are_of_the_attack_with_the_highest_rate(tmp_path: Path) -> None:
     others = member_rows("", 0.6, (0.55, 0.65), attack="QuantileRegression()")
     others[1] |= {"value": 0.375, "ci_high": 0.4}
-    (line,) = summarise(study_of(member_rows("", 0.7, SURE) + others), {})
+    (line,) = findings_of(study_of(member_rows("", 0.7, SURE) + others), {})
     assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "QuantileRegression()")
     shown = build(tmp_path, member_rows("", 0.7, SURE) + others).table("cost")[0]
     assert next(shown[name][0] for name in shown if name.startswith("TPR")) == "37.5 %"

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import findings_of
 from simulations.report.sections.outsourced import UploadRead, outsourced_training
 from tests.simulations.report.report_run import CONFIG, NULLS, looked_for, row, study_of
 
@@ -59,7 +59,7 @@ def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
 
 def reads(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], UploadRead]:
     mine = study_of(rows, ["", MIXER])
-    view = outsourced_training(mine, summarise(mine, SETTINGS["defenses"]))
+    view = outsourced_training(mine, findings_of(mine, SETTINGS["defenses"]))
     return {(one.cell.defense, one.cell.attack, one.cell.round): one for one in view.reads}
 
 

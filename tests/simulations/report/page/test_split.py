@@ -8,7 +8,7 @@ from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
 from simulations.report.analysis.adaptive import UNTESTED
-from simulations.report.analysis.summary import strongest, summarise
+from simulations.report.analysis.finding import findings_of, strongest
 from simulations.report.studies.score import merge
 from simulations.report.text import amount, power_of_ten, size
 from tests.simulations.report import report_run
@@ -80,7 +80,7 @@ SMASHED_METRICS = ["psnr-paper", "ssim-paper", "mse-paper", "feature-similarity"
 
 
 def line(rows: list[dict[str, Any]]) -> Any:
-    return summarise(study_of(rows, ["", SHUFFLE]), SETTINGS["defenses"])[1]
+    return findings_of(study_of(rows, ["", SHUFFLE]), SETTINGS["defenses"])[1]
 
 
 def test_shuffles_in_a_row_have_one_count_each_and_seeds_do_not_double_it(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_upper_bound_never_leads_and_is_no_adaptive_attack() -> None:
     assert [cell.is_upper_bound for cell in told] == [True, True]
     assert strongest(told, ("identification", "")) is None
     only = line([one for one in rows if one["defense"] == "" or one["attack"] in {"", TOLD}])
-    assert (only.judged, only.bounds) == ((), ("knows the order",))
+    assert (only.messages, only.bounds) == ((), ("knows the order",))
     # Both kinds of bound are told by one field of the threat card, whatever it says.
     for bound in (card(TOLD)["upper_bound"], BEYOND_RUN):
         for one in rows:

@@ -3,8 +3,7 @@
 from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLACE, PSNR, STRUCTURE
 from attacks.metrics.names import Scores
 from simulations.report import Row, validate
-from simulations.report.analysis.line import Line
-from simulations.report.analysis.summary import summarise
+from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.study import split
 from strategies.audit.score_rows import rows_of_clients, score_rows
@@ -31,14 +30,14 @@ def rows(*clients: tuple[float, float, float], unscored: int = 0, defense: str =
     ]
 
 
-def line(found: list[Row]) -> Line:
+def line(found: list[Row]) -> Finding:
     """The last of its lines."""
-    return summarise(split(validate(found), ["", "D()"])[0], {})[-1]
+    return findings_of(split(validate(found), ["", "D()"])[0], {})[-1]
 
 
 def test_a_verdict_names_the_clients_that_it_hangs_on() -> None:
     sure, alone = line(rows(READ, READ, READ, READ)), line(rows(LOST, LOST, READ, LOST))
-    assert [one.judged[0].verdict for one in (sure, alone)] == [Verdict.RECOGNISABLE] * 2
+    assert [one.messages[0].verdict for one in (sure, alone)] == [Verdict.RECOGNISABLE] * 2
     assert sure.strongest is not None
     assert sure.strongest.clients == 4
     assert not [caveat for caveat in sure.all_caveats if "hangs" in caveat]
@@ -50,5 +49,5 @@ def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> 
     """12 of 16 attacked images suffice to say that nothing was found; 8 of 16 do not."""
     for clients, unscored, expected in ((3, 4, Verdict.NOTHING), (3, 0, Verdict.UNKNOWN), (2, 8, Verdict.UNKNOWN)):
         found = line([*rows(*[READ] * 4), *rows(*[LOST] * clients, unscored=unscored, defense="D()")])
-        assert found.judged[0].verdict is expected, (clients, unscored)
-        assert found.judged[0].found == (0, 4 * clients)
+        assert found.messages[0].verdict is expected, (clients, unscored)
+        assert found.messages[0].found == (0, 4 * clients)

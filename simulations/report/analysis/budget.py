@@ -1,0 +1,133 @@
+"""A privacy budget: epsilon with its terms, and what an audit showed of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attacks.metrics.training import EPSILON_BY
+from defenses.neighbours import ADD_OR_REMOVE, BUDGET, level_of
+from defenses.training.accounting import MEANING
+from simulations.report.analysis.shown import audit_text, neighbours_of, shown_epsilon
+from simulations.report.studies.study import Study
+from simulations.report.text import neighbours, plain, two
+from strategies.federated.shown_epsilon import ShownEpsilon
+
+SAME = 1e-6
+"""Relative difference up to which an accountant's epsilon is the claimed one."""
+TERMS = {
+    "noise-multiplier": "noise multiplier {}", "clipping-norm": "clipping norm {}", "sample-rate": "sample rate {}",
+    "steps": "{} steps", "delta": "delta {}",
+}  # fmt: skip
+"""What an epsilon follows from, in a reader's words."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A privacy budget with its terms, and what an audit showed of it.
+
+    Attributes:
+        spent: By training (in split learning evaluation too) so far, in edge-cloud inference by the queries at one cut; infinite
+            where there is no guarantee, None where an app alone makes a claim.
+        with_probes: With the audit's probe messages; never below ``spent``.
+        all_cuts: Of all that a run sent of an image where it serves the same images at several cuts.
+        neighbours: Between which data sets it holds (see ``defenses.neighbours``); "" where the rows do not say.
+        terms: Name in ``TERMS`` -> what it follows from, the largest of all clients.
+        by_accountant: Name of an accountant, or of other neighbours -> that epsilon of the same noise, where clients report it.
+        shown: Lower bounds from canaries, beside the claim; None where no audit ran.
+    """
+
+    spent: float | None
+    with_probes: float | None = None
+    all_cuts: float | None = None
+    neighbours: str = ""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    by_accountant: Mapping[str, float] = field(default_factory=dict)
+    shown: ShownEpsilon | None = None
+
+    @classmethod
+    def of(cls, study: Study, defense: str) -> Budget | None:
+        """Read from rows; None without a bound and without an audited claim."""
+        spent, with_probes, all_cuts, delta = (
+            _largest(study, defense, name) for name in ("epsilon", "epsilon-with-probes", "epsilon-all-cuts", "delta")
+        )
+        shown = shown_epsilon(study, defense)
+        if spent is None and shown is None:
+            return None
+        if with_probes is not None and spent is not None:
+            # Probes cost on top: both together have spent no less than training alone.
+            with_probes = max(with_probes, spent)
+        named = shown.neighbours if shown and spent is None else neighbours_of(study, defense)
+        terms = largest(study, defense, BUDGET, TERMS) | ({} if delta is None else {"delta": delta})
+        by = largest(study, defense, EPSILON_BY.name, MEANING)
+        return cls(spent, with_probes, all_cuts, named, terms, by, shown)
+
+    @property
+    def level(self) -> str:
+        """What it protects, "example-level" or "client-level"; "" without neighbours."""
+        return level_of(self.neighbours)
+
+    @property
+    def text(self) -> str:
+        """What it follows from, its neighbours, and what other accountants say, in words; "" where nothing was spent."""
+        if self.spent is None:
+            return ""
+        said = ", ".join(words.format(plain(self.terms[name])) for name, words in TERMS.items() if name in self.terms)
+        others = by_accountant_text(self.by_accountant, self.spent)
+        parts = [neighbours(self.neighbours), said, f"by accountant {others}" if others else ""]
+        return f"budget: {'; '.join(filter(None, parts))}" if any(parts) else ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Lines for tables, behind the number: what it protects, other budgets, and the bounds that were shown."""
+        found = {f"if {ADD_OR_REMOVE}": self.by_accountant.get(ADD_OR_REMOVE), "all cuts": self.all_cuts}
+        found |= {"if the audit's probes count": self.with_probes} if self.all_cuts is None else {}
+        lines = [
+            self.level,
+            self.neighbours,
+            *(f"{name}: {two(value)}" for name, value in found.items() if value is not None),
+        ]
+        if self.shown:
+            lines.append(f"shown \N{GREATER-THAN OR EQUAL TO} {two(self.shown.plain)}")
+            if self.shown.gaussian_adds:
+                lines.append(f"\N{GREATER-THAN OR EQUAL TO} {two(self.shown.gaussian)} if noise is Gaussian")
+        return tuple(filter(None, lines))
+
+    @property
+    def audit(self) -> str:
+        """Claim, bounds, confidence, canaries and power in sentences; "" without an audit."""
+        return audit_text(self.shown) if self.shown else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: the bounds hold together with "confidence", of several seeds by a union bound."""
+        shown = self.shown
+        return {
+            "spent": self.spent, "with_probes": self.with_probes, "all_cuts": self.all_cuts,
+            "level": self.level, "neighbours": self.neighbours, "terms": self.terms,
+            "by_accountant": self.by_accountant, "text": self.text,
+            "shown": shown.plain if shown else None, "shown_gaussian": shown.gaussian if shown else None,
+            "gap": shown.gap if shown else None, "gap_gaussian": shown.gap_gaussian if shown else None,
+            "confidence": shown.corrected if shown else None, "audit": self.audit,
+        }  # fmt: skip
+
+
+def _largest(study: Study, defense: str, metric: str) -> float | None:
+    """A budget only grows: the largest of all rounds; None where clients report none."""
+    return max((one.mean for one in study.series(defense, metric).values() if one.mean is not None), default=None)
+
+
+def largest(study: Study, defense: str, prefix: str, names: Iterable[str]) -> dict[str, float]:
+    """Name behind a prefix -> the largest such number of all rounds, for those that clients report."""
+    found = {name: _largest(study, defense, f"{prefix}{name}") for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def by_accountant_text(found: Mapping[str, float], claimed: float | None) -> str:
+    """Each accountant's epsilon and what it is; "" without any. That of the claim is named."""
+    of = next((name for name, value in found.items() if claimed and math.isclose(value, claimed, rel_tol=SAME)), "")
+    return ", ".join(
+        f"{name.upper() if len(name) == 3 else name} {two(value)} ({'claimed; ' if name == of else ''}{MEANING[name]})"
+        for name, value in found.items()
+    )

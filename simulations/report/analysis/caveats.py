@@ -1,0 +1,81 @@
+"""What a reader must know of a defence's results, each a short clause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attacks.metrics.metric import MEMBERSHIP
+from simulations.report.analysis.adaptive import adaptive_caveats, once_per_update, untested
+from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
+from simulations.report.studies.cell import FOUND, Cell
+from simulations.report.studies.control import LEAST_IMAGES, LEVEL, by_chance
+from simulations.report.studies.left_out import same_cell
+from simulations.report.studies.plain import plain_words
+from simulations.report.studies.score import PARTLY_FAILED
+from simulations.report.studies.study import Study
+from strategies.audit.threat_card import KEPT_STATISTICS
+
+INITIAL_AVERAGES = (
+    "tests of membership read models with the initial running averages of BatchNorm, because clients keep theirs: a membership AUC "
+    "near 0.5 shows nothing"
+)
+"""Caveat on membership where a defence keeps running averages at the client and no test found members."""
+
+
+def message_caveats(one: Judged, judged: Sequence[Judged], known: Any, without: Mapping[str, Study]) -> Iterator[str]:
+    """Caveats on one kind and size of message, among all of a defence; ``without`` holds studies without one client."""
+    if one.cell is None:
+        return
+    yield from _doubts(one.cell)
+    yield from once_per_update(one.cell)
+    if one.cell.defense:
+        yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
+    yield from _hangs_on(one, without)
+
+
+def defense_caveats(defense: str, cells: Sequence[Cell], known: Mapping[str, Any], *, running: bool) -> Iterator[str]:
+    """Caveats whatever was attacked: the adaptive attacks that a defence lacks, and what its configuration says."""
+    if defense:
+        yield from adaptive_caveats(cells, known, running=running)
+    yield from map(str, known.get("caveats") or ())
+
+
+def membership_caveats(cell: Cell | None) -> Iterator[str]:
+    """Why a test of membership that found no members may say little."""
+    kept = cell is not None and cell.card.more.get("batch_norm_statistics") == KEPT_STATISTICS
+    if cell and kept and MEMBERSHIP.decides not in cell.leaking:
+        yield INITIAL_AVERAGES
+
+
+def _doubts(cell: Cell) -> Iterator[str]:
+    """Why the score of an attack may say little."""
+    plain, unknown = plain_words(cell.card), verdict_of(cell) is Verdict.UNKNOWN
+    if cell.status == "not-validated" and unknown:
+        if cell.defense == "":
+            yield f"positive control failed: this attack does not break the {plain.run}"
+        elif plain.alone:
+            yield f"not validated: there is no run without {plain.acting} beside this one"
+        else:
+            yield f"not validated: this attack did not break the {plain.run} either, so its failure shows nothing"
+    looked = cell.scores.get(FOUND)
+    if looked and looked.n and by_chance(looked.n, looked.n, 1.0 if cell.chance is None else cell.chance) > LEVEL:
+        yield "could not be judged: there are too few other images to look for the true ones among"
+    elif looked and looked.attacked < LEAST_IMAGES and unknown:
+        yield f"too few images for a verdict: {looked.attacked} were attacked, and {LEAST_IMAGES} are needed"
+    if cell.status == PARTLY_FAILED:
+        yield "partly failed: some seeds have no score, and the mean leaves them out"
+    further = cell.card.more.get("caveats")
+    yield from map(str, further if isinstance(further, list) else ())
+
+
+def _hangs_on(one: Judged, without: Mapping[str, Study]) -> Iterator[str]:
+    """The clients without one of which the verdict would be another."""
+    changed = []
+    for name, study in without.items():
+        cells = [found for cell in one.cells if (found := same_cell(cell, study)) is not None]
+        other = next((found for found in judge(cells) if found.title == one.title), None)
+        if other is not None and other.verdict is not one.verdict:
+            changed.append(f"without {name} {other.verdict}")
+    if changed:
+        yield f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}"

@@ -1,0 +1,235 @@
+"""What a run shows of one defence: the one object that the page, the terminal, programs and comparisons read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from attacks.metrics.guesses import MEMBERSHIP_TPR
+from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
+from clients.wire.schema import readable
+from simulations.report.analysis.accuracy import Accuracy, untaught
+from simulations.report.analysis.adaptive import adapted
+from simulations.report.analysis.budget import Budget
+from simulations.report.analysis.caveats import defense_caveats, membership_caveats, message_caveats
+from simulations.report.analysis.message import Message
+from simulations.report.analysis.paired import differences
+from simulations.report.analysis.shown import NO_COST, audit_warnings
+from simulations.report.analysis.verdict import Judged, judge, worst
+from simulations.report.analysis.windows import WindowCounts, window_counts
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.left_out import left_out
+from simulations.report.studies.score import Range, Scored
+from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
+from strategies.audit.threat_card import KnownLabels
+from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
+
+_KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a study shows of one defence; numbers are read from its rows where they are asked for.
+
+    Attributes:
+        study: Rows and cells.
+        defense: Pipeline text; "" without a defence.
+        messages: What attacks found in each kind and size of message, real ones first.
+        known: The defence's entry in the configuration: {"adaptive_attacks": [...], "caveats": [...], "at_size": [...]}.
+        running: The run goes on: attacks wait, and the model has not been tested as it will be.
+    """
+
+    study: Study
+    defense: str
+    messages: tuple[Message, ...] = ()
+    known: Mapping[str, Any] = field(default_factory=dict)
+    running: bool = False
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """All attacks, without upper bounds."""
+        return tuple(cell for cell in self.study.cells_of(self.defense) if not cell.is_upper_bound)
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """What upper bounds were given, in words, where there are any."""
+        cells = self.study.cells_of(self.defense)
+        return tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound))
+
+    @property
+    def every_message(self) -> tuple[Message, ...]:
+        """``messages``, and the sensitive attribute that an attack infers best where other things were attacked, too."""
+        cell = strongest(self.cells, ATTRIBUTES.decides)
+        if cell is None or any(one.cell == cell for one in self.messages):
+            return self.messages
+        found = ((one, self.message(one.title)) for one in judge([cell]))
+        return (*self.messages, *(replace(same, **vars(one)) if same else Message(**vars(one)) for one, same in found))
+
+    def message(self, title: str) -> Message | None:
+        """What was found in the messages of a title."""
+        return next((one for one in self.messages if one.title == title), None)
+
+    @property
+    def worst(self) -> Judged | None:
+        """The messages with the worst verdict."""
+        return worst(self.messages)
+
+    @property
+    def strongest(self) -> Cell | None:
+        """The strongest attack on those messages; None when no attack has a score."""
+        return self.worst.cell if self.worst else None
+
+    @property
+    def labels(self) -> Cell | None:
+        """What recovered most labels over chance, among attacks that did not know them."""
+        return strongest([cell for cell in self.cells if cell.card.labels not in _KNOWN_LABELS], LABELS.decides)
+
+    @property
+    def membership(self) -> Cell | None:
+        """What has the highest membership AUC."""
+        return strongest(self.cells, MEMBERSHIP.decides)
+
+    @property
+    def membership_rate(self) -> Cell | None:
+        """What has the highest true positive rate at 1 % false positives: another attack or round, it may be."""
+        return strongest(self.cells, MEMBERSHIP_TPR.of())
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """Test accuracy and its change."""
+        return Accuracy.of(self.study, self.defense, running=self.running)
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """Epsilon with its terms, and its audit; None without a bound and without an audited claim."""
+        return Budget.of(self.study, self.defense)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What was spent; None where that is not known."""
+        return self.budget.spent if self.budget else None
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What an external app says about its differential privacy, each claim once; ``budget`` is never taken from it."""
+        columns = (row.extra.get("claims") for row in self._rows(CLAIMED))
+        found = (Claim.from_json(one) for column in columns if isinstance(column, list) for one in column)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
+
+    @property
+    def numbered_claims(self) -> tuple[Claim, ...]:
+        """The claims that state an epsilon."""
+        return tuple(claim for claim in self.claims if claim.number)
+
+    @property
+    def reported(self) -> AppAccuracy | None:
+        """The accuracy that an external app reports; ``accuracy`` is never taken from it. None of several seeds."""
+        rows = self._rows(REPORTED)
+        return readable(AppAccuracy, rows[0].extra.get("reported")) if len(rows) == 1 else None
+
+    @property
+    def seconds(self) -> Range:
+        """Seconds that a client computes in a round, mean over rounds, and their ratio to no defence."""
+        return self._cost("train-seconds")
+
+    @property
+    def bytes(self) -> Range:
+        """Bytes that a client sends in a round, likewise."""
+        return self._cost("update-bytes")
+
+    @property
+    def failed_clients(self) -> int:
+        """Failed client replies, all rounds and seeds: by rows or by counts, whichever is more."""
+        failed = sum(row.status == "failed" for row in self._rows("client"))
+        counted = (row.value or 0.0 for row in self._rows("clients-failed"))
+        return max(failed, int(sum(filter(math.isfinite, counted))))
+
+    @property
+    def at_size(self) -> tuple[str, ...]:
+        """What settings in pixels mean on images of the run's size, a clause each."""
+        found = self.known.get("at_size")
+        return tuple(map(str, found)) if isinstance(found, list) else ()
+
+    @cached_property
+    def windows(self) -> WindowCounts | None:
+        """Windows that VisualMixer shuffled and their VFE, where clients counted them."""
+        return window_counts(self.study, self.defense)
+
+    @cached_property
+    def caveats(self) -> tuple[str, ...]:
+        """What a reader must know besides, of all messages: each a short clause."""
+        accuracy, windows = self.accuracy, self.windows
+        found = [*audit_warnings(self.study, self.defense), NO_COST if accuracy.canaries else ""]
+        found += ["" if self.defense or self.running else untaught(self.study, accuracy.round)]
+        found += defense_caveats(self.defense, self.cells, self.known, running=self.running)
+        found += [*membership_caveats(self.membership), windows.caveat if windows else ""]
+        return tuple(filter(None, found))
+
+    @property
+    def all_caveats(self) -> tuple[str, ...]:
+        """``caveats``, then those on one kind of message, each after its name."""
+        named = (f"{of.title}: {caveat}" for of in self.messages for caveat in of.warnings)
+        return (*self.caveats, *named)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs; numbers may be infinite."""
+        return {
+            "defense": self.defense,
+            "messages": [one.to_json() for one in self.every_message],
+            "accuracy": self.accuracy.to_json(),
+            "epsilon": self.budget.to_json() if self.budget else None,
+            "claims": list(map(asdict, self.claims)),
+            "reported": asdict(self.reported) if self.reported else None,
+            "warnings": self.caveats,
+        }
+
+    def _rows(self, metric: str) -> Sequence[Row]:
+        return self.study.utility.get((self.defense, metric, ""), ())
+
+    def _cost(self, metric: str) -> Range:
+        """Mean over rounds, and its ratio to no defence."""
+        own, plain = (self.study.over_rounds(of, metric) for of in (self.defense, ""))
+        return own, own / plain if self.defense and own is not None and plain else None
+
+
+def strongest(cells: Sequence[Cell], metric: Scored) -> Cell | None:
+    """The strongest attack by a deciding score other than that of images. Upper bounds do not count.
+
+    An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
+    everything, then validated ones. Labels are ranked by what lies over chance, which depends on the number of images.
+    """
+    scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
+    return max(scored, key=lambda cell: _strength(cell, metric), default=None)
+
+
+def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
+    score, leaks = cell.scores[metric], metric in cell.leaking
+    height = score.mean or 0.0
+    if metric == LABELS.decides:
+        height -= cell.null(metric) or 0.0
+    return leaks, not score.all_failed, leaks or score.status == "ok", height
+
+
+def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = False) -> list[Finding]:
+    """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
+    without = left_out(study)
+    judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
+    changed = differences(judged)
+    found = []
+    for defense, of in judged.items():
+        known = defenses.get(defense)
+        messages = (
+            Message(
+                **vars(one),
+                difference=changed.get((defense, one.title)),
+                adaptive=adapted(one.cells, known),
+                warnings=tuple(message_caveats(one, of, known, without)),
+            )
+            for one in of
+        )
+        found.append(Finding(study, defense, tuple(messages), known if isinstance(known, Mapping) else {}, running))
+    return found
