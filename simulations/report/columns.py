@@ -93,14 +93,6 @@ def scored(heading: str, of: Scored, show: Show) -> Column:
     return Column(heading, lambda cell: over_interval(cell.scores.get(of), show))
 
 
-def counted(of: Scored) -> tuple[Column, Column]:
-    """How many trials a score has, and how many of them failed."""
-    return (
-        Column("#n", lambda cell: cell.scores[of].n if of in cell.scores else NOTHING),
-        Column("#Failures", lambda cell: cell.scores[of].failures if of in cell.scores else NOTHING),
-    )
-
-
 def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
     """A number about the training of a row's defence, mean over rounds."""
 
@@ -161,4 +153,6 @@ OF_PSNR = scored(f"#{PSNR.label}", PSNR.of("original"), decibel)
 OVER_NULL = Column("#over null", _over_null)
 OF_SSIM = scored(f"#{SSIM.label}", SSIM.of("original"), two)
 IDENTIFIED = Column("#identified", _identified)
-IMAGE_SCORES = (OF_PSNR, OVER_NULL, OF_SSIM, IDENTIFIED, *counted(PSNR.of("original")))
+COUNT = Column("#n", lambda cell: cell.leading.n)
+FAILURES = Column("#Failures", lambda cell: cell.leading.failures)
+IMAGE_SCORES = (OF_PSNR, OVER_NULL, OF_SSIM, IDENTIFIED, COUNT, FAILURES)

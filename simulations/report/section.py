@@ -34,7 +34,6 @@ class OwnPictures:
 
     title: str = ""
     text: str = ""
-    how: str = ""
 
 
 @dataclass(frozen=True)

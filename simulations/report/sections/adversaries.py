@@ -38,10 +38,10 @@ def active_server(study: Study, _: Sequence[Line]) -> Content | None:
 
     def refused(cell: Cell) -> str:
         rows = [
-            one for one in _rows_of(study.active, cell) if one.metric == MODEL_REFUSED.name and one.value is not None
+            row for row in _rows_of(study.active, cell) if row.metric == MODEL_REFUSED.name and row.value is not None
         ]
-        count = sum(round((row.value or 0.0) * row.n) for row in rows)
-        return f"{count} of {sum(row.n for row in rows)}" if exact(rows) else NOTHING
+        share, n = exact(rows), sum(row.n for row in rows)
+        return f"{round(share[0] * n)} of {n}" if share else NOTHING
 
     columns = (
         DEFENCE,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attacks.metrics.metric import ATTRIBUTES
+from simulations.report import columns
 from simulations.report.analysis.line import Line
-from simulations.report.columns import DEFENCE, STATUS, Column, Shown, Table, attack, card, counted, round_of, scored
+from simulations.report.columns import Column, Shown, Table, attack, card, round_of, scored
 from simulations.report.page.tables import cards
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
@@ -25,20 +26,21 @@ def _held_out(cell: Cell) -> Shown:
 def inferred_attributes(study: Study, _: Sequence[Line]) -> Content | None:
     """A row for each adversary under a defence in a round. The section of a cut model shows its own attributes."""
     cells = [cell for cell in study.cells if ACCURACY in cell.scores and not study.cut]
-    columns = (
-        DEFENCE,
+    shown = (
+        columns.DEFENCE,
         attack(lambda cell: (f"{round_of(cell)}, {cell.observation}",)),
         Column("Learned", lambda cell: "retrained" if cell.knows_defenses else "static"),
-        STATUS,
+        columns.STATUS,
         scored("#Accuracy, %", ACCURACY, percentage),
         Column("#Most frequent, %", lambda cell: percentage(cell.null(ACCURACY))),
+        columns.COUNT,
         Column("#On its own held-out, %", _held_out),
-        *counted(ACCURACY),
+        columns.FAILURES,
         card(cards(study.cells)),
     )
     note = """Small print is the exact 95 % interval. † marks an adversary that reads no more than the most frequent value where
     nothing is protected, or too few guesses for a verdict."""
-    return Content([Table("Sensitive attribute", columns, cells), note]) if cells else None
+    return Content([Table("Sensitive attribute", shown, cells), note]) if cells else None
 
 
 SECTION = Section(

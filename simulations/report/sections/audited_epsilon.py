@@ -107,8 +107,8 @@ def audited_epsilon(_: Study, lines: Sequence[Line]) -> Content | None:
         notes.append(SEEDS.format(plain(100 * CONFIDENCE)))
     whole = Table("Epsilon claimed and shown", CLAIMS, [(defense, one, one) for defense, one in named])
     parts = [(defense, one, part) for defense, one in named for part in one.parts]
-    views = Table("Each view of the messages", VIEWS, parts, how="folded")
-    return Content([partial(epsilons, named), whole, *notes, views])
+    views = [Table("Each view of the messages", VIEWS, parts, how="folded")] if parts else []
+    return Content([partial(epsilons, named), whole, *notes, *views])
 
 
 SECTION = Section(

@@ -14,7 +14,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from simulations.report import columns
 from simulations.report.analysis.line import Line
-from simulations.report.columns import Column, Show, Shown, Table, over_interval, round_of, scored, share
+from simulations.report.columns import Column, Show, Shown, Table, averaged, over_interval, round_of, scored, share
 from simulations.report.page.tables import Cards, cards
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
@@ -79,11 +79,6 @@ def _costs(study: Study, lines: Sequence[Line]) -> list[Table | str]:
     def rows(line: Line, metric: Metric) -> list[Row]:
         return [row for row in study.rows if (row.defense, row.attack, row.metric) == (line.defense, "", metric.name)]
 
-    def macs(line: Line) -> Shown:
-        of = training.EDGE_MACS, training.EDGE_TRAINING_MACS
-        one, trained = (study.over_rounds(line.defense, metric.name) for metric in of)
-        return Shown(amount(one), (f"training {amount(trained)}" if trained != one else "",), one)
-
     def memory(line: Line) -> Shown:
         peak = study.over_rounds(line.defense, training.EDGE_PEAK_BYTES.name)
         held = max((row.n for row in rows(line, training.EDGE_PEAK_BYTES)), default=1)
@@ -104,11 +99,12 @@ def _costs(study: Study, lines: Sequence[Line]) -> list[Table | str]:
         Column("|#accuracy, %", columns.DEPLOYED.show),
         _deployed(study, lines, "#MCC micro", training.MCC_MICRO, two),
         _deployed(study, lines, "#MCC macro", training.MCC_MACRO, two),
-        columns.averaged(study, "|#parameters", training.EDGE_PARAMETERS, amount),
-        Column("#MACs per image", macs),
+        averaged(study, "|#parameters", training.EDGE_PARAMETERS, amount),
+        averaged(study, "#MACs per image", training.EDGE_MACS, amount),
+        averaged(study, "#in training", training.EDGE_TRAINING_MACS, amount),
         Column("#peak memory", memory),
-        columns.averaged(study, "|#sent per image", training.BYTES_PER_SAMPLE, size),
-        columns.averaged(study, "#images per second", training.SAMPLES_PER_SECOND, plain),
+        averaged(study, "|#sent per image", training.BYTES_PER_SAMPLE, size),
+        averaged(study, "#images per second", training.SAMPLES_PER_SECOND, plain),
         Column("#batches lost", lost),
         Column("|#orders left open", lambda line: orders(line, 0)),
         Column("#share with the target", lambda line: orders(line, 1)),

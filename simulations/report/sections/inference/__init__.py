@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
@@ -30,16 +31,21 @@ nothing within these intervals meets that. It is undecided otherwise, and where 
 features."""
 UNTESTED = """No adversary was retrained on protected features, as a server that knows the defence would: no verdict here is
 tested against that."""
-HOW_TO_READ = """“a → b” is before and after protection, small print the 95 % interval of b; before, of images, is the best
-reconstruction. Each client asks about all of its test images, once. An answer is unchanged where its most likely class is the one
-that the whole model sees in the clean image. The static adversary learned from unprotected features, as in the paper; the
-retrained one from features that the clients' own algorithm protected, and is what a defence has to be judged by. Where the
-retrained one learned nothing, or reads no more than the static one, it was trained too little to say that a defence hides
-anything. Its accuracy stands beside that of always answering the most frequent value. The mean image of the true class is what an
-attacker that knows the class can guess, and the server knows the class from its own answer. A reconstruction with an MS-SSIM
-above 0.35 counts as a success in the paper; small images have fewer scales than its five, and what a guess reaches that looks at
-nothing is the null. Every score is against the original. The server knows the client half, which it trained itself, the defences,
-and what they have learned; it sees each query once."""
+HOW_TO_READ = """“a → b” is before and after protection, small print the 95 % interval of b. Each client asks about all of its
+test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the clean image. The
+static adversary learned from unprotected features, as in the paper; the retrained one from features that the clients' own
+algorithm protected, and is what a defence has to be judged by. Where the retrained one learned nothing, or reads no more than the
+static one, it was trained too little to say that a defence hides anything. Its accuracy stands beside that of always answering
+the most frequent value."""
+RECONSTRUCTED = """Every score is against the original, before protection that of the best reconstruction. The server knows the
+client half, which it trained itself, the defences, and what they have learned; it sees each query once. The mean image of the
+true class is what an attacker that knows the class can guess, and the server knows the class from its own answer. A
+reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales than its five, and what
+a guess reaches that looks at nothing is the null."""
+MADE_AGAINST = "The adversary that masks are made against (offline) reads {} of held-out images of the server's own."
+TOO_FEW = "With so few, Equation 1 cannot be satisfied, whatever an adversary reads."
+ENOUGH = """With so many, Equation 1 can be satisfied only where the adversary reads at least {} before protection: a smaller
+drop, to the most frequent value, is not 10 points with its whole interval."""
 MASKED = """Images of the server's own; where the server half finds its class and where the adversary finds the attribute (red is
 most), the mask, and what is left of the image. The autoencoder learns to answer as if every image had been masked."""
 COUNTED = """The client half counts with what its defences have learned; a device is given both once. Seconds are those of all
@@ -71,39 +77,34 @@ def _judged(cut: Cut) -> list[str]:
 
 
 def _answers(cut: Cut, lines: Sequence[Line]) -> Table:
-    def accuracy(line: Line) -> Shown:
-        return _change(*cut.server(line.defense), percentage, line.defense)
-
-    def static(line: Line) -> Shown:
-        found = cut.adversary(line.defense, False)
-        return _change(found.before, found.after, percentage, line.defense) if found else Shown(NOTHING)
-
-    def retrained(line: Line) -> Shown:
-        found = cut.adversary(line.defense, True)
-        shown = _change(None, found.after if found else None, percentage)
-        below = "; ".join(filter(None, (*shown.below, cut.doubt(line.defense))))
-        return Shown(Markup("<b>{}</b>").format(shown.text), (below,))
+    def read(line: Line, retrained: bool) -> Shown:
+        found = cut.adversary(line.defense, retrained)
+        if found is None:
+            return Shown(NOTHING)
+        shown = _change(None if retrained else found.before, found.after, percentage, line.defense)
+        doubt = cut.doubt(line.defense) if retrained else ""
+        return replace(shown, below=("; ".join(filter(None, (*shown.below, doubt))),))
 
     def often(line: Line) -> str:
         found = cut.adversary(line.defense, True) or cut.adversary(line.defense, False)
         return percentage(found.null if found else None)
 
-    read = (
-        Column("|#static adversary", static),
-        Column("#retrained adversary", retrained),
+    inferred = (
+        Column("|#static adversary", lambda line: read(line, False)),
+        Column("#retrained adversary", lambda line: read(line, True)),
         Column("#most frequent value", often),
         Column("|static", lambda line: _verdict(cut.adversary(line.defense, False))),
         Column("retrained", lambda line: _verdict(cut.adversary(line.defense, True))),
     )
     shown = (
         DEFENCE,
-        Column("|#accuracy as deployed, %", accuracy),
+        Column("|#accuracy as deployed, %", lambda line: _change(*cut.server(line.defense), percentage, line.defense)),
         Column(
             "#answers unchanged, %", lambda line: over_interval(cut.score(line.defense, training.AGREEMENT), percentage)
         ),
-        *(read if cut.adversaries else ()),
+        *(inferred if cut.adversaries else ()),
         averaged(cut.study, "|#bytes of a query", training.QUERY_BYTES, size),
-        Column("#plain features over it", lambda line: plain(cut.smaller(line.defense))),
+        averaged(cut.study, "#of plain features", training.FEATURE_BYTES, size),
     )
     groups = ("", "Server half", "Sensitive attribute, accuracy, %", "Equation 1", "What travels")
     title = f"Cut at {cut.study.cut}" if cut.study.cut else "Answers"
@@ -125,23 +126,15 @@ def _verdict(found: Adversary | None) -> Shown:
 
 
 def _power(cut: Cut) -> list[str]:
-    found = []
-    if cut.offline:
-        reads = f"reads {percent(cut.offline.mean)} of held-out images of the server's own"
-        found.append(f"The adversary that masks are made against (offline) {reads}.")
+    found = [MADE_AGAINST.format(percent(cut.offline.mean))] if cut.offline else []
     if cut.threshold:
         images, null, least = cut.threshold
-        found.append(f"Of {images} images {percent(null)} have the most frequent value.")
-        found[-1] += (
-            " With so few, Equation 1 cannot be satisfied, whatever an adversary reads."
-            if least is None
-            else f" With so many, Equation 1 can be satisfied only where the adversary reads at least {percent(least)} before "
-            "protection: a smaller drop, to the most frequent value, is not 10 points with its whole interval."
-        )
+        often = f"Of {images} images {percent(null)} have the most frequent value."
+        found.append(f"{often} {TOO_FEW if least is None else ENOUGH.format(percent(least))}")
     return found
 
 
-def _queries(cut: Cut) -> list[Table]:
+def _queries(cut: Cut) -> list[Table | str]:
     first = cut.best_reconstruction
 
     def change(heading: str, of: Scored, show: Show) -> Column:
@@ -165,7 +158,11 @@ def _queries(cut: Cut) -> list[Table]:
         change("#above 0.35, %", MS_SSIM_SUCCESS.of(), percentage),
         columns.IDENTIFIED.opening,
     )
-    return [Table("What comes back out of the queries", shown, cut.queried, how="h3")] if cut.queried else []
+    return (
+        [Table("What comes back out of the queries", shown, cut.queried, how="h3"), RECONSTRUCTED]
+        if cut.queried
+        else []
+    )
 
 
 SECTION = Section(

@@ -40,12 +40,6 @@ class Adversary:
         """Accuracy of always answering the most frequent value."""
         return self.cell.null(ACCURACY)
 
-    @property
-    def learned(self) -> bool:
-        """Whether on held-out images of the server's own it was above their most frequent value; True where no row says."""
-        held, often = self.cell.mean("holdout_accuracy"), self.cell.mean("holdout_majority")
-        return held is None or often is None or held > often
-
 
 class Cut:
     """Reader of a study's rows and cells about its cut, by defence."""
@@ -65,12 +59,6 @@ class Cut:
         rows = self.study.utility.get((defense, metric.name, reference))
         return merge(rows) if rows else None
 
-    def smaller(self, defense: str) -> float | None:
-        """Bytes of plain features divided by bytes sent."""
-        of = training.QUERY_BYTES, training.FEATURE_BYTES
-        travels, plain = (self.study.over_rounds(defense, metric.name) for metric in of)
-        return plain / travels if plain and travels else None
-
     def server(self, defense: str) -> tuple[Score | None, Score | None]:
         """Accuracy of the whole model on clean images, and of the answers to the same clients."""
         before = self.score(defense, training.TEST_ACCURACY, "original")
@@ -87,7 +75,7 @@ class Cut:
         plain = [_read(cell) for cell in tried if cell.defense == ""]
         before = max(plain, key=lambda score: score.mean or 0.0, default=None)
         pairs = (self.score(defense, metric) for metric in (training.ANSWERS_LOST, training.ANSWERS_GAINED))
-        lost = equation.answers_lost(*self.server(defense), *pairs), equation.difference(before, _read(best))
+        lost = equation.answers_lost(self.server(defense), *pairs), equation.difference(before, _read(best))
         word = equation.decided(*lost) if best.status == "ok" else equation.OPEN
         return Adversary(best, before, word if defense else "")
 
@@ -96,7 +84,9 @@ class Cut:
         retrained, static = (self.adversary(defense, kind) for kind in (True, False))
         if not (defense and retrained):
             return ""
-        if not retrained.learned:
+        # Held-out images are the server's own.
+        held, often = retrained.cell.mean("holdout_accuracy"), retrained.cell.mean("holdout_majority")
+        if held is not None and often is not None and held <= often:
             return "learned nothing"
         own, other = retrained.after.mean, static.after.mean if static else None
         return "no better than static" if own is not None and other is not None and own <= other else ""

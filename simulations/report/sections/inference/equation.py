@@ -15,10 +15,8 @@ LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""
 MOST_OF_DROP = 0.5
 """What the server half's difference may be at most for "<<", as a part of what the adversary loses."""
-
 MARGIN = 0.04
 """What the server half's accuracy may change at most for "~": 4 percentage points, about what the paper's abstract reports."""
-
 SATISFIED, NOT_SATISFIED, OPEN = "satisfied", "not satisfied", "undecided"
 
 
@@ -50,20 +48,15 @@ def difference(before: Score | None, after: Score | None) -> Difference | None:
 
 
 def answers_lost(
-    before: Score | None, after: Score | None, lost: Score | None, gained: Score | None
+    server: tuple[Score | None, Score | None], lost: Score | None, gained: Score | None
 ) -> Difference | None:
-    """Before minus after of the same images, with the paired interval; without the shares of pairs that of ``difference``.
+    """Accuracy before minus after of the same images, with the paired interval; of several seeds from the mean table.
 
-    Over seeds it takes the mean table of the same images.
-
-    Args:
-        before: Share of right answers before.
-        after: Likewise after.
-        lost: Share of images that were answered rightly before and are not after.
-        gained: The reverse.
+    ``lost`` and ``gained`` are the shares of images that are answered rightly before alone, and after alone; without them the
+    pairs are not known, and the interval is the wider one of ``difference``.
     """
     if not (lost and gained and lost.n) or lost.mean is None or gained.mean is None:
-        return difference(before, after)
+        return difference(*server)
     n = images_of(lost)
     return Difference(lost.mean - gained.mean, *paired_interval(round(lost.mean * n), round(gained.mean * n), n))
 

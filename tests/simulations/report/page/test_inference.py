@@ -128,18 +128,18 @@ def share(hits: float, n: int, seeds: int = 1) -> Score:
 
 def test_pairs_that_do_not_change_have_almost_no_interval_and_pairs_without_correlation_that_of_two_groups() -> None:
     same = share(380, 400)
-    found, apart = rule.answers_lost(same, same, share(0, 400), share(0, 400)), difference(same, same)
+    found, apart = rule.answers_lost((same, same), share(0, 400), share(0, 400)), difference(same, same)
     assert (found.value, round(apart.most, 3)) == (0, 0.031)
     assert found.most < 0.01
     # Three seeds ask about the same 400 images.
-    assert rule.answers_lost(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
-    assert rule.answers_lost(same, same, None, None) == apart
+    assert rule.answers_lost((share(380, 400, 3), same), share(0, 400, 3), share(0, 400, 3)) == found
+    assert rule.answers_lost((same, same), None, None) == apart
     # 56 of 70 against 48 of 80 (Newcombe 1998, Table II, method 10).
     newcombe = difference(share(56, 70), share(48, 80))
     assert (newcombe.value, newcombe.low, newcombe.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
     # 200 of 400 before and after, and half of either in common.
     half = share(200, 400)
-    found, apart = rule.answers_lost(half, half, share(100, 400), share(100, 400)), difference(half, half)
+    found, apart = rule.answers_lost((half, half), share(100, 400), share(100, 400)), difference(half, half)
     assert (found.low, found.high) == pytest.approx((apart.low, apart.high), abs=1e-3)
 
 
@@ -148,9 +148,8 @@ def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
     # 88 % right before and 85 % after, of which 6 % lost and 3 % gained; the bounds are 4 deviations of 2,000 draws of 95 %.
     draws, inside = np.random.default_rng(0), 0
     for both, lost, gained, _ in draws.multinomial(400, (0.82, 0.06, 0.03, 0.09), 2000):
-        found = rule.answers_lost(
-            share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400)
-        )
+        server = share(both + lost, 400), share(both + gained, 400)
+        found = rule.answers_lost(server, share(lost, 400), share(gained, 400))
         inside += found.low <= 0.03 <= found.high
     assert 0.93 <= inside / 2000 <= 0.975
 
@@ -166,19 +165,19 @@ def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
 
 
 def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
-    equations, bytes_of_queries, smaller = [], [], []
+    equations, bytes_of_queries, plain = [], [], []
     for study in studied(every_row()):
         answers, *_ = tables(edge_cloud_inference(study, summarise(study, {})))
         equations.append({one.cell.defense: one.equation for one in Cut(study).adversaries if one.cell.knows_defenses})
         bytes_of_queries.append([one["bytes of a query"].value for one in cells(answers)])
-        smaller.append([one["plain features over it"].text for one in cells(answers)])
+        plain.append([one["of plain features"].value for one in cells(answers)])
     assert equations[0] == {"": "", ADP: NOT_SATISFIED, PCA: SATISFIED, NOISE: OPEN}
     assert equations[1] == {"": "", ADP: NOT_SATISFIED, PCA: NOT_SATISFIED, NOISE: NOT_SATISFIED}
     first, second = map(Cut, studied(every_row()))
     told = {one: tuple(of.adversary(one, False).equation for of in (first, second)) for one in PIPELINES[1:]}
     assert told == {ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, NOT_SATISFIED), NOISE: (OPEN, NOT_SATISFIED)}
     assert bytes_of_queries == [[2000, 500, 500, 2000], [1000, 250, 250, 1000]]
-    assert smaller == [["1", "4", "4", "1"]] * 2
+    assert plain == [[2000] * 4, [1000] * 4]
     assert (first.study.cut, second.study.cut) == CUTS
 
 
