@@ -12,6 +12,30 @@ from simulations.report.analysis.finding import Finding
 from simulations.report.studies.study import Study
 
 
+@dataclass(frozen=True)
+class Content:
+    """What a section shows of a study with the template that all sections of this package share.
+
+    Attributes:
+        parts: In order: a ``Table``; a text, as a paragraph of small print, or ``Markup`` as it is; ``OwnPictures``; threat cards
+            (``page.tables.Cards``); a function of the defences' looks that makes a chart.
+        first: What a reader must know before any other section.
+        steps: (What to do, lines of code or commands), shown below ``first``.
+    """
+
+    parts: Sequence[Any]
+    first: str = ""
+    steps: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class OwnPictures:
+    """Place of the section's own pictures; those of kinds are below a title and a text."""
+
+    title: str = ""
+    text: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """A section of the report for studies of one scenario.
@@ -20,8 +44,9 @@ class Section:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
         title: Its heading, also in the page's list of contents.
         view: The study and its lines -> what the template shows, as ``shown``; None where the study has nothing for it.
+        text: What it is about, below the heading.
         template: Name of its Jinja text, heading and all, rendered once for every study: of a file of ``report/templates``, or, of
-            another package, the absolute path of one; both without .md.
+            another package, the absolute path of one; both without .md. The default shows ``Content``.
         metrics: Numbers of the run that it shows, which are then not listed among the others.
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         pictures_show: What the pictures of protected images are, where this needs saying.
@@ -35,13 +60,14 @@ class Section:
     name: str
     title: str
     view: Callable[[Study, Sequence[Finding]], Any]
-    template: str
+    text: str = ""
+    template: str = "sections/section.html"
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""
     pictures_show: str = ""
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    first: Callable[[Any], str] = lambda _: ""
-    steps: Callable[[Any], Sequence[tuple[str, str]]] = lambda _: ()
+    first: Callable[[Any], str] = lambda found: getattr(found, "first", "")
+    steps: Callable[[Any], Sequence[tuple[str, str]]] = lambda found: getattr(found, "steps", ())
 
 
 @functools.cache

@@ -2,87 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+
+from markupsafe import Markup
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.finding import Finding
-from simulations.report.page.tables import Cards, cards
-from simulations.report.section import Section
-from simulations.report.studies.cell import Cell, Count
+from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Column, Table, attack, card, round_of
+from simulations.report.page.tables import cards
+from simulations.report.section import Content, OwnPictures, Section
+from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import exact
 from simulations.report.studies.study import Study
+from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 
-
-@dataclass(frozen=True)
-class AttackRead:
-    """One attack on one defence in one round.
-
-    Attributes:
-        cell: Its scores; of an attack that no client answered a cell without any.
-        why: Why it has no score, or why guesses failed; or "".
-        refused: (k, n): k of n clients refused its model, over all seeds; None where the rows do not say.
-    """
-
-    cell: Cell
-    why: str = ""
-    refused: Count | None = None
-
-    @property
-    def clients(self) -> int:
-        """Clients behind a sum; 1 for plain probes."""
-        return self.cell.card.clients or 1
+ALARM = """<div class="banner alarm"><b>Not honest but curious.</b>
+Each row needs a server that deviates from the protocol.</div>"""
+MATCHED = """Each client scores the guesses against its own images, matched by assignment: a guess counts for at most one image of
+each client, and with n clients each image chooses among n times as many guesses. Candidates are 100 for each guess where a client
+has so many images; else the chance of a null guess, given under “identified”, is higher."""
 
 
-@dataclass(frozen=True)
-class AdversarySection:
-    """A section: an entry for each attack, the threat cards of all, and what was said of groups whose sum stayed hidden."""
-
-    reads: tuple[AttackRead, ...]
-    cards: Cards
-    withheld: tuple[str, ...] = ()
-
-
-def active_server(study: Study, _: Sequence[Finding]) -> AdversarySection | None:
-    """The section; None where the server only observed."""
+def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
+    """A row for each attack; None where the server only observed."""
     groups = grouped(study.active_cells, lambda cell: (cell.defense, cell.attack, cell.round)).values()
     # An attack that all clients refused has a cell of that alone; it is shown where there is no better one.
     shown = [max(cells, key=lambda one: (one.has_result, len(one.scores))) for cells in groups]
-    return (
-        AdversarySection(tuple(_active(cell, _rows_of(study.active, cell)) for cell in shown), cards(shown))
-        if shown
-        else None
+
+    def why(cell: Cell) -> str:
+        return _each(row.message for row in _rows_of(study.active, cell) if row.metric == ATTACK.name)
+
+    def refused(cell: Cell) -> str:
+        rows = [
+            row for row in _rows_of(study.active, cell) if row.metric == MODEL_REFUSED.name and row.value is not None
+        ]
+        share, n = exact(rows), sum(row.n for row in rows)
+        return f"{round(share[0] * n)} of {n}" if share else NOTHING
+
+    columns = (
+        DEFENCE,
+        attack(lambda cell: (round_of(cell), why(cell))),
+        Column("Status", lambda cell: cell.status if cell.has_result or why(cell) else "no answer", "status"),
+        Column("#Refused by", refused),
+        *IMAGE_SCORES,
+        Column("#Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
+        card(own := cards(shown)),
     )
+    return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None
 
 
-def _active(cell: Cell, rows: Sequence[Row]) -> AttackRead:
-    refused = [row for row in rows if row.metric == MODEL_REFUSED.name and row.value is not None]
-    counted = sum(round((row.value or 0.0) * row.n) for row in refused), sum(row.n for row in refused)
-    why = dict.fromkeys(row.message for row in rows if row.metric == ATTACK.name and row.message)
-    return AttackRead(cell, "; ".join(why), counted if exact(refused) else None)
+def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
+    """A row for each attack, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
+    found, order = study.aggregate_cells, study.pipelines.index
+    attacks = list(dict.fromkeys(cell.attack for cell in found))
+    cells = sorted(found, key=lambda c: (order(c.defense), c.round, attacks.index(c.attack), c.card.clients or 1))
+    hidden = dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD)
+
+    def failures(cell: Cell) -> str:
+        same = [row for row in _rows_of(study.aggregates, cell) if row.card.clients == cell.card.clients]
+        return _each(why for row in same for why in (row.message, *row.card.attack_failures))
+
+    columns = (
+        DEFENCE,
+        attack(lambda cell: (round_of(cell), failures(cell))),
+        STATUS,
+        Column("#Clients", lambda cell: cell.card.clients or 1),
+        *IMAGE_SCORES,
+        card(own := cards(cells)),
+    )
+    parts = [Table("Sums of clients", columns, cells), MATCHED, *hidden, own] if cells else list(hidden)
+    return Content(parts) if parts else None
 
 
-def aggregates(study: Study, _: Sequence[Finding]) -> AdversarySection | None:
-    """The section, by defence, round and attack, then by the number of clients; None where no sums were attacked."""
-    cells = study.aggregate_cells
-    hidden = tuple(dict.fromkeys(row.message for row in study.rows if row.metric == WITHHELD))
-    if not cells and not hidden:
-        return None
-    attacks = tuple(dict.fromkeys(cell.attack for cell in cells))
-    reads = [AttackRead(cell, _failures(cell, _rows_of(study.aggregates, cell))) for cell in cells]
-    order = study.pipelines.index
-    reads.sort(key=lambda r: (order(r.cell.defense), r.cell.round, attacks.index(r.cell.attack), r.clients))
-    return AdversarySection(tuple(reads), cards([one.cell for one in reads]), hidden)
-
-
-def _failures(cell: Cell, rows: Sequence[Row]) -> str:
-    """Why an attack failed on some or all sums of a size, each reason once."""
-    same = (row for row in rows if row.card.clients == cell.card.clients)
-    return "; ".join(dict.fromkeys(why for row in same for why in (row.message, *row.card.attack_failures) if why))
+def _each(reasons: Iterable[str]) -> str:
+    """Each reason once."""
+    return "; ".join(dict.fromkeys(filter(None, reasons)))
 
 
 def _rows_of(rows: Sequence[Row], cell: Cell) -> list[Row]:
@@ -91,12 +89,22 @@ def _rows_of(rows: Sequence[Row], cell: Cell) -> list[Row]:
 
 
 SECTION = (
-    Section("active", "Active server", active_server, "sections/active.html", own_pictures={ACTIVE.title: ()}),
+    Section(
+        "active",
+        "Active server",
+        active_server,
+        """This server sent clients models of its own making in place of the agreed one, and read the answers. It is another
+        adversary than the honest-but-curious one of the rest of this page: nothing here counts in a verdict or a recommendation,
+        and a client that checks what it is sent need not answer.""",
+        own_pictures={ACTIVE.title: ()},
+    ),
     Section(
         "aggregates",
         "Sums of clients",
         aggregates,
-        "sections/aggregates.html",
+        """What the same attacks read where the server sees only the sum of n clients' one-step probes, as secure aggregation
+        leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks). With n = 1
+        the sum is the plain probe. Nothing here counts in a verdict or a recommendation.""",
         metrics=(WITHHELD,),
         own_pictures={AGGREGATE.title: ()},
     ),

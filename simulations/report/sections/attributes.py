@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from attacks.metrics.metric import ATTRIBUTES
+from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.section import Section
+from simulations.report.columns import Column, Shown, Table, attack, card, round_of, scored
+from simulations.report.page.tables import cards
+from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
+from simulations.report.text import percentage
+
+ACCURACY = ATTRIBUTES.decides
 
 
-@dataclass(frozen=True)
-class Inferred:
-    """One adversary's inference of a sensitive attribute.
-
-    Attributes:
-        cell: The attack.
-        null: Accuracy of always answering the same value, whichever is right most often.
-    """
-
-    cell: Cell
-    null: float | None
-
-    @property
-    def kind(self) -> str:
-        """The adversary's training data: "retrained" on protected messages, or "static"."""
-        return "retrained" if self.cell.knows_defenses else "static"
-
-    @property
-    def accuracy(self) -> Score:
-        """Share of guesses that are right, with its exact interval."""
-        return self.cell.scores[ATTRIBUTES.decides]
+def _held_out(cell: Cell) -> Shown:
+    often = cell.mean("holdout_majority")
+    below = "" if often is None else f"most frequent {percentage(often)}"
+    return Shown(percentage(cell.mean("holdout_accuracy")), (below,))
 
 
-def inferred_attributes(study: Study, _: Sequence[Finding]) -> tuple[Inferred, ...]:
-    """One for each adversary under a defence in a round. The section of a cut model shows its own attributes."""
-    return tuple(
-        Inferred(cell, cell.null(ATTRIBUTES.decides))
-        for cell in study.cells
-        if ATTRIBUTES.decides in cell.scores and not study.cut
+def inferred_attributes(study: Study, _: Sequence[Finding]) -> Content | None:
+    """A row for each adversary under a defence in a round. The section of a cut model shows its own attributes."""
+    cells = [cell for cell in study.cells if ACCURACY in cell.scores and not study.cut]
+    shown = (
+        columns.DEFENCE,
+        attack(lambda cell: (f"{round_of(cell)}, {cell.observation}",)),
+        Column("Learned", lambda cell: "retrained" if cell.knows_defenses else "static"),
+        columns.STATUS,
+        scored("#Accuracy, %", ACCURACY, percentage),
+        Column("#Most frequent, %", lambda cell: percentage(cell.null(ACCURACY))),
+        columns.COUNT,
+        Column("#On its own held-out, %", _held_out),
+        columns.FAILURES,
+        card(cards(study.cells)),
     )
+    note = """Small print is the exact 95 % interval. † marks an adversary that reads no more than the most frequent value where
+    nothing is protected, or too few guesses for a verdict."""
+    return Content([Table("Sensitive attribute", shown, cells), note]) if cells else None
 
 
-SECTION = Section("attributes", "Sensitive attribute", inferred_attributes, "sections/attributes.html")
+SECTION = Section(
+    "attributes",
+    "Sensitive attribute",
+    inferred_attributes,
+    """Guesses of an attribute that the task does not ask for, made from what the clients sent anyway or from one-step probes, and
+    scored by its owners. The bar is to answer always with the value that is right most often. A static adversary learned without
+    the defences; a retrained one as clients with these defences send, and is what a defence has to be judged by.""",
+)

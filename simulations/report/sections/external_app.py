@@ -3,119 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from markupsafe import Markup
 
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.sentences import LEAKS
 from simulations.report.analysis.verdict import verdict_of
-from simulations.report.section import Section
-from simulations.report.studies.cell import Cell
+from simulations.report.columns import Column, Table
+from simulations.report.section import Content, Section
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.study import Study
+from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import CLAIMED, REPORTED
 from strategies.external_app.orders import AS_ASSUMED, ASSUMED, DIFFERENCE
 
+NEAR, FAR = "is as assumed", "is not as assumed: probes and attacks are about another"
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
+ROUND = Column("Round", lambda row: row.round)
+HELD = (
+    ROUND,
+    Column("|#replies attacked", lambda row: row.n),
+    Column("#examples behind a reply", lambda row: _ends(row, "examples")),
+    Column("#local steps", lambda row: _ends(row, "local_steps")),
+    Column("|not attacked", lambda row: "; ".join(map(str, _list(row, "unusable"))) or NOTHING, "wide"),
+)
+DISTANCES = (
+    ROUND,
+    Column("client", lambda row: row.client),
+    Column("#distance, % of the step", lambda row: f"{100 * row.value:.3g}"),
+    Column("|so its training", lambda row: NEAR if row.value <= AS_ASSUMED else FAR),
+)
 
 
-@dataclass(frozen=True)
-class Replies:
-    """The recorded replies of one round.
-
-    Attributes:
-        round: Server round.
-        attacked: Replies that were attacked.
-        examples: The least and the most examples behind one.
-        local_steps: The fewest and the most local steps of one.
-        unusable: Clients that sent nothing that could be attacked, and why.
-    """
-
-    round: int
-    attacked: int
-    examples: tuple[int, int]
-    local_steps: tuple[int, int]
-    unusable: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A recorded app.
-
-    Attributes:
-        rounds: In order.
-        verdict: One sentence, and never one about what was not measured.
-        assumed: What could not be known.
-        clients: (number, node id) of every client that was attacked.
-        steps: (What to do, lines of code or a command) for guesses with scores; empty where there are scores.
-        warnings: Sentences on learning rates of clients that attacks did not use.
-    """
-
-    rounds: tuple[Replies, ...]
-    verdict: str
-    assumed: tuple[str, ...]
-    clients: tuple[tuple[str, str], ...]
-    steps: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class App:
-    """An audited app.
-
-    Attributes:
-        assumed: What could not be known.
-        differences: (round, client, distance of its reply from one step on its examples as a share of the step's length, whether
-            no more than rounding lies between), where rounds are single steps.
-        warnings: Sentences on learning rates of clients that attacks did not use.
-    """
-
-    assumed: tuple[str, ...]
-    differences: tuple[tuple[int, int, float, bool], ...]
-    warnings: tuple[str, ...] = ()
-
-
-def recording(study: Study, _: Sequence[Finding]) -> Recording | None:
-    """The section on a recording; None for other studies."""
+def recording(study: Study, _: Sequence[Finding]) -> Content | None:
+    """Rounds of a recording, its verdict, never about what was not measured, and how guesses get scores; else None."""
     rows = _of(study, RECORDED)
     if not rows:
         return None
-    scored = any(row.extra.get("scored") is True for row in rows)
+    verdict = _verdict(study, rows)
     numbers = (row.extra.get("clients") for row in rows)
     clients = {str(key): str(node) for of in numbers if isinstance(of, dict) for key, node in of.items()}
-    return Recording(
-        tuple(
-            Replies(
-                row.round,
-                row.n,
-                _ends(row, "examples"),
-                _ends(row, "local_steps"),
-                tuple(map(str, _list(row, "unusable"))),
-            )
-            for row in rows
-        ),
-        _verdict(study, scored=scored),
-        _texts(rows, "assumed"),
-        tuple(sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))),
-        _steps(rows),
-        _texts(rows, "warnings"),
+    ordered = sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))
+    parts = (
+        Markup("<p><b>{}</b></p>").format(verdict),
+        Table("What the recording holds", HELD, rows),
+        _unknown(rows),
+        " ".join(f"Client {key} is node {node}." for key, node in ordered),
     )
+    return Content(parts, " ".join((verdict, *_texts(rows, "warnings"))), _steps(rows))
 
 
-def audited_app(study: Study, _: Sequence[Finding]) -> App | None:
-    """The section on an audited app; None for other studies."""
+def audited_app(study: Study, _: Sequence[Finding]) -> Content | None:
+    """How far each reply is from one step, where rounds are single steps, and what could not be known; None for other studies."""
     rows = _of(study, ASSUMED)
-    apart = (
-        (row.round, row.client, row.value, row.value <= AS_ASSUMED)
-        for row in _of(study, DIFFERENCE)
-        if row.value is not None and row.client is not None
-    )
-    differences = tuple(sorted(apart, key=lambda one: one[:2]))
-    return App(_texts(rows, "assumed"), differences, _texts(rows, "warnings")) if rows else None
+    if not rows:
+        return None
+    apart = [row for row in _of(study, DIFFERENCE) if row.value is not None and row.client is not None]
+    apart.sort(key=lambda row: (row.round, row.client or 0))
+    table = Table("How far replies are from one step of SGD on the images of data", DISTANCES, apart)
+    compared = [table, "Each client compared the reply that it sent, and reported this number alone."] if apart else []
+    return Content([*compared, _unknown(rows)], " ".join(_texts(rows, "warnings")))
+
+
+def _unknown(rows: Iterable[Row]) -> Markup:
+    items = Markup("").join(Markup("<li>{}</li>\n").format(text) for text in _texts(rows, "assumed"))
+    return Markup("<h3>What could not be known</h3>\n<ul>\n{}</ul>").format(items)
 
 
 def _of(study: Study, metric: str) -> list[Row]:
@@ -131,9 +88,10 @@ def _list(row: Row, key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _ends(row: Row, key: str) -> tuple[int, int]:
-    numbers = [int(one) for one in _list(row, key) if isinstance(one, int | float)]
-    return (min(numbers), max(numbers)) if numbers else (0, 0)
+def _ends(row: Row, key: str) -> str:
+    """The least and the most of numbers, as "6 to 9"."""
+    numbers = [int(one) for one in _list(row, key) if isinstance(one, int | float)] or [0]
+    return " to ".join(map(str, dict.fromkeys((min(numbers), max(numbers)))))
 
 
 def _steps(rows: Iterable[Row]) -> tuple[tuple[str, str], ...]:
@@ -141,48 +99,40 @@ def _steps(rows: Iterable[Row]) -> tuple[tuple[str, str], ...]:
     return tuple((str(one[0]), str(one[1])) for one in pairs if isinstance(one, list) and len(one) == 2)
 
 
-def _verdict(study: Study, *, scored: bool) -> str:
-    if not scored:
-        attacked = sum(row.n for row in _of(study, RECORDED))
+def _verdict(study: Study, rows: Sequence[Row]) -> str:
+    if not any(row.extra.get("scored") is True for row in rows):
+        attacked = sum(row.n for row in rows)
+        replies = "1 reply" if attacked == 1 else f"{attacked} replies"
         return (
-            f"No guess was scored: the true images were not given (originals). The attacks ran on {attacked} "
-            f"{'reply' if attacked == 1 else 'replies'}. Guesses of images are among the pictures below, if an attack made any. "
-            "Only the people who hold the data can tell whether a guess shows an image of theirs."
+            f"No guess was scored: the true images were not given (originals). The attacks ran on {replies}. Guesses of images are "
+            "among the pictures below, if an attack made any. Only the people who hold the data can tell whether a guess shows an "
+            "image of theirs."
         )
     of_images = [cell for cell in study.cells if cell.psnr]
     if found := [cell for cell in of_images if verdict_of(cell, len(of_images)) in LEAKS]:
-        return f"{_named(found)} found images of these updates."
+        named = dict.fromkeys(f"{cell.attack} in round {cell.round}" for cell in found)
+        return f"{'; '.join(named)} found images of these updates."
     if of_images and all(cell.scores[IMAGES.decides].attacked < LEAST_IMAGES for cell in of_images):
         return "Under-powered: too few images for a verdict."
-    reasons = "; ".join(
-        dict.fromkeys(one.reason for one in study.controls if one.row.metric == IDENTIFIED.name and one.reason)
-    )
-    return (
-        f"Not validated: no attack here found these images{f' ({reasons})' if reasons else ''}. That shows only that these "
-        "attacks, with these settings, fail."
-    )
-
-
-def _named(cells: Sequence[Cell]) -> str:
-    return "; ".join(dict.fromkeys(f"{cell.attack} in round {cell.round}" for cell in cells))
+    why = dict.fromkeys(one.reason for one in study.controls if one.row.metric == IDENTIFIED.name and one.reason)
+    reasons, failed = f" ({'; '.join(why)})" if why else "", "these attacks, with these settings, fail"
+    return f"Not validated: no attack here found these images{reasons}. That shows only that {failed}."
 
 
 SECTION = (
     Section(
-        name="audited",
-        title="The app",
-        view=audited_app,
-        template="sections/audited.html",
+        "audited",
+        "The app",
+        audited_app,
+        "A Flower app with training code of its own, whose clients answer probes and score guesses.",
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
-        first=lambda found: " ".join(found.warnings),
     ),
     Section(
-        name="recorded",
-        title="The recording",
-        view=recording,
-        template="sections/recorded.html",
+        "recorded",
+        "The recording",
+        recording,
+        """Replies of the clients of a Flower app, as they reached the server. The clients answered no probe and scored no
+        guess.""",
         metrics=(RECORDED,),
-        first=lambda found: " ".join((found.verdict, *found.warnings)),
-        steps=lambda found: found.steps,
     ),
 )

@@ -2,120 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import zip_longest
 
-from attacks.metrics import training
+from markupsafe import Markup
+
+from attacks.metrics import images, training
 from attacks.metrics.guesses import CELLS_RIGHT, COLUMN, LABEL_ACCURACY, MSE_EMBEDDING
-from attacks.metrics.metric import IMAGES
+from attacks.metrics.metric import IMAGES, Metric
 from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
+from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.page.tables import cards
-from simulations.report.section import Section
+from simulations.report.columns import Column, Show, Shown, Table, averaged, over_interval, round_of, scored, share
+from simulations.report.page.tables import Cards, cards
+from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
+from simulations.report.text import NOTHING, amount, brief, count, decibel, percentage, plain, power_of_ten, size, two
+from simulations.run_folder.rows import Row
 from strategies.split.observations import Smashed
 
 SHOWN = frozenset(one.name for one in training.SPLIT)
-MEANS = tuple(one.name for one in (*training.CLIENT_HALF, training.BYTES_PER_SAMPLE, training.SAMPLES_PER_SECOND))
-"""Costs that are shown as the mean over rounds."""
-TESTED = tuple(one.name for one in (training.MCC_MICRO, training.MCC_MACRO, training.TEST_AUC, training.TEST_LOSS))
-"""Metrics of the model after a round; the last two are of tables."""
 FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
 """Settings of a threat card by which attacks on smashed data differ; what an upper bound was given stands beside the attack."""
+RIGHT, ERROR = CELLS_RIGHT.of(), MSE_EMBEDDING.of()
+COUNTED = """MCC is Matthews' correlation of the classes: 0 is guessing, 1 is perfect. MACs (multiply-accumulates) and memory
+(parameters, activations and gradients of one image, or of as many as the small print says) are counted, not timed; images per
+second are wall-clock time, and depend on whatever else this machine did."""
+ORDERS = """Orders left open count the sequences in which one shuffled batch could have been sent, and the share of them in which
+an image keeps its own tokens in one given order. They count what a shuffle hides, and no more: the multiset of tokens stays
+visible, so they bound no attack; how far attacks get that solve the puzzle is in the table of attacks, where there is one."""
+CONVENTION = """<p class="soft small after">The paper's convention (Yao et al., ICDM 2022: images as they enter the network, a
+peak of 1{}) is for comparison with its tables only. The oracle is a classifier trained on clean data. Identified is the share of
+reconstructions whose nearest true image of those attacked together, to the oracle, is their own; feature similarity is the cosine
+to it there. Attacks that guess labels alone are with <a href="attacks.html">all attacks</a>.</p>"""
+ROWS = """A cell is right when its category is named for its own column. The baseline names every column's most frequent category
+among the client's own training rows. AUC is the area under the ROC curve, of pairs within a client; log-loss is in nats, and both
+are of the model as deployed."""
 
 
-@dataclass(frozen=True)
-class ClientCost:
-    """The client's cost of split learning under one defence, and the number of orders that a shuffle hides.
-
-    Attributes:
-        line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
-        scores: Metric -> score in that round, of ``TESTED``.
-        means: Metric -> mean over rounds, of ``MEANS``.
-        images: Images that "edge-peak-bytes" holds.
-        lost: Batches that never arrived, all rounds and seeds; None where they were not counted.
-        expected: Batches that should have.
-        orders: For each shuffle, log10 of the orders that it leaves open and of the share that contains the target.
-    """
-
-    line: Finding
-    scores: Mapping[str, Score]
-    means: Mapping[str, float | None]
-    images: int
-    lost: float | None
-    expected: int
-    orders: tuple[tuple[float | None, float | None], ...]
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """Result of one attack on the rows of a table.
-
-    Attributes:
-        cell: The attack.
-        right: Share of (column, category) pairs that are right; ``null``: that of each column's most frequent category.
-        error: Mean square error of the embeddings, None where the client half is trained; ``null_error``: of the mean embedding.
-        columns: Of every column: its name, the share right, and that of its most frequent category.
-    """
-
-    cell: Cell
-    right: Score
-    null: float | None
-    error: Score | None
-    null_error: float | None
-    columns: tuple[tuple[str, Score, float | None], ...]
-
-    @classmethod
-    def of(cls, cell: Cell) -> TableCell:
-        """Read the scores of an attack on rows."""
-        columns = [
-            (key[0].removeprefix(COLUMN.name), score, cell.null(key))
-            for key, score in cell.scores.items()
-            if key[0].startswith(COLUMN.name)
-        ]
-        right, error = CELLS_RIGHT.of(), MSE_EMBEDDING.of()
-        found = cell.scores[right], cell.null(right), cell.scores.get(error), cell.null(error)
-        return cls(cell, *found, tuple(columns))
-
-
-@dataclass(frozen=True)
-class SplitLearning:
-    """The section on split learning.
-
-    Attributes:
-        costs: One per defence.
-        cells: Attacks that reconstruct images from smashed data.
-        facts: Settings in which the cells' threat cards differ.
-        scales: Of images in the scores of the paper's convention.
-        tables: Attacks that read rows of a table.
-    """
-
-    costs: tuple[ClientCost, ...]
-    cells: tuple[Cell, ...]
-    facts: tuple[str, ...]
-    scales: tuple[str, ...]
-    tables: tuple[TableCell, ...] = ()
-
-
-def split_learning(study: Study, lines: Sequence[Finding]) -> SplitLearning | None:
-    """The section, or None for a study without any number about split learning."""
-    cells = tuple(cell for cell in study.cells if _on_smashed_data(cell))
+def split_learning(study: Study, lines: Sequence[Finding]) -> Content | None:
+    """Costs, attacks on images and on rows of a table; None for a study without any number about split learning."""
+    cells = [cell for cell in study.cells if _on_smashed_data(cell)]
     if not cells and not any(row.metric in SHOWN and row.role is Role.TRAINING for row in study.rows):
         return None
-    differing = cards(cells).differing
-    scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
-    facts = tuple(key for key in FACTS if key in differing)
-    read = tuple(
-        TableCell.of(cell)
-        for cell in study.cells
-        if cell.observation == Smashed.title and CELLS_RIGHT.of() in cell.scores
-    )
-    images = tuple(cell for cell in cells if CELLS_RIGHT.of() not in cell.scores)
-    return SplitLearning(tuple(_cost(study, line) for line in lines), images, facts, tuple(scales), read)
+    of_images = [cell for cell in cells if RIGHT not in cell.scores]
+    of_tables = [cell for cell in study.cells if cell.observation == Smashed.title and RIGHT in cell.scores]
+    differing, numbers = cards(cells).differing, cards(study.cells)
+    parts = _costs(study, lines)
+    if of_images:
+        parts += _of_images(of_images, [key for key in FACTS if key in differing], numbers)
+    return Content(parts + (_of_tables(study, lines, of_tables, numbers) if of_tables else []))
 
 
 def _on_smashed_data(cell: Cell) -> bool:
@@ -125,32 +63,114 @@ def _on_smashed_data(cell: Cell) -> bool:
     )
 
 
-def _cost(study: Study, line: Finding) -> ClientCost:
-    reference = "transformed" if line.accuracy.protected else "original"
-    series = {name: study.series(line.defense, name, reference) for name in TESTED}
-    at = line.accuracy.round
-    own = [row for row in study.rows if row.defense == line.defense and not row.attack]
-    arrivals = [row for row in own if row.metric == "batches-lost" and row.value is not None]
-    orders, shares = (
-        [row.value for row in own if row.metric == name] for name in ("log10-orders", "log10-target-share")
-    )
-    return ClientCost(
-        line=line,
-        scores={name: of[at] for name, of in series.items() if at in of},
-        means={name: study.over_rounds(line.defense, name) for name in MEANS},
-        images=max((row.n for row in own if row.metric == "edge-peak-bytes"), default=1),
-        lost=sum(row.value for row in arrivals if row.value is not None) if arrivals else None,
-        expected=sum(row.n for row in arrivals),
+def _deployed(study: Study, lines: Sequence[Finding], heading: str, metric: Metric, show: Show) -> Column:
+    """A metric of the model as deployed, in the round of the accuracy of a row's defence."""
+    of = {line.defense: line for line in lines}
+
+    def read(row: Finding | Cell) -> Shown:
+        line = of[row.defense]
+        series = study.series(line.defense, metric.name, "transformed" if line.accuracy.protected else "original")
+        return over_interval(series.get(-1 if line.accuracy.round is None else line.accuracy.round), show)
+
+    return Column(heading, read)
+
+
+def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
+    def rows(line: Finding, metric: Metric) -> list[Row]:
+        return [row for row in study.rows if (row.defense, row.attack, row.metric) == (line.defense, "", metric.name)]
+
+    def memory(line: Finding) -> Shown:
+        peak = study.over_rounds(line.defense, training.EDGE_PEAK_BYTES.name)
+        held = max((row.n for row in rows(line, training.EDGE_PEAK_BYTES)), default=1)
+        return Shown(size(peak), (count(held, "image") if held > 1 else "",), peak)
+
+    def lost(line: Finding) -> Shown:
+        arrived = [(row.value, row.n) for row in rows(line, training.BATCHES_LOST) if row.value is not None]
+        batches, expected = sum(value for value, _ in arrived), sum(n for _, n in arrived)
+        return Shown(plain(batches if arrived else None), (f"of {expected}" if expected else "",))
+
+    def orders(line: Finding, at: int) -> str:
         # Shuffles in a row have one pair each, which must not be averaged; seeds repeat the same pair.
-        orders=tuple(dict.fromkeys(zip_longest(orders, shares))),
+        both = ([row.value for row in rows(line, of)] for of in (training.LOG10_ORDERS, training.LOG10_TARGET_SHARE))
+        return ", ".join(power_of_ten(pair[at]) for pair in dict.fromkeys(zip_longest(*both))) or NOTHING
+
+    shown = (
+        columns.OF_LINE,
+        Column("|#accuracy, %", columns.DEPLOYED.show),
+        _deployed(study, lines, "#MCC micro", training.MCC_MICRO, two),
+        _deployed(study, lines, "#MCC macro", training.MCC_MACRO, two),
+        averaged(study, "|#parameters", training.EDGE_PARAMETERS, amount),
+        averaged(study, "#MACs per image", training.EDGE_MACS, amount),
+        averaged(study, "#in training", training.EDGE_TRAINING_MACS, amount),
+        Column("#peak memory", memory),
+        averaged(study, "|#sent per image", training.BYTES_PER_SAMPLE, size),
+        averaged(study, "#images per second", training.SAMPLES_PER_SECOND, plain),
+        Column("#batches lost", lost),
+        Column("|#orders left open", lambda line: orders(line, 0)),
+        Column("#share with the target", lambda line: orders(line, 1)),
     )
+    table = Table("Costs", shown, lines, ("", "As deployed", "Client half", "Traffic", "Shuffles"))
+    return [table, f"{COUNTED} {ORDERS}" if any(rows(line, training.LOG10_ORDERS) for line in lines) else COUNTED]
+
+
+def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: Cards) -> list[Table | str]:
+    def recognised(cell: Cell) -> Shown:
+        chance, oracle = cell.card.chance_of_recognition, cell.mean(images.ORACLE_ACCURACY.name)
+        return share(cell.scores.get(images.RECOGNITION.of()), chance=chance, oracle=oracle)
+
+    def identified(cell: Cell) -> Shown:
+        return share(cell.scores.get(images.IDENTIFICATION.of()), chance=cell.chance_of_identification)
+
+    def fact(key: str) -> Column:
+        return Column(key.replace("_", " "), lambda cell: cell.fact(key) or NOTHING)
+
+    first, *others = (*map(fact, facts), columns.card(numbers))
+    shown = (
+        *(*columns.ATTACKED, columns.OF_PSNR.opening, columns.OVER_NULL, columns.OF_SSIM),
+        scored("|#paper PSNR, dB", images.PSNR_PAPER.of(), decibel),
+        scored("#paper SSIM", images.SSIM_PAPER.of(), two),
+        Column("#paper MSE", lambda cell: brief(cell.mean(images.MSE_PAPER.name))),
+        Column("|#identified", identified),
+        Column("#recognised", recognised),
+        scored("#feature similarity", images.FEATURE_SIMILARITY.of(), two),
+        *(first.opening, *others),
+    )
+    groups = ("", "Against the original", "Paper's convention", "Oracle", "Threat")
+    scales = dict.fromkeys(filter(None, (cell.fact("paper_convention") for cell in cells)))
+    note = Markup(CONVENTION).format("".join(f"; here {scale}" for scale in scales))
+    return [Table("Attacks on smashed data", shown, cells, groups, how="h3"), note]
+
+
+def _of_tables(study: Study, lines: Sequence[Finding], cells: Sequence[Cell], numbers: Cards) -> list[Table | str]:
+    shown = (
+        *columns.ATTACKED,
+        scored("|#cells right, %", RIGHT, percentage),
+        Column("#most frequent, %", lambda cell: percentage(cell.null(RIGHT))),
+        scored("|#MSE of embeddings", ERROR, two),
+        Column("#mean embedding's", lambda cell: two(cell.null(ERROR))),
+        _deployed(study, lines, "|#AUC", training.TEST_AUC, two),
+        _deployed(study, lines, "#log-loss", training.TEST_LOSS, two),
+        columns.card(numbers).opening,
+    )
+    return [Table("Attacks on rows of a table", shown, cells, how="h3"), *map(_by_column, cells), ROWS]
+
+
+def _by_column(cell: Cell) -> Table:
+    shown = (
+        Column("Column", lambda key: key[0].removeprefix(COLUMN.name)),
+        Column("#share right, %", lambda key: over_interval(cell.scores[key], percentage)),
+        Column("#most frequent category, %", lambda key: percentage(cell.null(key))),
+    )
+    title = f"{cell.defense or 'No defence'}: columns as {cell.attack} read them, {round_of(cell)}"
+    return Table(title, shown, [key for key in cell.scores if key[0].startswith(COLUMN.name)], how="folded")
 
 
 SECTION = Section(
-    name="split",
-    title="Split learning",
-    view=split_learning,
-    template="sections/split.html",
+    "split",
+    "Split learning",
+    split_learning,
+    """Clients hold the first part of the model and send the tokens of every image, the smashed data; the server trains the rest
+    on them.""",
     deployed_on=" or tokens",
     pictures_show="what entered the client half; what a defence does to its tokens does not show in it",
 )

@@ -22,6 +22,7 @@ from strategies.federated.aggregates import groups_of
 from strategies.federated.observations import AGGREGATE, SeenAggregate
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
+from tests.simulations.report.shown import cells, tables
 
 SPEAR = "Spear()"
 Rows = list[dict[str, Any]]
@@ -123,10 +124,9 @@ def test_an_exact_attack_finds_the_images_of_all_clients(whole: tuple[Path, Wire
     (study,) = split(validate(read_rows(out / "rows.jsonl")[0]), [""])
     assert not any(row.card.clients for row in study.rows)
     assert {cell.observation for cell in study.cells} == {"one-step probe"}
-    section = aggregates(study, ())
-    assert section is not None
-    assert [(one.clients, one.cell.status) for one in section.reads] == [(1, "ok"), (2, "ok"), (4, "ok")]
-    assert all(one.cell.leaks and one.cell.picks for one in section.reads)
+    (table,) = tables(aggregates(study, ()))
+    assert [(one["Clients"].text, one["Status"].text) for one in cells(table)] == [(1, "ok"), (2, "ok"), (4, "ok")]
+    assert all(one.leaks for one in table.rows)
     assert "assumed, not run" in (out / "report.html").read_text(encoding="utf-8")
 
 

@@ -3,211 +3,174 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from attacks.metrics.images import MS_SSIM, PSNR
-from attacks.metrics.metric import ATTRIBUTES
-from attacks.metrics.training import (
-    AGREEMENT,
-    ANSWERS_GAINED,
-    ANSWERS_LOST,
-    FEATURE_BYTES,
-    OFFLINE_ADVERSARY_ACCURACY,
-    QUERY_BYTES,
-    SERVED,
-    TEST_ACCURACY,
-)
+from markupsafe import Markup
+
+from attacks.metrics import training
+from attacks.metrics.images import MS_SSIM, MS_SSIM_SUCCESS, PSNR
+from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.section import Section
-from simulations.report.sections.inference.equation import (
-    OPEN,
-    Difference,
-    decided,
-    difference,
-    folded,
-    images_of,
-    least_before,
-    paired,
-)
+from simulations.report.columns import DEFENCE, Column, Show, Shown, Table, averaged, over_interval
+from simulations.report.section import Content, OwnPictures, Section
+from simulations.report.sections.inference.cut import Adversary, Cut
+from simulations.report.sections.inference.equation import NOT_SATISFIED, SATISFIED
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.score import Score, merge
+from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
-from strategies.inference.observations import Queried
-
-ACCURACY = ATTRIBUTES.decides
-
-
-@dataclass(frozen=True)
-class Change:
-    """A score before protection (alpha) and after it (beta); before is that of the run without a defence."""
-
-    before: Score | None
-    after: Score | None
-
-
-@dataclass(frozen=True)
-class Adversary:
-    """The strongest adversary of one kind under one defence.
-
-    Attributes:
-        attack: Its text.
-        change: Its accuracy; before is that of the strongest of the kind where nothing is protected. Of an attribute of two values
-            that of the opposite guesses where these are right more often.
-        null: Accuracy of always answering the most frequent value.
-        learned: Whether on held-out images of the server's own it was above their most frequent value; True where no row says.
-        equation: Equation 1 with it; "" where nothing is protected.
-    """
-
-    attack: str
-    change: Change
-    null: float | None
-    equation: str
-    learned: bool = True
-
-
-@dataclass(frozen=True)
-class CutLine:
-    """One defence at one cut.
-
-    Attributes:
-        defense: Pipeline text.
-        server: Accuracy of the answers; before is the whole model on clean images of the same clients.
-        agreement: Share of test images whose answer is the one that plain features get.
-        static: Trained on unprotected features, as in the paper; None where none was trained.
-        retrained: Trained on protected features, which is what a defence has to be judged by; likewise.
-        before: The attack that reconstructs best, by MS-SSIM where images have one, where nothing is protected.
-        after: The attack that reconstructs best under this defence, likewise.
-        numbers: Name -> bytes, counts and seconds of the service; mean over seeds.
-    """
-
-    defense: str
-    server: Change
-    agreement: Score | None
-    static: Adversary | None
-    retrained: Adversary | None
-    before: Cell | None
-    after: Cell | None
-    numbers: dict[str, float]
-
-    @property
-    def doubt(self) -> str:
-        """Reason why the retrained adversary was trained too little for a verdict on the defence; "" without one."""
-        if not (self.defense and self.retrained):
-            return ""
-        if not self.retrained.learned:
-            return "learned nothing"
-        both = (self.retrained, self.static)
-        retrained, static = (one.change.after.mean if one and one.change.after else None for one in both)
-        return "no better than static" if retrained is not None and static is not None and retrained <= static else ""
-
-    @property
-    def smaller(self) -> float | None:
-        """Bytes of plain features divided by bytes sent."""
-        travels, plain = self.numbers.get(QUERY_BYTES.name), self.numbers.get(FEATURE_BYTES.name)
-        return plain / travels if plain and travels else None
-
-
-@dataclass(frozen=True)
-class Cut:
-    """One cut: a line for each defence, attacks that reconstruct queries, and the accuracy of the masks' offline adversary."""
-
-    name: str
-    lines: tuple[CutLine, ...]
-    cells: tuple[Cell, ...]
-    offline: Score | None = None
-
-    @property
-    def threshold(self) -> tuple[int, float, float | None] | None:
-        """(images, most frequent value, least accuracy before protection with which Equation 1 can be satisfied)."""
-        for one in (one for line in self.lines for one in (line.static, line.retrained) if one):
-            if one.change.after and one.change.after.n and one.null is not None:
-                images = images_of(one.change.after)
-                return images, one.null, least_before(images, one.null)
-        return None
-
-    @property
-    def infers(self) -> bool:
-        """Whether an attribute was inferred."""
-        return any(line.static or line.retrained for line in self.lines)
-
-
-class CutReader:
-    """Reader of a study's rows and cells about a cut."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.scores = {key: merge(rows) for key, rows in study.utility.items()}
-        self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
-
-    def cut(self) -> Cut:
-        """The study's results for its cut."""
-        offline = [score for (_, metric, _), score in self.scores.items() if metric == OFFLINE_ADVERSARY_ACCURACY.name]
-        # One adversary serves all pipelines: its rows under each of them are the same number.
-        lines = tuple(map(self._line, self.study.pipelines))
-        cells = tuple(c for c in self.study.cells if c.observation == Queried.title and c.psnr is not None)
-        return Cut(self.study.cut, lines, cells, offline[0] if offline else None)
-
-    def _line(self, defense: str) -> CutLine:
-        before = self.scores.get((defense, TEST_ACCURACY.name, "original"))
-        server = Change(before, self.scores.get((defense, TEST_ACCURACY.name, "transformed"), before))
-        pairs = (self.scores.get((defense, metric.name, "")) for metric in (ANSWERS_LOST, ANSWERS_GAINED))
-        lost = paired(server.before, server.after, *pairs)
-        found = {one.name: score.mean for one in SERVED if (score := self.scores.get((defense, one.name, "")))}
-        return CutLine(
-            defense,
-            server,
-            self.scores.get((defense, AGREEMENT.name, "")),
-            self._adversary(defense, False, lost),
-            self._adversary(defense, True, lost),
-            self._reconstruction(""),
-            self._reconstruction(defense),
-            {name: value for name, value in found.items() if value is not None},
-        )
-
-    def _adversary(self, defense: str, retrained: bool, server: Difference | None) -> Adversary | None:
-        tried = [c for c in self.cells if ACCURACY in c.scores and c.knows_defenses == retrained]
-        found = [cell for cell in tried if cell.defense == defense]
-        scored = [cell for cell in found if cell.mean(*ACCURACY) is not None]
-        if not found:
-            return None
-        best = max(scored, key=lambda cell: _read(cell).mean or 0.0) if scored else found[0]
-        plain = [_read(cell) for cell in tried if cell.defense == ""]
-        # The best before may be another than the best after: a defence is judged by what could be read before and after.
-        change = Change(max(plain, key=lambda score: score.mean or 0.0, default=None), _read(best))
-        judged = server, difference(change.before, change.after)
-        word = "" if defense == "" else decided(*judged) if best.status == "ok" else OPEN
-        null = best.null(ACCURACY)
-        held, often = best.mean("holdout_accuracy"), best.mean("holdout_majority")
-        learned = held is None or often is None or held > often
-        return Adversary(best.attack, change, null, word, learned)
-
-    def _reconstruction(self, defense: str) -> Cell | None:
-        found = [c for c in self.cells if c.defense == defense and c.psnr is not None and c.psnr.mean is not None]
-        # The measure of the paper, and of this column; images too small for it have PSNR alone.
-        measure = (MS_SSIM if all(cell.mean(MS_SSIM.name, "original") is not None for cell in found) else PSNR).name
-        return max(found, key=lambda cell: cell.mean(measure, "original") or 0.0, default=None)
-
-
-def _read(cell: Cell) -> Score:
-    """What an adversary reads; of two values the guesses' opposite may be what is worth more."""
-    score = cell.scores[ACCURACY]
-    return folded(score) if cell.fact("attribute_values") == "2" else score
-
+from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, plain, size, two, within
 
 MASKS = {"delta masks": ("image", "server-cam", "adversary-cam", "mask", "masked")}
 """What the index of pictures calls those of delta masks, and their kinds in the order of their making."""
+EQUATION = """Equation 1 of the paper asks that the server's accuracy stays (S&alpha; &asymp; S&beta;) while the adversary's falls
+by much more; it names no numbers. Here it is satisfied where the adversary lost at least 10 percentage points and the server's
+accuracy changed by at most 4 points, about what the paper reports, and at most by half of what the adversary lost, whatever lies
+within the 95 % intervals of both differences. The adversary's loss is from the best of its kind without protection to the best
+with it. Guesses of two values that are wrong in more than half of the cases count as their opposites. It is not satisfied where
+nothing within these intervals meets that. It is undecided otherwise, and where the adversary is not validated on unprotected
+features."""
+UNTESTED = """No adversary was retrained on protected features, as a server that knows the defence would: no verdict here is
+tested against that."""
+HOW_TO_READ = """“a → b” is before and after protection, small print the 95 % interval of b. Each client asks about all of its
+test images, once. An answer is unchanged where its most likely class is the one that the whole model sees in the clean image. The
+static adversary learned from unprotected features, as in the paper; the retrained one from features that the clients' own
+algorithm protected, and is what a defence has to be judged by. Where the retrained one learned nothing, or reads no more than the
+static one, it was trained too little to say that a defence hides anything. Its accuracy stands beside that of always answering
+the most frequent value."""
+RECONSTRUCTED = """Every score is against the original, before protection that of the best reconstruction. The server knows the
+client half, which it trained itself, the defences, and what they have learned; it sees each query once. The mean image of the
+true class is what an attacker that knows the class can guess, and the server knows the class from its own answer. A
+reconstruction with an MS-SSIM above 0.35 counts as a success in the paper; small images have fewer scales than its five, and what
+a guess reaches that looks at nothing is the null."""
+MADE_AGAINST = "The adversary that masks are made against (offline) reads {} of held-out images of the server's own."
+TOO_FEW = "With so few, Equation 1 cannot be satisfied, whatever an adversary reads."
+ENOUGH = """With so many, Equation 1 can be satisfied only where the adversary reads at least {} before protection: a smaller
+drop, to the most frequent value, is not 10 points with its whole interval."""
+MASKED = """Images of the server's own; where the server half finds its class and where the adversary finds the attribute (red is
+most), the mask, and what is left of the image. The autoencoder learns to answer as if every image had been masked."""
+COUNTED = """The client half counts with what its defences have learned; a device is given both once. Seconds are those of all
+queries of a client, mean over clients, and of all queries at the server."""
 
 
-def edge_cloud_inference(study: Study, _: Sequence[Finding]) -> Cut | None:
-    """The section for one cut, or None for a study without queries."""
-    return CutReader(study).cut() if any(row.metric == QUERY_BYTES.name for row in study.rows) else None
+def edge_cloud_inference(study: Study, lines: Sequence[Finding]) -> Content | None:
+    """Answers, adversaries, reconstructions and costs at one cut, or None for a study without queries."""
+    if not any(row.metric == training.QUERY_BYTES.name for row in study.rows):
+        return None
+    cut = Cut(study)
+    costs = (
+        DEFENCE,
+        averaged(study, "|#queries", training.QUERIES, plain),
+        averaged(study, "#bytes of an answer", training.ANSWER_BYTES, size),
+        averaged(study, "|#bytes of the client half", training.CLIENT_HALF_BYTES, size),
+        averaged(study, "#seconds of a client", training.QUERY_SECONDS, plain),
+        averaged(study, "#seconds of the server", training.ANSWER_SECONDS, plain),
+    )
+    parts = [*_judged(cut), _answers(cut, lines), *_power(cut), HOW_TO_READ, OwnPictures("What is masked", MASKED)]
+    return Content([*parts, *_queries(cut), Table("What the service costs", costs, lines, how="h3"), COUNTED])
+
+
+def _judged(cut: Cut) -> list[str]:
+    if not (cut.adversaries and any(cut.study.pipelines)):
+        return []
+    retrained = any(one.cell.knows_defenses for one in cut.adversaries)
+    return [Markup(f'<p class="soft small after">{EQUATION} {"" if retrained else UNTESTED}</p>')]
+
+
+def _answers(cut: Cut, lines: Sequence[Finding]) -> Table:
+    def read(line: Finding, retrained: bool) -> Shown:
+        found = cut.adversary(line.defense, retrained)
+        if found is None:
+            return Shown(NOTHING)
+        shown = _change(None if retrained else found.before, found.after, percentage, line.defense)
+        doubt = cut.doubt(line.defense) if retrained else ""
+        return replace(shown, below=("; ".join(filter(None, (*shown.below, doubt))),))
+
+    def often(line: Finding) -> str:
+        found = cut.adversary(line.defense, True) or cut.adversary(line.defense, False)
+        return percentage(found.null if found else None)
+
+    inferred = (
+        Column("|#static adversary", lambda line: read(line, False)),
+        Column("#retrained adversary", lambda line: read(line, True)),
+        Column("#most frequent value", often),
+        Column("|static", lambda line: _verdict(cut.adversary(line.defense, False))),
+        Column("retrained", lambda line: _verdict(cut.adversary(line.defense, True))),
+    )
+    shown = (
+        DEFENCE,
+        Column("|#accuracy as deployed, %", lambda line: _change(*cut.server(line.defense), percentage, line.defense)),
+        Column(
+            "#answers unchanged, %", lambda line: over_interval(cut.score(line.defense, training.AGREEMENT), percentage)
+        ),
+        *(inferred if cut.adversaries else ()),
+        averaged(cut.study, "|#bytes of a query", training.QUERY_BYTES, size),
+        averaged(cut.study, "#of plain features", training.FEATURE_BYTES, size),
+    )
+    groups = ("", "Server half", "Sensitive attribute, accuracy, %", "Equation 1", "What travels")
+    title = f"Cut at {cut.study.cut}" if cut.study.cut else "Answers"
+    return Table(title, shown, lines, groups if cut.adversaries else (), how="h3")
+
+
+def _change(before: Score | None, after: Score | None, show: Show, defense: str = "") -> Shown:
+    """A score before and after protection, with the interval of the latter; where nothing is protected, the one there is."""
+    was = Markup('<span class="soft">{} →</span> ').format(show(before.mean)) if defense and before else Markup("")
+    if after is None:
+        return Shown(was + NOTHING)
+    return Shown(was + show(after.mean) + dagger(after.status), (within(after.low, after.high, show),))
+
+
+def _verdict(found: Adversary | None) -> Shown:
+    word = found.equation if found else ""
+    mood = {SATISFIED: "good", NOT_SATISFIED: "bad"}.get(word, "")
+    return Shown(Markup('<span class="status {}">{}</span>').format(mood, word or NOTHING))
+
+
+def _power(cut: Cut) -> list[str]:
+    found = [MADE_AGAINST.format(percent(cut.offline.mean))] if cut.offline else []
+    if cut.threshold:
+        images, null, least = cut.threshold
+        often = f"Of {images} images {percent(null)} have the most frequent value."
+        found.append(f"{often} {TOO_FEW if least is None else ENOUGH.format(percent(least))}")
+    return found
+
+
+def _queries(cut: Cut) -> list[Table | str]:
+    first = cut.best_reconstruction
+
+    def change(heading: str, of: Scored, show: Show) -> Column:
+        def read(cell: Cell) -> Shown:
+            return _change(first.scores.get(of) if first else None, cell.scores.get(of), show, cell.defense)
+
+        return Column(heading, read)
+
+    def null(cell: Cell) -> Shown:
+        (name, value), of_class = cell.best_null or ("", None), cell.scales.get("class-mean")
+        return Shown(decibel(value), (name, f"of its class {decibel(of_class)}" if of_class is not None else ""))
+
+    similar = MS_SSIM.of("original")
+    shown = (
+        *columns.ATTACKED,
+        change("|#PSNR, dB", PSNR.of("original"), decibel),
+        Column("#best null", null),
+        columns.OF_SSIM,
+        change("|#MS-SSIM", similar, two),
+        Column("#null", lambda cell: two(cell.null(similar))),
+        change("#above 0.35, %", MS_SSIM_SUCCESS.of(), percentage),
+        columns.IDENTIFIED.opening,
+    )
+    return (
+        [Table("What comes back out of the queries", shown, cut.queried, how="h3"), RECONSTRUCTED]
+        if cut.queried
+        else []
+    )
 
 
 SECTION = Section(
-    name="inference",
-    title="Edge-cloud inference",
-    view=edge_cloud_inference,
-    template="sections/inference.html",
+    "inference",
+    "Edge-cloud inference",
+    edge_cloud_inference,
+    """A cloud trains a classifier on images of its own. Clients hold the lower half, send the features of their private images,
+    and the cloud answers.""",
     deployed_on=" or features",
     pictures_show="what entered the client half; what a defence does to its features does not show in it",
     own_pictures=MASKS,

@@ -6,19 +6,17 @@ Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Eq. 1
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from simulations.report.studies.score import Score, square_and_add, wilson
+from simulations.report.analysis.paired import paired_interval
+from simulations.report.studies.score import Score, square_and_add
 
 LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""
 MOST_OF_DROP = 0.5
 """What the server half's difference may be at most for "<<", as a part of what the adversary loses."""
-
 MARGIN = 0.04
 """What the server half's accuracy may change at most for "~": 4 percentage points, about what the paper's abstract reports."""
-
 SATISFIED, NOT_SATISFIED, OPEN = "satisfied", "not satisfied", "undecided"
 
 
@@ -49,39 +47,18 @@ def difference(before: Score | None, after: Score | None) -> Difference | None:
     return Difference(before.mean - after.mean, *ends)
 
 
-def paired(before: Score | None, after: Score | None, lost: Score | None, gained: Score | None) -> Difference | None:
-    """Before minus after where both are of the same images: Newcombe's square-and-add for paired proportions (method 10).
+def answers_lost(
+    server: tuple[Score | None, Score | None], lost: Score | None, gained: Score | None
+) -> Difference | None:
+    """Accuracy before minus after of the same images, with the paired interval; of several seeds from the mean table.
 
-        low = d - sqrt(l1^2 - 2 phi l1 u2 + u2^2),    high = d + sqrt(u1^2 - 2 phi u1 l2 + l2^2)
-
-    with d = lost - gained, l and u what Wilson's intervals reach below and above, and phi the correlation of the fourfold table
-    with its continuity correction. Over seeds it takes the mean table of the same n images. Without the two shares the pairs are
-    not known; then it is the wider interval of ``difference``.
-
-    Args:
-        before: Share of right answers before.
-        after: Likewise after.
-        lost: Share of images that were answered rightly before and are not after.
-        gained: The reverse.
-
-    Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired data", 1998.
+    ``lost`` and ``gained`` are the shares of images that are answered rightly before alone, and after alone; without them the
+    pairs are not known, and the interval is the wider one of ``difference``.
     """
-    if before is None or after is None or lost is None or gained is None:
-        return difference(before, after)
-    if before.mean is None or lost.mean is None or gained.mean is None or not lost.n:
-        return difference(before, after)
-    n, first = images_of(lost), before.mean
-    second = first - lost.mean + gained.mean
-    (low1, high1), (low2, high2) = wilson(first, n), wilson(second, n)
-    product = (first - lost.mean) * (1 - first - gained.mean) - lost.mean * gained.mean
-    if product > 0:
-        product = max(product - 1 / (2 * n), 0.0)
-    spread = math.sqrt(max(first * (1 - first) * second * (1 - second), 0.0))
-    phi = product / spread if spread else 0.0
-    below, above = (first - low1, high2 - second), (high1 - first, second - low2)
-    reach = [math.sqrt(max(x * x - 2 * phi * x * y + y * y, 0.0)) for x, y in (below, above)]
-    value = lost.mean - gained.mean
-    return Difference(value, value - reach[0], value + reach[1])
+    if not (lost and gained and lost.n) or lost.mean is None or gained.mean is None:
+        return difference(*server)
+    n = images_of(lost)
+    return Difference(lost.mean - gained.mean, *paired_interval(round(lost.mean * n), round(gained.mean * n), n))
 
 
 def images_of(score: Score) -> int:

@@ -8,7 +8,7 @@ from attacks.dp_audit.verdict import CanaryPart, audited
 from attacks.metrics.training import EPSILON_SHOWN
 from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, REPLACE_CLIENT, REPLACE_ONE
 from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings
-from simulations.report.sections.audited_epsilon import AuditedEpsilon
+from simulations.report.sections.audited_epsilon import joint, limit
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
@@ -77,10 +77,9 @@ def test_of_several_seeds_all_or_each_must_refute(above: ShownEpsilon, below: Sh
     assert "The claim is refuted by each of 3 seeds if noise is Gaussian." in audit_text(one)
     assert warnings_of(every)[0].startswith(f"{REFUTED} if noise is Gaussian: claimed 2.00")
     # All bounds of several claims and seeds hold with a union bound.
-    assert AuditedEpsilon(tuple((name, above) for name in "ABCD")).joint == pytest.approx(0.8)
-    two = AuditedEpsilon((("A", above), ("B", pooled([above, above]))))
-    assert (two.joint, two.seeds) == (pytest.approx(0.85), 2)
-    assert AuditedEpsilon((("A", pooled([above] * 30)),)).joint == 0
+    assert joint([above] * 4) == pytest.approx(0.8)
+    assert joint([above, pooled([above, above])]) == pytest.approx(0.85)
+    assert joint([pooled([above] * 30)]) == 0
 
 
 def test_views_and_bounds_that_could_not_have_refuted_the_claim_are_named(below: ShownEpsilon) -> None:
@@ -96,9 +95,8 @@ def test_views_and_bounds_that_could_not_have_refuted_the_claim_are_named(below:
     assert "could not have shown more than 0.50 without an assumption: this bound is no evidence of privacy" in text
     assert "The bound without an assumption could not have refuted the claim: the canaries could show 0.50 at" in text
     assert "if noise is Gaussian could not have refuted" not in text
-    section = AuditedEpsilon((("A", one),))
-    assert section.limit(one.largest_plain, one.claimed) == "no power, could not have refuted the claim"
-    assert (section.limit(one.largest_gaussian, one.claimed), section.limit(0.5, 0.2)) == ("", "no power")
+    assert limit(one.largest_plain, one.claimed) == "no power, could not have refuted the claim"
+    assert (limit(one.largest_gaussian, one.claimed), limit(0.5, 0.2)) == ("", "no power")
 
 
 def test_an_audit_names_what_its_epsilon_protects_and_levels_have_no_order(above: ShownEpsilon) -> None:
@@ -107,7 +105,6 @@ def test_an_audit_names_what_its_epsilon_protects_and_levels_have_no_order(above
     assert "epsilon claimed: 2.00 at delta 1e\N{MINUS SIGN}5 (client-level, replace-client)." in audit_text(clients)
     with pytest.raises(ValueError, match="client-level, example-level; allowed: audits of one level"):
         pooled([above, clients])
-    assert AuditedEpsilon((("A", above), ("B", clients))).levels == (CLIENT_LEVEL, EXAMPLE_LEVEL)
 
 
 def test_a_row_holds_one_seed_and_is_read_as_it_was_written(above: ShownEpsilon) -> None:

@@ -1,8 +1,10 @@
 from typing import Any
 
-from simulations.report.sections.attributes import Inferred, inferred_attributes
+from simulations.report.columns import Shown
+from simulations.report.sections.attributes import inferred_attributes
 from simulations.report.studies.score import wilson
 from tests.simulations.report.report_run import row, study_of
+from tests.simulations.report.shown import cells, tables
 
 STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"
 NOISE, PRUNED = "GaussianNoise(std=0.1)", "Pruning(fraction=0.9)"
@@ -25,23 +27,27 @@ def every_row(n: int = N) -> list[dict[str, Any]]:
     return found + [inferred(defense, "majority", 0.5, n) | {"role": "null baseline"} for defense in PIPELINES]
 
 
-def section(rows: list[dict[str, Any]]) -> tuple[Inferred, ...]:
-    return inferred_attributes(study_of(rows, PIPELINES), ())
+def section(rows: list[dict[str, Any]]) -> list[dict[str, Shown]]:
+    found = tables(inferred_attributes(study_of(rows, PIPELINES), ()))
+    return cells(found[0]) if found else []
 
 
 def test_every_adversary_stands_beside_the_most_frequent_value() -> None:
-    told = {(one.cell.defense, one.kind): (one.accuracy.mean, one.null) for one in section(every_row())}
-    assert told["", "static"] == (0.9, 0.5)
-    assert told[NOISE, "static"] == (0.5, 0.5)
-    assert told[NOISE, "retrained"] == (0.8, 0.5)
-    assert {one.cell.status for one in section(every_row(n=10))} == {"under-powered"}
+    told = {
+        (one["Defence"].text, one["Learned"].text): (one["Accuracy, %"].text, one["Most frequent, %"].text)
+        for one in section(every_row())
+    }
+    assert told["", "static"] == ("90.0", "50.0")
+    assert told[NOISE, "static"] == ("50.0", "50.0")
+    assert told[NOISE, "retrained"] == ("80.0", "50.0")
+    assert {one["Status"].text for one in section(every_row(n=10))} == {"under-powered"}
     # Cuts have a section of their own.
-    assert section([inferred("", STATIC, 0.9, cut="conv2")]) == ()
-    assert section([row(metric="test-accuracy", value=0.5)]) == ()
+    assert section([inferred("", STATIC, 0.9, cut="conv2")]) == []
+    assert section([row(metric="test-accuracy", value=0.5)]) == []
 
 
 def test_the_card_says_what_an_adversary_learned_from() -> None:
     for knows, expected in ((False, "static"), (True, "retrained"), (None, "retrained")):
         more = {} if knows is None else {"knows_defenses": knows}
         found = section([inferred(NOISE, "A()", 0.9, **more)])
-        assert [one.kind for one in found] == [expected]
+        assert [one["Learned"].text for one in found] == [expected]

@@ -8,8 +8,9 @@ from attacks.metrics.names import Role
 from attacks.scoring.roc import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import findings_of
-from simulations.report.sections.inference import Cut, edge_cloud_inference
+from simulations.report.sections.inference import edge_cloud_inference
 from simulations.report.sections.inference import equation as rule
+from simulations.report.sections.inference.cut import Cut
 from simulations.report.sections.inference.equation import (
     NOT_SATISFIED,
     OPEN,
@@ -21,6 +22,7 @@ from simulations.report.sections.inference.equation import (
 from simulations.report.studies.score import Score, wilson
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import looked_for, row
+from tests.simulations.report.shown import cells, tables
 
 ADP, PCA, NOISE = "DeltaAutoencoder(variant='decreasing')", "FeaturePCA(components=5)", "FeatureNoise(std=0.1)"
 PIPELINES = ["", ADP, PCA, NOISE]
@@ -94,13 +96,8 @@ def studied(rows: list[dict[str, Any]]) -> list[Study]:
     return split(validate([Row.from_json(one) for one in rows]), PIPELINES)
 
 
-def sections(rows: list[dict[str, Any]]) -> list[Cut]:
-    found = [edge_cloud_inference(study, findings_of(study, {})) for study in studied(rows)]
-    return [one for one in found if one is not None]
-
-
-def lines(rows: list[dict[str, Any]], defense: str) -> Any:
-    return next(line for line in sections(rows)[0].lines if line.defense == defense)
+def cut(rows: list[dict[str, Any]]) -> Cut:
+    return Cut(studied(rows)[0])
 
 
 def test_the_verdict_is_that_of_every_point_within_both_intervals() -> None:
@@ -131,19 +128,19 @@ def share(hits: float, n: int, seeds: int = 1) -> Score:
 
 def test_pairs_that_do_not_change_have_almost_no_interval_and_pairs_without_correlation_that_of_two_groups() -> None:
     same = share(380, 400)
-    found, apart = rule.paired(same, same, share(0, 400), share(0, 400)), difference(same, same)
+    found, apart = rule.answers_lost((same, same), share(0, 400), share(0, 400)), difference(same, same)
     assert (found.value, round(apart.most, 3)) == (0, 0.031)
     assert found.most < 0.01
     # Three seeds ask about the same 400 images.
-    assert rule.paired(share(380, 400, 3), same, share(0, 400, 3), share(0, 400, 3)) == found
-    assert rule.paired(same, same, None, None) == apart
+    assert rule.answers_lost((share(380, 400, 3), same), share(0, 400, 3), share(0, 400, 3)) == found
+    assert rule.answers_lost((same, same), None, None) == apart
     # 56 of 70 against 48 of 80 (Newcombe 1998, Table II, method 10).
     newcombe = difference(share(56, 70), share(48, 80))
     assert (newcombe.value, newcombe.low, newcombe.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
     # 200 of 400 before and after, and half of either in common.
     half = share(200, 400)
-    found, apart = rule.paired(half, half, share(100, 400), share(100, 400)), difference(half, half)
-    assert (found.low, found.high) == pytest.approx((apart.low, apart.high))
+    found, apart = rule.answers_lost((half, half), share(100, 400), share(100, 400)), difference(half, half)
+    assert (found.low, found.high) == pytest.approx((apart.low, apart.high), abs=1e-3)
 
 
 @pytest.mark.numeric
@@ -151,7 +148,8 @@ def test_the_paired_interval_holds_the_truth_as_often_as_it_says() -> None:
     # 88 % right before and 85 % after, of which 6 % lost and 3 % gained; the bounds are 4 deviations of 2,000 draws of 95 %.
     draws, inside = np.random.default_rng(0), 0
     for both, lost, gained, _ in draws.multinomial(400, (0.82, 0.06, 0.03, 0.09), 2000):
-        found = rule.paired(share(both + lost, 400), share(both + gained, 400), share(lost, 400), share(gained, 400))
+        server = share(both + lost, 400), share(both + gained, 400)
+        found = rule.answers_lost(server, share(lost, 400), share(gained, 400))
         inside += found.low <= 0.03 <= found.high
     assert 0.93 <= inside / 2000 <= 0.975
 
@@ -167,41 +165,44 @@ def test_the_least_accuracy_before_is_where_the_verdict_turns() -> None:
 
 
 def test_each_cut_has_its_own_numbers_and_verdicts() -> None:
-    first, second = sections(every_row())
-    assert (first.name, second.name) == CUTS
-    judged = {line.defense: (line.static, line.retrained) for line in first.lines}
-    told = {d: tuple(one.equation for one in pair if one) for d, pair in judged.items()}
-    assert told == {"": ("", ""), ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, SATISFIED), NOISE: (OPEN, OPEN)}
-    verdicts = {one.equation for line in second.lines[1:] for one in (line.static, line.retrained) if one}
-    assert verdicts == {NOT_SATISFIED}
-    assert [line.numbers["query-bytes"] for line in first.lines] == [2000, 500, 500, 2000]
-    assert [line.numbers["query-bytes"] for line in second.lines] == [1000, 250, 250, 1000]
-    assert [line.smaller for line in second.lines] == [1, 4, 4, 1]
+    equations, bytes_of_queries, plain = [], [], []
+    for study in studied(every_row()):
+        answers, *_ = tables(edge_cloud_inference(study, findings_of(study, {})))
+        equations.append({one.cell.defense: one.equation for one in Cut(study).adversaries if one.cell.knows_defenses})
+        bytes_of_queries.append([one["bytes of a query"].value for one in cells(answers)])
+        plain.append([one["of plain features"].value for one in cells(answers)])
+    assert equations[0] == {"": "", ADP: NOT_SATISFIED, PCA: SATISFIED, NOISE: OPEN}
+    assert equations[1] == {"": "", ADP: NOT_SATISFIED, PCA: NOT_SATISFIED, NOISE: NOT_SATISFIED}
+    first, second = map(Cut, studied(every_row()))
+    told = {one: tuple(of.adversary(one, False).equation for of in (first, second)) for one in PIPELINES[1:]}
+    assert told == {ADP: (SATISFIED, NOT_SATISFIED), PCA: (SATISFIED, NOT_SATISFIED), NOISE: (OPEN, NOT_SATISFIED)}
+    assert bytes_of_queries == [[2000, 500, 500, 2000], [1000, 250, 250, 1000]]
+    assert plain == [[2000] * 4, [1000] * 4]
+    assert (first.study.cut, second.study.cut) == CUTS
 
 
 def test_an_adversary_that_reads_nothing_without_a_defence_proves_nothing_about_one() -> None:
     weak = {"value": 0.52, "ci_low": 0.47, "ci_high": 0.57}
     rows = [one | weak if (one["defense"], one["attack"]) == ("", STATIC) else one for one in every_row()]
-    static = lines(rows, PCA).static
-    assert (static.change.after.status, static.equation) == ("not-validated", OPEN)
+    static = cut(rows).adversary(PCA, False)
+    assert (static.after.status, static.equation) == ("not-validated", OPEN)
 
 
 def test_before_and_after_are_those_of_the_strongest_adversary_unprotected_or_protected() -> None:
     full = "AttributeInference(architecture='full')"
     rows = [*every_row(), inference("", "conv2", full, 0.7), inference(PCA, "conv2", full, 0.605)]
-    found = lines(rows, PCA).retrained
-    change = found.change
-    assert (found.attack, change.before.mean, found.equation) == (full, 0.9, SATISFIED)
-    assert change.after.mean == pytest.approx(0.605, abs=2e-3)
+    found = cut(rows).adversary(PCA, True)
+    assert (found.cell.attack, found.before.mean, found.equation) == (full, 0.9, SATISFIED)
+    assert found.after.mean == pytest.approx(0.605, abs=2e-3)
     rows = [*every_row(), inference("", "conv2", full, 0.95), inference(ADP, "conv2", full, 0.88)]
-    found = lines(rows, ADP).retrained
-    assert (found.attack, found.change.before.mean, found.change.after.mean) == (full, 0.95, 0.88)
+    found = cut(rows).adversary(ADP, True)
+    assert (found.cell.attack, found.before.mean, found.after.mean) == (full, 0.95, 0.88)
     # What the card of an adversary says counts, whoever wrote it.
     theirs = [inference(of, "conv2", "TheirInference()", value) for of, value in (("", 0.95), (ADP, 0.6))]
     for one in theirs:
         one["card"] = one["card"] | {"knows_defenses": False}
-    found = lines([*every_row(), *theirs], ADP).static
-    assert (found.attack, found.change.after.mean) == ("TheirInference()", 0.6)
+    found = cut([*every_row(), *theirs]).adversary(ADP, False)
+    assert (found.cell.attack, found.after.mean) == ("TheirInference()", 0.6)
 
 
 def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
@@ -213,12 +214,12 @@ def test_of_two_values_wrong_guesses_tell_as_much_as_right_ones() -> None:
         wrong["card"] |= {"attribute_values": values}
         keys = ("defense", "attack", "metric", "round")
         rows = [one for one in every_row() if [one[key] for key in keys] != [wrong[key] for key in keys]]
-        found = lines([*rows, wrong], PCA).retrained
-        assert (found.change.after.mean, found.equation) == (pytest.approx(read), told)
+        found = cut([*rows, wrong]).adversary(PCA, True)
+        assert (found.after.mean, found.equation) == (pytest.approx(read), told)
 
 
 def test_a_retrained_adversary_that_learned_too_little_is_marked() -> None:
     told = [("holdout_accuracy", 0.5), ("holdout_majority", 0.5)]
     rows = [*every_row(), *(inference(PCA, "conv2", RETRAINED, value) | {"metric": name} for name, value in told)]
-    found = {line.defense: line.doubt for line in sections(rows)[0].lines}
+    found = {defense: cut(rows).doubt(defense) for defense in PIPELINES}
     assert found == {"": "", ADP: "", PCA: "learned nothing", NOISE: "no better than static"}

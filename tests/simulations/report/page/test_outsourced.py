@@ -1,10 +1,9 @@
 from typing import Any
 
-import pytest
-
 from simulations.report.analysis.finding import findings_of
-from simulations.report.sections.outsourced import UploadRead, outsourced_training
+from simulations.report.sections.outsourced import outsourced_training
 from tests.simulations.report.report_run import CONFIG, NULLS, looked_for, row, study_of
+from tests.simulations.report.shown import cells, tables
 
 LOOKING, RESTORED, MEANS = "AsUploaded()", "AsUploaded() | LearnedRestorer()", "AsUploaded() | WindowMean()"
 MIXER = "Mixer(window=4)"
@@ -57,25 +56,31 @@ def outsourced_rows(seeds: tuple[int, ...] = (0,)) -> list[dict[str, Any]]:
     return found
 
 
-def reads(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], UploadRead]:
+def gains(rows: list[dict[str, Any]]) -> dict[tuple[str, str, int], object]:
     mine = study_of(rows, ["", MIXER])
-    view = outsourced_training(mine, findings_of(mine, SETTINGS["defenses"]))
-    return {(one.cell.defense, one.cell.attack, one.cell.round): one for one in view.reads}
+    table = tables(outsourced_training(mine, findings_of(mine, SETTINGS["defenses"])))[1]
+    gained = [one["over the upload"].text for one in cells(table)]
+    return {(one.defense, one.attack, one.round): gain for one, gain in zip(table.rows, gained, strict=True)}
 
 
 def test_a_gain_is_what_an_attack_adds_to_looking_at_the_same_defence_in_the_same_round() -> None:
     rows = outsourced_rows()
-    gains = {place[:2]: one.gain for place, one in reads(rows).items()}
-    assert gains == {("", LOOKING): None, (MIXER, LOOKING): None, (MIXER, RESTORED): 3.5, (MIXER, MEANS): -0.75}
+    found = {place[:2]: gain for place, gain in gains(rows).items()}
+    assert found == {
+        ("", LOOKING): DASH,
+        (MIXER, LOOKING): DASH,
+        (MIXER, RESTORED): "+3.5",
+        (MIXER, MEANS): f"{MINUS}0.8",
+    }
     # Over two seeds, looking has 14 and 13 dB.
-    assert reads(outsourced_rows((0, 1)))[MIXER, RESTORED, 1].gain == pytest.approx(17.5 - 13.5)
+    assert gains(outsourced_rows((0, 1)))[MIXER, RESTORED, 1] == "+4.0"
     later = attack(MIXER, LOOKING, 10.0, round=2) + attack(MIXER, RESTORED, 12.0, round=2)
-    found = reads(rows + later)
-    assert (found[MIXER, RESTORED, 1].gain, found[MIXER, RESTORED, 2].gain) == (3.5, 2.0)
+    found = gains(rows + later)
+    assert (found[MIXER, RESTORED, 1], found[MIXER, RESTORED, 2]) == ("+3.5", "+2.0")
     # Where no attack looked, or an attack failed, there is none. Attacks on the model are no reads of uploads.
     blind = [one for one in rows if (one["defense"], one["attack"]) != (MIXER, LOOKING)]
-    assert reads(blind)[MIXER, RESTORED, 1].gain is None
+    assert gains(blind)[MIXER, RESTORED, 1] == DASH
     broken = row(metric="attack", attack="Broken()", status="failed", card=CARD, **known(MIXER))
-    assert reads([*rows, broken])[MIXER, "Broken()", 1].gain is None
+    assert gains([*rows, broken])[MIXER, "Broken()", 1] == DASH
     drawn = known(MIXER, round=3, attack="Drawn()", card={"observation": "trained model"})
-    assert reads([*rows, row(metric="psnr", reference="original", value=11.0, **drawn)]).keys() == reads(rows).keys()
+    assert gains([*rows, row(metric="psnr", reference="original", value=11.0, **drawn)]).keys() == gains(rows).keys()
