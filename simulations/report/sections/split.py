@@ -33,7 +33,7 @@ class ClientCost:
     """The client's cost of split learning under one defence, and the number of orders that a shuffle hides.
 
     Attributes:
-        line: The defence's line of the summary: its accuracy as deployed and the round of the scores.
+        line: What the study shows of the defence: its accuracy as deployed and the round of the scores.
         scores: Metric -> score in that round, of ``TESTED``.
         means: Metric -> mean over rounds, of ``MEANS``.
         images: Images that "edge-peak-bytes" holds.
