@@ -43,7 +43,7 @@ class Section:
     Attributes:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
         title: Its heading, also in the page's list of contents.
-        view: The study and its lines -> what the template shows, as ``shown``; None where the study has nothing for it.
+        view: The study and its findings -> what the template shows, as ``shown``; None where the study has nothing for it.
         text: What it is about, below the heading.
         template: Name of its Jinja text, heading and all, rendered once for every study: of a file of ``report/templates``, or, of
             another package, the absolute path of one; both without .md. The default shows ``Content``.

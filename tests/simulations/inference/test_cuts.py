@@ -206,7 +206,7 @@ def test_a_budget_is_of_one_cut_and_of_all_that_was_sent_of_an_image(run: Run) -
     }
     page = Page((out / "report.html").read_text(encoding="utf-8"))
     for at in (1, 2):  # a study each, and the budget of all is told in both
-        (shown,) = [row["ε (δ)"] for row in page.table(f"summary{at}") if row["Defence"][0].startswith("FeatureDP")]
+        (shown,) = [row["ε"] for row in page.table(f"glance{at}") if row["Defence"][0].startswith("FeatureDP")]
         assert (shown[0], shown[-1]) == (f"{once:.2f}", f"all cuts: {twice:.2f}")
 
 
