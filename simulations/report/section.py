@@ -44,9 +44,9 @@ class Section:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
         title: Its heading, also in the page's list of contents.
         view: The study and its findings -> what the template shows, as ``shown``; None where the study has nothing for it.
-        text: What it is about, below the heading.
         template: Name of its Jinja text, heading and all, rendered once for every study: of a file of ``report/templates``, or, of
-            another package, the absolute path of one; both without .md. The default shows ``Content``.
+            another package, the absolute path of one; both without .md. The default shows ``text`` and ``Content``.
+        text: What the section is about.
         metrics: Numbers of the run that it shows, which are then not listed among the others.
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         pictures_show: What the pictures of protected images are, where this needs saying.
@@ -60,8 +60,8 @@ class Section:
     name: str
     title: str
     view: Callable[[Study, Sequence[Finding]], Any]
-    text: str = ""
     template: str = "sections/section.html"
+    text: str = ""
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""
     pictures_show: str = ""

@@ -93,7 +93,7 @@ SECTION = (
         "active",
         "Active server",
         active_server,
-        """This server sent clients models of its own making in place of the agreed one, and read the answers. It is another
+        text="""This server sent clients models of its own making in place of the agreed one, and read the answers. It is another
         adversary than the honest-but-curious one of the rest of this page: nothing here counts in a verdict or a recommendation,
         and a client that checks what it is sent need not answer.""",
         own_pictures={ACTIVE.title: ()},
@@ -102,7 +102,7 @@ SECTION = (
         "aggregates",
         "Sums of clients",
         aggregates,
-        """What the same attacks read where the server sees only the sum of n clients' one-step probes, as secure aggregation
+        text="""What the same attacks read where the server sees only the sum of n clients' one-step probes, as secure aggregation
         leaves it (assumed, not run: the simulated server holds the single updates and hides them from these attacks). With n = 1
         the sum is the plain probe. Nothing here counts in a verdict or a recommendation.""",
         metrics=(WITHHELD,),

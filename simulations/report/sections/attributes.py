@@ -47,7 +47,8 @@ SECTION = Section(
     "attributes",
     "Sensitive attribute",
     inferred_attributes,
-    """Guesses of an attribute that the task does not ask for, made from what the clients sent anyway or from one-step probes, and
-    scored by its owners. The bar is to answer always with the value that is right most often. A static adversary learned without
-    the defences; a retrained one as clients with these defences send, and is what a defence has to be judged by.""",
+    text="""Guesses of an attribute that the task does not ask for, made from what the clients sent anyway or from one-step
+    probes, and scored by its owners. The bar is to answer always with the value that is right most often. A static adversary
+    learned without the defences; a retrained one as clients with these defences send, and is what a defence has to be judged
+    by.""",
 )

@@ -115,9 +115,9 @@ SECTION = Section(
     "audited_epsilon",
     "Epsilon claimed and shown",
     audited_epsilon,
-    """A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound. For an example-level ε they are
-    examples whose gradients the auditor chose, among the clients' own. For a client-level ε they are clients whose whole updates
-    the auditor chose. Each has a fair coin. The server guessed the coins from the updates and numbers that it received. A bound
-    above the claim refutes the claim, with the bound's confidence and under its assumption. A bound below proves nothing.""",
+    text="""A claimed ε is an upper bound by the defence's own account. Canaries show a lower bound. For an example-level ε they
+    are examples whose gradients the auditor chose, among the clients' own. For a client-level ε they are clients whose whole
+    updates the auditor chose. Each has a fair coin. The server guessed the coins from the updates and numbers that it received. A
+    bound above the claim refutes the claim, with the bound's confidence and under its assumption. A bound below proves nothing.""",
     metrics=(EPSILON_SHOWN.name, EPSILON_SHOWN_GAUSSIAN.name),
 )

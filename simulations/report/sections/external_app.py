@@ -124,14 +124,14 @@ SECTION = (
         "audited",
         "The app",
         audited_app,
-        "A Flower app with training code of its own, whose clients answer probes and score guesses.",
+        text="A Flower app with training code of its own, whose clients answer probes and score guesses.",
         metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
     ),
     Section(
         "recorded",
         "The recording",
         recording,
-        """Replies of the clients of a Flower app, as they reached the server. The clients answered no probe and scored no
+        text="""Replies of the clients of a Flower app, as they reached the server. The clients answered no probe and scored no
         guess.""",
         metrics=(RECORDED,),
     ),

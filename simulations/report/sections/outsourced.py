@@ -61,6 +61,6 @@ SECTION = Section(
     "outsourced",
     "Outsourced training",
     outsourced_training,
-    "Clients upload their training images, protected, with their labels; the server trains on the uploads.",
+    text="Clients upload their training images, protected, with their labels; the server trains on the uploads.",
     pictures_show="the images as they were uploaded",
 )

@@ -169,8 +169,8 @@ SECTION = Section(
     "split",
     "Split learning",
     split_learning,
-    """Clients hold the first part of the model and send the tokens of every image, the smashed data; the server trains the rest
-    on them.""",
+    text="""Clients hold the first part of the model and send the tokens of every image, the smashed data; the server trains the
+    rest on them.""",
     deployed_on=" or tokens",
     pictures_show="what entered the client half; what a defence does to its tokens does not show in it",
 )

@@ -169,8 +169,8 @@ SECTION = Section(
     "inference",
     "Edge-cloud inference",
     edge_cloud_inference,
-    """A cloud trains a classifier on images of its own. Clients hold the lower half, send the features of their private images,
-    and the cloud answers.""",
+    text="""A cloud trains a classifier on images of its own. Clients hold the lower half, send the features of their private
+    images, and the cloud answers.""",
     deployed_on=" or features",
     pictures_show="what entered the client half; what a defence does to its features does not show in it",
     own_pictures=MASKS,

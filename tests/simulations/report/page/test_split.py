@@ -175,3 +175,26 @@ def test_large_numbers_are_shown_as_powers_of_ten_or_with_prefixes() -> None:
     assert [power_of_ten(one) for one in (*exponents, None, math.inf, math.nan)] == [*told, DASH, DASH, DASH]
     assert [amount(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12", "923 k", "3 M", "4 G", DASH]
     assert [size(value) for value in (12.0, 922752.0, 3e6, 4e9, None)] == ["12 B", "923 kB", "3 MB", "4 GB", DASH]
+
+
+def test_attacks_on_rows_of_a_table_stand_beside_the_most_frequent_categories(tmp_path: Path) -> None:
+    known = {"round": 2, "scenario": "split", "card": card(DECODER), "n": 40}
+    rows = [one for one in split_rows() if not one["attack"]]
+    for name, role, share in ((DECODER, "", 0.75), ("majority", "null baseline", 0.5)):
+        of = {**known, "attack": name} | ({"role": role} if role else {})
+        scores = {"cells-right": share, "column age": share + 0.1, "mse-embedding": 1 - share}
+        rows += [row(metric=metric, value=value, ci_low=value, ci_high=value, **of) for metric, value in scores.items()]
+    rows += [row(metric=metric, value=0.7, n=400, round=2, scenario="split") for metric in ("test-auc", "test-loss")]
+    found = build(tmp_path, rows)
+    (read,) = found.table("split", 1)
+    numbers = {name: cell[0] for name, cell in read.items()}
+    assert {
+        "cells right, %": "75.0",
+        "most frequent, %": "50.0",
+        "MSE of embeddings": "0.25",
+    }.items() <= numbers.items()
+    assert numbers["mean embedding's"] == "0.50"
+    (column,) = found.table("split", 2)
+    assert (column["Column"], column["share right, %"][0]) == (["age"], "85.0")
+    assert column["most frequent category, %"] == ["60.0"]
+    assert f"No defence: columns as {DECODER} read them, round 2" in found.sections["split"]
