@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.stages import names_of
-from strategies.audit.kinds import kinds
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import Strength
 
 UNTESTED = "untested against an adaptive attacker"
@@ -61,12 +61,6 @@ def _runs(name: str, cell: Cell) -> bool:
     return cell.knows_defenses and name in names_of(cell.attack)
 
 
-@functools.cache
-def stand_ins() -> dict[str, str]:
-    """Title of a requested observation -> title of the training data that it stands in for."""
-    return {kind.title: kind.instead_of for kind in kinds().values() if kind.instead_of}
-
-
 def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Any) -> list[str]:
     """Caveat that adaptive attacks on images ran on the defence's other messages alone.
 
@@ -89,11 +83,31 @@ def adapted(cells: Sequence[Cell], known: Any) -> bool:
 
 def once_per_update(cell: Cell) -> list[str]:
     """Caveat that the attacked probe was protected more strongly than one step of the training whose accuracy is shown."""
-    if cell.card.defense_strength != Strength.ONE_STEP:
+    if cell.card.defense_strength not in (Strength.ONE_STEP, Strength.FEW_STEPS):
         return []
     # Text of a pipeline names the argument of every defence that has it; others act once per update whatever is set.
     advice = "compare training updates" + (", or choose per='step'" if "per='update'" in cell.defense else "")
+    steps = "one step" if cell.rung.steps == 1 else f"{cell.rung.steps} steps"
     return [
-        "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
+        f"not the strength of the accuracy beside it: the defence acts once per update, on a probe of {steps} as strongly as "
         f"on all steps of a round; {advice}"
     ]
+
+
+def out_of_reach(cell: Cell, strongest: Cell | None, rows: Sequence[Row]) -> list[str]:
+    """Caveat that the strongest attack without a defence does not apply to the messages of an attack under one.
+
+    Args:
+        cell: The attack by which nothing is found.
+        strongest: The strongest one on such messages without a defence.
+        rows: Those of all attacks under the defence.
+    """
+    size = cell.card.observation, cell.rung
+    unable = {
+        row.attack
+        for row in rows
+        if row.status == "not-applicable" and (row.card.observation, MessageSize.of(row.card)) == size
+    }
+    if strongest is None or strongest.attack == cell.attack or strongest.attack not in unable:
+        return []
+    return [f"{strongest.attack}, the strongest attack without a defence, does not apply to these messages"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_of
+from attacks.observations import UNTRIED
 from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row, shown_name
@@ -44,6 +45,16 @@ def failures(rows: Sequence[Row]) -> list[Failure]:
 def not_applicable(rows: Sequence[Row]) -> list[Failure]:
     """The attacks that had no place on a network or message, which is no failure; rows are taken together as by ``failures``."""
     return _by_reason(row for row in rows if row.status == "not-applicable")
+
+
+def not_run(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
+    """(attack, why it did not run) -> defences: it has no place on a network or message, or an exact attack has found all."""
+    found = grouped(
+        (row for row in rows if row.status in UNTRIED.values()), lambda row: (row.attack, NUMBER.sub("", row.message))
+    )
+    return {
+        (attack, of[0].message): list(dict.fromkeys(row.defense for row in of)) for (attack, _), of in found.items()
+    }
 
 
 def _by_reason(rows: Iterable[Row]) -> list[Failure]:

@@ -13,6 +13,7 @@ from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.verdict import Judged, worst
 from simulations.report.analysis.windows import WindowCounts
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 from simulations.report.text import neighbours, plain, two
@@ -141,9 +142,13 @@ class Line:
 
     @property
     def all_caveats(self) -> tuple[str, ...]:
-        """``caveats``, then those on one kind of message, each after its name."""
-        named = (f"{of}: {caveat}" for of, found in self.caveats_of.items() for caveat in found)
-        return (*self.caveats, *named)
+        """``caveats``, then those on one kind of message, each after its name; those on all of them once."""
+        named = grouped(((of, caveat) for of, found in self.caveats_of.items() for caveat in found), lambda one: one[1])
+        every = len(self.judged) if len(self.judged) > 1 else 0
+        of = {
+            caveat: ["all messages"] if len(of) == every else [name for name, _ in of] for caveat, of in named.items()
+        }
+        return (*self.caveats, *(f"{name}: {caveat}" for caveat, names in of.items() for name in names))
 
     @property
     def level(self) -> str:

@@ -14,12 +14,14 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.paired import PairedDifference
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.shown import audit_text
-from simulations.report.analysis.verdict import Judged, judge
+from simulations.report.analysis.verdict import LEAKS, Judged, judge
 from simulations.report.studies.cell import FOUND, SEEN
 from simulations.report.studies.plain import plain_words_of
-from simulations.report.text import dagger, percent, percentage, points, two, within
+from simulations.report.text import count, dagger, percent, percentage, points, two, within
 from strategies.external_app.claim import AppAccuracy, Claim
 
+USUAL_CHANCE = 0.0105
+"""Of images with about 99 others, which the glossary gives."""
 COUNTED = {SEEN: "recognisable", FOUND: "identified", CELLS.decides: "of cells", ATTRIBUTES.decides: "of values"}
 """Score behind a verdict -> what it is a share of."""
 
@@ -38,7 +40,8 @@ class Message:
         share: Of images, cells or values, in [0, 1], with its 95 % interval ``low`` to ``high``.
         recognisable: Images that are recognisable in the guesses of the strongest attack; ``identified``: that it identifies.
         chance: Bound on the probability that the best of as many guesses of the class has as many images.
-        null: The null baseline of cells or values.
+        null: The null baseline of cells or values; of images the largest chance of a guess that knows the class.
+        sent: Messages that the images were in, where these are fewer than images; else None.
         attack: Text of the strongest attack, ``tried`` of how many; ``adaptive``: some of them were made against the defence.
         clients: Of how many clients its scores are.
         status: Of its score, such as "not-validated".
@@ -61,6 +64,7 @@ class Message:
     identified: int | None = None
     chance: float | None = None
     null: float | None = None
+    sent: int | None = None
     attack: str = ""
     tried: int = 0
     adaptive: bool = False
@@ -79,9 +83,23 @@ class Message:
 
     @property
     def interval(self) -> str:
-        """The interval in per cent, and the null baseline where the share is of cells or values."""
-        ends = [f"{found} %"] if (found := within(self.low, self.high, percentage)) else []
-        return ", ".join(ends + ([f"null {percent(self.null)}"] if self.null is not None else []))
+        """The interval in per cent, the number of messages, the null baseline (of images where they have fewer others than 99), and
+        whether chance may give as much.
+        """
+        ends = within(self.low, self.high, percentage)
+        known = self.null is not None and (self.found is None or self.null > USUAL_CHANCE)
+        parts = (
+            f"{ends} %" if ends else "",
+            f"{'null' if self.found is None else 'chance'} {percent(self.null)}" if known else "",
+            "" if self.sent is None else f"in {count(self.sent, 'message')}",
+            self.by_chance,
+        )
+        return ", ".join(filter(None, parts))
+
+    @property
+    def by_chance(self) -> str:
+        """What is said of images that are found where the verdict is not that any are."""
+        return "no more than chance may give" if self.found and self.verdict not in LEAKS else ""
 
     @property
     def text(self) -> str:
@@ -230,7 +248,8 @@ def _message(line: Line, one: Judged) -> Message:
         recognisable=cell.recognisable[0] if cell.recognisable else None,
         identified=cell.identified[0] if cell.identified else None,
         chance=one.probability,
-        null=None if found else cell.null(one.of),
+        null=cell.chance if found else cell.null(one.of),
+        sent=score.messages,
         attack=cell.attack,
         tried=len(one.cells),
         adaptive=one.title in line.adaptive,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.paired import FEWER
-from simulations.report.analysis.verdict import Judged, Verdict
+from simulations.report.analysis.verdict import LEAKS, Judged, Verdict, judge
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names, within
@@ -15,7 +16,9 @@ from simulations.report.text import capital, points, short_names, within
 NO_CHOICE = "These measurements support no choice of a defence"
 MOST_COST = 0.1
 """Fall in accuracy up to which a defence is supported: a model that loses more is another model."""
-LEAKS = (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE, Verdict.INFERRED)
+MOST_EPSILON = 10.0
+"""Epsilon up to which a bound stands for an attack that knows the defence: above it a guarantee is weak (Ponomareva et al., "How to
+DP-fy ML", 2023)."""
 _SAID = {
     Verdict.RECOGNISABLE: "attacks make images recognisable",
     Verdict.IDENTIFIABLE: "attacks identify images",
@@ -100,9 +103,9 @@ def recommendation(lines: Sequence[Line]) -> str:
     """Which defence the measurements support, or that they support none.
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
-    images without it, the difference is beyond chance; an attack that knows the defence was tried, or a finite epsilon bounds
-    what any attack finds; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such defences it is the
-    one that costs least.
+    images without it, the difference is beyond chance; an attack that knows the defence was tried, or an epsilon of at most
+    ``MOST_EPSILON`` bounds all attacks; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such
+    defences it is the one that costs least, of those first under which nothing else is inferred (``_inferred``).
     """
     plain = next((line for line in lines if not line.defense), None)
     tested = [line for line in lines if line.defense]
@@ -120,11 +123,23 @@ def recommendation(lines: Sequence[Line]) -> str:
         reasons = grouped(((_lacks(line, leaking), names[line.defense]) for line in tested), lambda pair: pair[0])
         said = "; ".join(f"{reason} under {listed([name for _, name in of])}" for reason, of in reasons.items())
         return f"{NO_CHOICE}: {said}."
+    able = [line for line in able if not _inferred(line)] or able
     best = max(able, key=lambda line: line.change.mean or 0.0 if line.change else 0.0)
     ends = within(best.change.low, best.change.high, points) if best.change else ""
     cost = f"accuracy changes by {points(best.change.mean)} points ({ends})" if best.change else ""
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
-    return f"These measurements support {best.defense}: attacks find no images under it, and {cost}{others}."
+    found = f"These measurements support {best.defense}: attacks find no images under it, and {cost}{others}."
+    if inferred := _inferred(best):
+        return f"{found} This rests on images alone: attacks infer {inferred} under it."
+    known = any(cell.mean(*MEMBERSHIP.decides) is not None for cell in best.cells)
+    return f"{found} {'Nor do attacks infer members.' if known else 'This rests on images alone: membership was not tested.'}"
+
+
+def _inferred(line: Line) -> str:
+    """What attacks infer under a defence besides images; "" for nothing."""
+    attribute = line.attributes is not None and judge([line.attributes])[0].verdict is Verdict.INFERRED
+    members = any(cell.tells_members for cell in line.cells)
+    return listed([*(["members"] if members else []), *(["an attribute"] if attribute else [])])
 
 
 def _lacks(line: Line, leaking: Iterable[str]) -> str:
@@ -136,10 +151,11 @@ def _lacks(line: Line, leaking: Iterable[str]) -> str:
     by_title = line.differences
     if any(title not in by_title or by_title[title].word != FEWER for title in leaking):
         return "too few images were attacked to tell the difference to no defence"
-    if not (line.epsilon is not None and math.isfinite(line.epsilon)) and not all(
-        one.title in line.adaptive for one in line.judged if one.title in leaking
-    ):
-        return "no attack that knows the defence was tried"
+    bounded = line.epsilon is not None and line.epsilon <= MOST_EPSILON
+    if not bounded and not all(one.title in line.adaptive for one in line.judged if one.title in leaking):
+        above = line.epsilon is not None and math.isfinite(line.epsilon)
+        weak = f", and an epsilon above {MOST_EPSILON:g} bounds little" if above else ""
+        return f"no attack that knows the defence was tried{weak}"
     if line.change is None or line.change.low is None:
         return "the cost in accuracy was not measured"
     return f"accuracy may fall by more than {100 * MOST_COST:.0f} points" if line.change.low < -MOST_COST else ""

@@ -12,7 +12,7 @@ from attacks.metrics.training import EPSILON_BY, TEST_ACCURACY
 from clients.wire.schema import readable
 from defenses.neighbours import BUDGET
 from defenses.training.accounting import MEANING
-from simulations.report.analysis.adaptive import adapted, adaptive_caveats, once_per_update, untested
+from simulations.report.analysis.adaptive import adapted, adaptive_caveats, once_per_update, out_of_reach, untested
 from simulations.report.analysis.line import TERMS, Line, largest
 from simulations.report.analysis.paired import PairedDifference, differences
 from simulations.report.analysis.shown import (
@@ -26,12 +26,14 @@ from simulations.report.analysis.shown import (
 from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
 from simulations.report.analysis.windows import window_counts
 from simulations.report.studies.cell import FOUND, Cell
-from simulations.report.studies.control import LEAST_IMAGES, LEVEL, by_chance
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.intervals import LEVEL, Range, by_chance, interval, newcombe
 from simulations.report.studies.left_out import left_out, same_cell
 from simulations.report.studies.plain import plain_words
-from simulations.report.studies.score import PARTLY_FAILED, Range, Score, Scored, interval, newcombe
+from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, within
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels
 from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
 
@@ -112,8 +114,9 @@ def summarise(study: Study, defenses: Mapping[str, Any], *, running: bool = Fals
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
     changed = differences(judged)
+    plain = {one.title: one.cell for one in judged.get("", ())}
     return [
-        _line(study, defense, found, changed, defenses.get(defense), without, running=running)
+        _line(study, defense, found, changed, plain, defenses.get(defense), without, running=running)
         for defense, found in judged.items()
     ]
 
@@ -123,6 +126,7 @@ def _line(
     defense: str,
     judged: Sequence[Judged],
     changed: Mapping[tuple[str, str], PairedDifference],
+    plain: Mapping[str, Cell | None],
     known: Any,
     without: Mapping[str, Study],
     *,
@@ -130,7 +134,7 @@ def _line(
 ) -> Line:
     at = study.complete_round(defense)
     clean, protected = (_at(study, defense, TEST_ACCURACY.name, of, at) for of in ("original", "transformed"))
-    cells = study.cells_of(defense)
+    cells, tried = study.cells_of(defense), [row for row in study.rows if row.defense == defense]
     membership, windows = strongest(cells, MEMBERSHIP.decides), window_counts(study, defense)
     seconds, seconds_ratio = _cost(study, defense, "train-seconds")
     size, size_ratio = _cost(study, defense, "update-bytes")
@@ -176,18 +180,30 @@ def _line(
         shown=shown_epsilon(study, defense),
         reported=_reported(study, defense),
         caveats=tuple(filter(None, (*caveats, windows.caveat if windows else ""))),
-        caveats_of={one.title: found for one in judged if (found := _caveats_of(one, judged, known, without))},
+        caveats_of={
+            one.title: found
+            for one in judged
+            if (found := _caveats_of(one, judged, known, without, plain.get(one.title), tried))
+        },
         at_size=_at_size(known),
         windows=windows,
     )
 
 
-def _caveats_of(one: Judged, judged: Sequence[Judged], known: Any, without: Mapping[str, Study]) -> tuple[str, ...]:
+def _caveats_of(
+    one: Judged,
+    judged: Sequence[Judged],
+    known: Any,
+    without: Mapping[str, Study],
+    plain: Cell | None,
+    rows: Sequence[Row],
+) -> tuple[str, ...]:
     """Caveats on one kind and size of message."""
     if one.cell is None:
         return ()
     others = [cell for other in judged if other is not one for cell in other.cells]
     lacks = untested(one.cells, others, known) if one.cell.defense else []
+    lacks += out_of_reach(one.cell, plain, rows) if one.verdict is Verdict.NOTHING else []
     found = (*_doubts(one.cell), *once_per_update(one.cell), *lacks, _hangs_on(one, without))
     return tuple(filter(None, found))
 

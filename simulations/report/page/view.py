@@ -10,7 +10,7 @@ from attacks.metrics.guesses import MEMBERSHIP_LOW_TPR
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.failures import failures
+from simulations.report.analysis.failures import failures, not_run
 from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import Finding, Message, outcomes
 from simulations.report.analysis.run import ReadRun
@@ -113,6 +113,7 @@ def view(
         "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
         "cards": cards(study.cells),
         "failures": failures(study.all_rows),
+        "not_run": not_run(study.all_rows),
         "others": others(study),
     }
 
@@ -120,7 +121,7 @@ def view(
 def columns_of(lines: Sequence[Line]) -> list[Judged]:
     """Each kind and size of message once, as some line has it: real ones first, each from the smallest to the largest."""
     found = {one.title: one for line in lines for one in line.judged}
-    return sorted(found.values(), key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
+    return sorted(found.values(), key=lambda one: one.order)
 
 
 def first_columns(columns: Sequence[Judged]) -> list[Judged]:

@@ -9,7 +9,8 @@ from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.line import Line
 from simulations.report.page.tables import Cards, cards
 from simulations.report.section import Section
-from simulations.report.studies.cell import Cell, Count
+from simulations.report.studies.cell import Cell
+from simulations.report.studies.intervals import Count
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import exact
 from simulations.report.studies.study import Study

@@ -9,8 +9,7 @@ from typing import Any
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.line import Line
-from simulations.report.analysis.sentences import LEAKS
-from simulations.report.analysis.verdict import verdict_of
+from simulations.report.analysis.verdict import LEAKS, verdict_of
 from simulations.report.section import Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import LEAST_IMAGES

@@ -11,8 +11,10 @@ from attacks.metrics.images import IDENTIFIED, RECOGNISABLE
 from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
 from simulations.report.studies.control import CLASS_METRICS
+from simulations.report.studies.intervals import Count
+from simulations.report.studies.messages import Image, MessageSize
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
-from simulations.report.text import count, setting
+from simulations.report.text import setting
 from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -20,29 +22,10 @@ RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
 LEADING = (*RESULTS, ATTACK.of())
 MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
-Count = tuple[int, int]
-"""(k, n): k of n images."""
 FOUND = IDENTIFIED.of("original")
 """Share of the images that the guess identifies among others of their class."""
 SEEN = RECOGNISABLE.of("original")
 """Share of the images that are recognisable in the guess."""
-
-
-@dataclass(frozen=True)
-class MessageSize:
-    """How much entered one attacked message: ``images`` in all, by ``steps`` local steps. Rungs are in order of both."""
-
-    images: int
-    steps: int
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Sort key."""
-        return self.images, self.steps
-
-    def __str__(self) -> str:
-        images = count(self.images, "image")
-        return "" if not self.images else images if self.steps == 1 else f"{count(self.steps, 'step')} on {images}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +45,8 @@ class Cell:
             membership as in ``names_members``.
         chances: ``FOUND`` and ``SEEN`` -> the probability that a guess which knows the class alone has as many images; 1 where that
             cannot be known.
-        each: ``FOUND`` and ``SEEN`` -> (seed, client and place) of each attacked image -> whether it is.
+        each: ``FOUND`` and ``SEEN`` -> each attacked image -> its message, and 1 where it is (``each_image``).
+        comparable: Images of the same name under another defence are the same ones.
         chance: The largest probability that such a guess identifies one image; None where no image was looked for among others.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
@@ -80,7 +64,8 @@ class Cell:
     null_scores: dict[Scored, dict[str, float]] = field(default_factory=dict)
     leaking: frozenset[Scored] = frozenset()
     chances: Mapping[Scored, float] = field(default_factory=dict)
-    each: Mapping[Scored, Mapping[tuple[int, str], int]] = field(default_factory=dict)
+    each: Mapping[Scored, Mapping[Image, tuple[str, int]]] = field(default_factory=dict)
+    comparable: bool = True
     chance: float | None = None
     model_accuracy: float | None = None
     members: int | None = None
@@ -97,7 +82,7 @@ class Cell:
     @property
     def rung(self) -> MessageSize:
         """What entered the attacked message; 0 images where the card does not say."""
-        return MessageSize(self.card.images or 0, self.card.local_steps or 1)
+        return MessageSize.of(self.card)
 
     def count(self, of: Scored) -> Count | None:
         """(k, n): k of n images are ``FOUND`` or ``SEEN``; None where none was looked for among others."""

@@ -14,10 +14,11 @@ from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.control import Control, class_attacks, controls, decides, significance
+from simulations.report.studies.messages import each_image
 from simulations.report.studies.rows import grouped, number_in
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import BEST_STRUCTURE, EACH, EACH_OF
+from strategies.audit.score_rows import BEST_STRUCTURE
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
 
 
@@ -181,7 +182,9 @@ def _cell(
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
         leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
         chances={of: significance(found) for of, found in looked.items()},
-        each={of: _each(found) for of, found in looked.items()},
+        each={of: each_image(found) for of, found in looked.items()},
+        # A node keeps to itself which images a round used: equal places may be other images.
+        comparable=all(row.card.randomness != OWN_SECRET for row in rows),
         chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
         model_accuracy=sum(known) / len(known) if known else None,
         members=sum(members) if members else None,
@@ -196,19 +199,6 @@ def _leaks(row: Row, nulls: Nulls) -> bool:
     if row.metric == MEMBERSHIP_TPR.name:
         return names_members(row)
     return decides(row) and leaks(row, nulls.best(row))
-
-
-def _each(rows: Sequence[Row]) -> dict[tuple[int, str], int]:
-    """(seed, client and place) of each image -> whether it is; empty where a row does not say."""
-    found: dict[tuple[int, str], int] = {}
-    for row in rows:
-        if row.card.randomness == OWN_SECRET:
-            return {}  # a node keeps to itself which images a round used: equal places may be other images
-        hits, places = row.extra.get(EACH), row.extra.get(EACH_OF)
-        if not (isinstance(hits, list) and isinstance(places, list) and len(hits) == len(places) == row.n):
-            return {}
-        found |= {(row.seed, str(place)): int(hit == 1) for hit, place in zip(hits, places, strict=True)}
-    return found if len(found) == sum(row.n for row in rows) else {}
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:

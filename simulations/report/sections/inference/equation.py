@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from simulations.report.studies.score import Score, square_and_add, wilson
+from simulations.report.studies.intervals import square_and_add, wilson
+from simulations.report.studies.score import Score
 
 LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""

@@ -1,7 +1,7 @@
 from typing import Any
 
 from simulations.report.sections.attributes import Inferred, inferred_attributes
-from simulations.report.studies.score import wilson
+from simulations.report.studies.intervals import wilson
 from tests.simulations.report.report_run import row, study_of
 
 STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"
