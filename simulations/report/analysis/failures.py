@@ -47,14 +47,14 @@ def not_applicable(rows: Sequence[Row]) -> list[Failure]:
     return _by_reason(row for row in rows if row.status == "not-applicable")
 
 
-def not_run(rows: Sequence[Row]) -> dict[tuple[str, str], list[str]]:
-    """(attack, why it did not run) -> defences: it has no place on a network or message, or an exact attack has found all."""
-    found = grouped(
-        (row for row in rows if row.status in UNTRIED.values()), lambda row: (row.attack, NUMBER.sub("", row.message))
-    )
-    return {
-        (attack, of[0].message): list(dict.fromkeys(row.defense for row in of)) for (attack, _), of in found.items()
-    }
+def not_run(rows: Sequence[Row]) -> list[tuple[str, list[str], list[str]]]:
+    """(reason, attacks, defences) of attacks that have no place on a network or message, or that an exact attack made needless."""
+    left_out = [row for row in rows if row.status in UNTRIED.values()]
+    of_attack = grouped(left_out, lambda row: (NUMBER.sub("", row.message), row.attack))
+    alike = grouped(of_attack.items(), lambda item: (item[0][0], tuple(dict.fromkeys(row.defense for row in item[1]))))
+    return [
+        (of[0][1][0].message, [attack for (_, attack), _ in of], list(defenses)) for (_, defenses), of in alike.items()
+    ]
 
 
 def _by_reason(rows: Iterable[Row]) -> list[Failure]:

@@ -113,13 +113,10 @@ def rule() -> str:
 
 def judge(cells: Sequence[Cell]) -> list[Judged]:
     """The verdict on each kind and size of message: real ones first, each from the smallest to the largest."""
-    of_images = [cell for cell in cells if IMAGES.scored(cell.scores) and not cell.is_upper_bound]
-    able = of_images or [
-        cell
-        for cell in cells
-        if any(one.scored(cell.scores) for one in (CELLS, ATTRIBUTES)) and not cell.is_upper_bound
-    ]
-    groups = grouped(able, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
+    able = [cell for cell in cells if not cell.is_upper_bound]
+    of_images = [cell for cell in able if IMAGES.scored(cell.scores)]
+    others = [cell for cell in able if CELLS.scored(cell.scores) or ATTRIBUTES.scored(cell.scores)]
+    groups = grouped(of_images or others, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
     found = [Judged(message, rung, tuple(of), *_verdict(of)) for (message, rung), of in groups.items()]
     return sorted(found, key=lambda one: one.order)
 

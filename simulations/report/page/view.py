@@ -63,7 +63,7 @@ def view(
     leading = {line.defense: line.strongest.round for line in lines if line.strongest}
     shown = {one.name: one.view(study, lines) for one in sections()}
     own = [one for one in sections() if shown[one.name]]
-    columns, found = columns_of(lines), outcomes(lines)
+    columns, found, names = columns_of(lines), outcomes(lines), text.short_names(study.pipelines)
     return {
         "study": study,
         "lines": lines,
@@ -113,7 +113,7 @@ def view(
         "scale_names": sorted({name for cell in study.cells for name in cell.scales}),
         "cards": cards(study.cells),
         "failures": failures(study.all_rows),
-        "not_run": not_run(study.all_rows),
+        "not_run": [(why, attacks, [names[one] for one in of]) for why, attacks, of in not_run(study.all_rows)],
         "others": others(study),
     }
 

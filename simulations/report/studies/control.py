@@ -25,15 +25,11 @@ CLASS_METRICS = frozenset(one.name for one in METRICS.values() if one.family is 
 
 
 def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
-    """The family of a row's score; one control decides for all rows of a family. None needs no control.
+    """The family of a row's score, for all rows of which one control decides; None needs no control.
 
-    Args:
-        row: The row.
-        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
+    Recognition of ``drawn`` attacks (``class_attacks``) is a kind of its own.
     """
-    if row.metric == RECOGNITION.name and row.attack in drawn:
-        return REPRESENTATIVES
-    return metric_of(row.metric).family
+    return REPRESENTATIVES if row.metric == RECOGNITION.name and row.attack in drawn else metric_of(row.metric).family
 
 
 def decides(row: Row, drawn: Collection[str] = ()) -> bool:
@@ -172,9 +168,9 @@ def _reason(row: Row, null: tuple[str, float]) -> str:
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     """Whether a membership score has too few records to distinguish a leak from none.
 
-    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
-    defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
-    ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
+    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``. A true
+    positive rate at 1 % false positives does with fewer than ``LEAST_OTHERS`` non-members, where the threshold lies above all of
+    them (Carlini et al. 2022).
     """
     if row.metric == MEMBERSHIP_TPR.name:
         return row.card.others is not None and row.card.others < LEAST_OTHERS
@@ -207,30 +203,20 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     """Mark scores of attacks that failed on the undefended run as "not-validated".
 
     An attack that identifies no images without a defence says nothing about a defence. It counts on a round's messages of one kind
-    and size if the same attack identifies undefended images beyond chance in that round from such messages (``by_chance``,
-    corrected for the attacks tried), or from smaller ones where it was not tried on such. Without a defence, a smaller message
-    controls a larger one: so the page shows where a leak ends. If not, or if there is no undefended run, its "ok" image rows get
-    the status "not-validated". Label accuracy is judged by the null baseline "uniform" where there is one, a sensitive attribute by
-    "majority" (its most frequent value), membership by an AUC of 0.5, and the class representatives of GAN attacks by one over
-    ``num_classes``, each by the whole interval.
+    and size if the same attack identifies undefended images beyond chance in that round from such messages, or from smaller ones
+    where it was not tried on such. Without a defence, a smaller message controls a larger one: so the page shows where a leak
+    ends. If not, or if there is no undefended run, its "ok" image rows get the status "not-validated". Label accuracy is judged by
+    the null baseline "uniform" where there is one, a sensitive attribute by its most frequent value, membership by an AUC of 0.5,
+    and class representatives by one over ``num_classes``, each by the whole interval.
 
-    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
-    run: where it has no undefended row of its own, the control of its first stage is its control. This says that the inversion is
-    strong enough to hand something on; it says nothing about the refinement. An attack that knows images (``Row.learns_prior``)
-    needs an undefended row of its own.
+    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence: where it has no undefended row of its own, the
+    control of its first stage is its control. It says that the inversion is strong enough to hand something on, and nothing about
+    the refinement. An attack that knows images (``Row.learns_prior``) needs an undefended row of its own. Where the server sees
+    the undefended images themselves (``undefended`` on the threat card), the first stage controls nothing: a chain must itself
+    recover more under one of the run's defences (``_broken``), and is "not-validated" under all if it does under none.
 
-    Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
-    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
-    the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
-
-    With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among (``Control.open``), the status is
-    "under-powered". Scores of membership that pass get the same status where they rest on too few records: see ``under_powered``.
-
-    Args:
-        rows: All rows of one or more runs; left unchanged.
-
-    Returns:
-        The same rows in the same order, with new statuses. Failed rows stay failed.
+    With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among, the status is "under-powered", and
+    that of scores of membership that pass on too few records (``under_powered``). Failed rows stay failed; ``rows`` are unchanged.
     """
     drawn = class_attacks(rows)
     verdicts = grouped(controls(rows), lambda one: _attempt(one.row, one.row.attack, family(one.row, drawn)))
@@ -241,9 +227,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         kind = family(row, drawn)
         if kind is None or not row.is_attack or row.status != "ok":
             return row
-        if kind == LABELS and audit_of(row) not in has_chance:
-            return row
-        if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
+        if (kind == LABELS and audit_of(row) not in has_chance) or (
+            kind == REPRESENTATIVES and row.card.chance_of_recognition is None
+        ):
             return row
         first = row.attack if row.learns_prior and kind == IMAGES else first_stage(row.attack)
         if row.card.undefended and row.attack != first:
@@ -252,10 +238,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         deciding = _deciding(row, own, kind)
         if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
             return replace(row, status="under-powered")
-        passed = bool(deciding) and all(control.passed for control in deciding)
-        if passed and not under_powered(row, deciding):
-            return row
-        return replace(row, status="under-powered" if passed else "not-validated")
+        if not deciding or not all(control.passed for control in deciding):
+            return replace(row, status="not-validated")
+        return replace(row, status="under-powered") if under_powered(row, deciding) else row
 
     return [judged(row) for row in rows]
 

@@ -71,9 +71,9 @@ def _message(row: Row, place: object) -> str:
     Smashed data, queries and uploads keep the rows of images, so that each image is one message.
     """
     kind = next((one for one in kinds().values() if one.title == row.card.observation), None)
-    numbers = isinstance(place, list) and len(place) == 2 and all(isinstance(one, int) for one in place)
-    if not isinstance(place, list) or not numbers or not row.card.images or (kind and kind.paired):
-        return str(place)
-    client, at = place
-    whole = kind is not None and not kind.chosen and not kind.pooled
-    return f"{'' if kind and kind.pooled else client} {0 if whole else at // row.card.images}"
+    match place:
+        case [int(client), int(at)] if row.card.images and not (kind and kind.paired):
+            if kind and kind.pooled:
+                return str(at // row.card.images)
+            return f"{client} {0 if kind and not kind.chosen else at // row.card.images}"
+    return str(place)

@@ -67,32 +67,40 @@ class Score:
 
 def merge(rows: Sequence[Row]) -> Score:
     """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
-    metric, bound = metric_of(rows[0].metric), metric_of(rows[0].metric).values is Values.BOUND
+    metric = metric_of(rows[0].metric)
     used = [row for row in rows if row.value is not None and row.status != "failed"]
     by_seed = grouped(used, lambda row: row.seed)
-    means = {seed: _combine(metric, [_value(row) for row in by_seed[seed]]) for seed in sorted(by_seed)}
+    means = {seed: _combine(metric, [_value(metric, row) for row in by_seed[seed]]) for seed in sorted(by_seed)}
     failed = any(row.status == "failed" for row in rows)
-    mean = _combine(metric, list(means.values())) if means else None
-    low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
-    of_one = metric.interval is Interval.EXACT and len(means) == 1
-    messages = by_message(each_image(used).values()) if of_one or metric.over_seeds is OverSeeds.EXACT else []
-    several = 0 < len(messages) < sum(row.n for row in used)
-    if several:
-        mean, low, high = in_messages(messages)
-    elif (of_one or metric.over_seeds is OverSeeds.EXACT) and (found := exact(used)):
-        mean, low, high = found
+    mean, low, high, messages = _estimate(metric, list(means.values()), used)
     return Score(
         mean=mean,
-        low=None if bound else low,
-        high=None if bound else high,
+        low=low,
+        high=high,
         worst=worst_of(metric, [row.worst for row in used if row.worst is not None]),
         n=sum(row.n for row in used),
         attacked=sum(map(attacked, used)),
         failures=sum(row.failures for row in rows),
-        messages=len(messages) if several else None,
+        messages=messages,
         by_seed=means,
         status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
     )
+
+
+def _estimate(
+    metric: Metric, means: Sequence[float], rows: Sequence[Row]
+) -> tuple[float | None, float | None, float | None, int | None]:
+    """Mean of the seeds' means, its interval, and the number of messages where images share them."""
+    if not means or metric.values is Values.BOUND:
+        return (_combine(metric, means) if means else None), None, None, None
+    if metric.over_seeds is OverSeeds.EXACT or (metric.interval is Interval.EXACT and len(means) == 1):
+        messages = by_message(each_image(rows).values())
+        if 0 < len(messages) < sum(row.n for row in rows):
+            return *in_messages(messages), len(messages)
+        if found := exact(rows):
+            return *found, None
+    ends = _over_seeds(metric, means, rows) if len(means) > 1 else _own_interval(metric, rows)
+    return _combine(metric, means), *ends, None
 
 
 def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
@@ -122,38 +130,32 @@ def same_images(row: Row) -> bool:
     return row.metric == TEST_ACCURACY.name or row.card.observation in ("queries", "attributes of queries")
 
 
-def _value(row: Row) -> float:
-    assert row.value is not None
-    return row.worst if metric_of(row.metric).values is Values.BOUND and row.worst is not None else row.value
+def _value(metric: Metric, row: Row) -> float:
+    bound = row.worst if metric.values is Values.BOUND else None
+    return bound if bound is not None else row.value or 0.0
 
 
 def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> Range:
     """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
     within = all(0 <= mean <= 1 for mean in means)
-    trials = _distinct(rows)
+    by_seed = [sum(row.n for row in of) for of in grouped(rows, lambda row: row.seed).values()]
+    trials = max(by_seed) if all(map(same_images, rows)) else sum(by_seed)
     if metric.over_seeds is OverSeeds.CLUSTERED and trials >= len(means) and within:
         return clustered_interval(means, trials)[1:]
     low, high = interval(means)
-    if metric.over_seeds is OverSeeds.AREA and within and low is not None and high is not None:
-        own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
-        if own:
-            # Seeds that test the same records say nothing of other records, however well they agree.
-            low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
-        return max(low, 0.0), min(high, 1.0)
-    return low, high
+    if metric.over_seeds is not OverSeeds.AREA or not within or low is None or high is None:
+        return low, high
+    own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
+    if own:
+        # Seeds that test the same records say nothing of other records, however well they agree.
+        low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
+    return max(low, 0.0), min(high, 1.0)
 
 
-def _distinct(rows: Sequence[Row]) -> int:
-    """Images (rows, batches) that are not the same ones in several seeds."""
-    by_seed = [sum(row.n for row in of) for of in grouped(rows, lambda row: row.seed).values()]
-    return max(by_seed) if all(map(same_images, rows)) else sum(by_seed)
-
-
-def _own_interval(rows: Sequence[Row]) -> Range:
+def _own_interval(metric: Metric, rows: Sequence[Row]) -> Range:
     if len(rows) != 1:
         return None, None
-    row = rows[0]
-    metric = metric_of(row.metric)
+    (row,) = rows
     share = metric.values is Values.HIT or (metric is TEST_ACCURACY and row.ci_low is None)
     if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
         return wilson(row.value, row.n)
