@@ -27,7 +27,8 @@ from defenses.spec import parse
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.studies.cell import FOUND, SEEN, Cell
-from simulations.report.studies.score import Score, interval
+from simulations.report.studies.intervals import interval
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 
 FREE = {"seed", "output-dir", "resume", "experiment"}

@@ -13,7 +13,8 @@ from records import LATE, Records, chosen
 from attacks.metrics.metric import OverSeeds
 from attacks.metrics.registry import metric_of
 from attacks.metrics.training import TEST_ACCURACY
-from simulations.report.studies.score import Score, interval, merge, newcombe, same_images
+from simulations.report.studies.intervals import interval, newcombe
+from simulations.report.studies.score import Score, merge, same_images
 from simulations.run_folder.rows import Row
 
 CONFIRMED, REFUTED, OPEN = "confirmed", "refuted", "open"

@@ -8,7 +8,8 @@ from typing import Any
 
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report.analysis.shown import CLIENTS, EXAMPLES, canaries_in
-from simulations.report.studies.score import Score, interval, newcombe
+from simulations.report.studies.intervals import interval, newcombe
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, points, within
 

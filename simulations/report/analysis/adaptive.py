@@ -1,15 +1,15 @@
-"""Adaptive attacks, and probes apart from updates of training: which of them ran, and the caveats where one is missing."""
+"""Caveats on the attacks that ran: adaptive ones that are missing, and probes that are no measure of training."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.stages import names_of
-from strategies.audit.kinds import kinds
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import Strength
 
 UNTESTED = "untested against an adaptive attacker"
@@ -20,9 +20,19 @@ def is_adaptive(cell: Cell, known: Any) -> bool:
     return any(_runs(name, cell) for name in _adaptive_names(known))
 
 
+def adapted(cells: Sequence[Cell], known: Any) -> bool:
+    """Whether an attack that was made against the defence has a score of images or rows among them."""
+    return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
+
+
 def _adaptive_names(known: Any) -> list[str]:
     names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
     return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def _runs(name: str, cell: Cell) -> bool:
+    """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
+    return cell.knows_defenses and name in names_of(cell.attack)
 
 
 def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False) -> list[str]:
@@ -33,12 +43,16 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False
         known: Its configuration, as in ``is_adaptive``.
         running: The run goes on, so that a missing attack waits.
     """
-    names = _adaptive_names(known)
-    if not names:
-        return [UNTESTED]
     able = [cell for cell in cells if cell.has_result and not cell.is_upper_bound]
-    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in names}
-    missing = [_asked(name, able) for name, found in by_name.items() if not found]
+    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in _adaptive_names(known)}
+    if not by_name:
+        return [UNTESTED]
+    # Where an attack ran with settings that keep it from knowing the defence, the one that knows it is missing.
+    missing = [
+        f"{name} that knows the defence" if any(name in names_of(cell.attack) for cell in able) else name
+        for name, found in by_name.items()
+        if not found
+    ]
     if len(missing) == len(by_name):
         did = "did not run" if not running else "waits" if len(missing) == 1 else "wait"
         return [f"{UNTESTED}: {', '.join(missing)} {did}"]
@@ -51,49 +65,39 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False
     return caveats
 
 
-def _asked(name: str, cells: Sequence[Cell]) -> str:
-    """An attack that is missing; where it ran with settings that keep it from knowing the defence, which one is missing."""
-    return f"{name} that knows the defence" if any(name in names_of(cell.attack) for cell in cells) else name
-
-
-def _runs(name: str, cell: Cell) -> bool:
-    """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
-    return cell.knows_defenses and name in names_of(cell.attack)
-
-
-@functools.cache
-def stand_ins() -> dict[str, str]:
-    """Title of a requested observation -> title of the training data that it stands in for."""
-    return {kind.title: kind.instead_of for kind in kinds().values() if kind.instead_of}
-
-
 def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Any) -> list[str]:
-    """Caveat that adaptive attacks on images ran on the defence's other messages alone.
-
-    Args:
-        cells: All attacks on messages of one kind and size.
-        others: All attacks on the others.
-        known: The defence's configuration, as in ``is_adaptive``.
-    """
-    return (
-        []
-        if adapted(cells, known) or not adapted(others, known)
-        else ["no adaptive attack on images ran on these messages"]
-    )
-
-
-def adapted(cells: Sequence[Cell], known: Any) -> bool:
-    """Whether an attack that was made against the defence has a score of images or rows among them."""
-    return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
+    """Caveat that adaptive attacks on images ran on a defence's ``others`` alone, not on the messages that ``cells`` are of."""
+    alone = adapted(others, known) and not adapted(cells, known)
+    return ["no adaptive attack on images ran on these messages"] if alone else []
 
 
 def once_per_update(cell: Cell) -> list[str]:
     """Caveat that the attacked probe was protected more strongly than one step of the training whose accuracy is shown."""
-    if cell.card.defense_strength != Strength.ONE_STEP:
+    if cell.card.defense_strength not in (Strength.ONE_STEP, Strength.FEW_STEPS):
         return []
     # Text of a pipeline names the argument of every defence that has it; others act once per update whatever is set.
     advice = "compare training updates" + (", or choose per='step'" if "per='update'" in cell.defense else "")
+    steps = "one step" if cell.rung.steps == 1 else f"{cell.rung.steps} steps"
     return [
-        "not the strength of the accuracy beside it: the defence acts once per update, on a probe of one step as strongly as "
+        f"not the strength of the accuracy beside it: the defence acts once per update, on a probe of {steps} as strongly as "
         f"on all steps of a round; {advice}"
     ]
+
+
+def out_of_reach(cell: Cell, strongest: Cell | None, rows: Sequence[Row]) -> list[str]:
+    """Caveat that the strongest attack without a defence does not apply to the messages of an attack that found nothing.
+
+    Args:
+        cell: The attack by which nothing is found under a defence.
+        strongest: The strongest one on such messages without a defence.
+        rows: Those of all attacks under the defence.
+    """
+    unable = {
+        row.attack
+        for row in rows
+        if row.status == "not-applicable"
+        and (row.card.observation, MessageSize.of(row.card)) == (cell.observation, cell.rung)
+    }
+    if strongest is None or strongest.attack == cell.attack or strongest.attack not in unable:
+        return []
+    return [f"{strongest.attack}, the strongest attack without a defence, does not apply to these messages"]

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.analysis.adaptive import adaptive_caveats, once_per_update, untested
+from simulations.report.analysis.adaptive import adaptive_caveats, once_per_update, out_of_reach, untested
 from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
 from simulations.report.studies.cell import FOUND, Cell
-from simulations.report.studies.control import LEAST_IMAGES, LEVEL, by_chance
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.report.studies.left_out import same_cell
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
 from simulations.report.studies.study import Study
+from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS
 
 INITIAL_AVERAGES = (
@@ -23,14 +25,32 @@ INITIAL_AVERAGES = (
 """Caveat on membership where a defence keeps running averages at the client and no test found members."""
 
 
-def message_caveats(one: Judged, judged: Sequence[Judged], known: Any, without: Mapping[str, Study]) -> Iterator[str]:
-    """Caveats on one kind and size of message, among all of a defence; ``without`` holds studies without one client."""
+def message_caveats(
+    one: Judged,
+    judged: Sequence[Judged],
+    known: Any,
+    without: Mapping[str, Study],
+    plain: Cell | None,
+    rows: Sequence[Row],
+) -> Iterator[str]:
+    """Caveats on one kind and size of message, among all of a defence.
+
+    Args:
+        one: What attacks found there.
+        judged: The same of all messages.
+        known: The defence's configuration.
+        without: Studies without one client.
+        plain: The strongest attack on such messages without a defence.
+        rows: All of the defence.
+    """
     if one.cell is None:
         return
     yield from _doubts(one.cell)
     yield from once_per_update(one.cell)
     if one.cell.defense:
         yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
+    if one.verdict is Verdict.NOTHING:
+        yield from out_of_reach(one.cell, plain, rows)
     yield from _hangs_on(one, without)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_of
+from attacks.observations import UNTRIED
 from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row, shown_name
@@ -44,6 +45,16 @@ def failures(rows: Iterable[Row]) -> list[Failure]:
 def not_applicable(rows: Iterable[Row]) -> list[Failure]:
     """The attacks that had no place on a network or message, which is no failure; rows are taken together as by ``failures``."""
     return _by_reason(row for row in rows if row.status == "not-applicable")
+
+
+def not_run(rows: Sequence[Row]) -> list[tuple[str, list[str], list[str]]]:
+    """(reason, attacks, defences) of attacks that have no place on a network or message, or that an exact attack made needless."""
+    left_out = [row for row in rows if row.status in UNTRIED.values()]
+    of_attack = grouped(left_out, lambda row: (NUMBER.sub("", row.message), row.attack))
+    alike = grouped(of_attack.items(), lambda item: (item[0][0], tuple(dict.fromkeys(row.defense for row in item[1]))))
+    return [
+        (of[0][1][0].message, [attack for (_, attack), _ in of], list(defenses)) for (_, defenses), of in alike.items()
+    ]
 
 
 def _by_reason(rows: Iterable[Row]) -> list[Failure]:

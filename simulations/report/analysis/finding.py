@@ -21,8 +21,10 @@ from simulations.report.analysis.shown import NO_COST, audit_warnings
 from simulations.report.analysis.verdict import Judged, judge, worst
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.intervals import Range
 from simulations.report.studies.left_out import left_out
-from simulations.report.studies.score import Range, Scored
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
@@ -171,9 +173,13 @@ class Finding:
 
     @property
     def all_caveats(self) -> tuple[str, ...]:
-        """``caveats``, then those on one kind of message, each after its name."""
-        named = (f"{of.title}: {caveat}" for of in self.messages for caveat in of.warnings)
-        return (*self.caveats, *named)
+        """``caveats``, then those on one kind of message, each after its name; those on all of several once."""
+        found = grouped(((of.title, caveat) for of in self.messages for caveat in of.warnings), lambda one: one[1])
+        every = len(self.messages) if len(self.messages) > 1 else 0
+        named = {
+            caveat: ["all messages"] if len(of) == every else [title for title, _ in of] for caveat, of in found.items()
+        }
+        return (*self.caveats, *(f"{title}: {caveat}" for caveat, titles in named.items() for title in titles))
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers may be infinite."""
@@ -219,15 +225,16 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
     changed = differences(judged)
+    plain = {one.title: one.cell for one in judged.get("", ())}
     found = []
     for defense, of in judged.items():
-        known = defenses.get(defense)
+        known, rows = defenses.get(defense), [row for row in study.rows if row.defense == defense]
         messages = (
             Message(
                 **vars(one),
                 difference=changed.get((defense, one.title)),
                 adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, without)),
+                warnings=tuple(message_caveats(one, of, known, without, plain.get(one.title), rows)),
             )
             for one in of
         )

@@ -7,11 +7,13 @@ from typing import Any
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS
 from simulations.report.analysis.paired import PairedDifference
-from simulations.report.analysis.verdict import Judged
+from simulations.report.analysis.verdict import LEAKS, Judged
 from simulations.report.studies.cell import FOUND, SEEN
 from simulations.report.studies.score import Score
-from simulations.report.text import dagger, percent, percentage, within
+from simulations.report.text import count, dagger, percent, percentage, within
 
+USUAL_CHANCE = 0.0105
+"""Of images with about 99 others, which the glossary gives."""
 COUNTED = {SEEN: "recognisable", FOUND: "identified", CELLS.decides: "of cells", ATTRIBUTES.decides: "of values"}
 """Score behind a verdict -> what it is a share of."""
 
@@ -42,8 +44,10 @@ class Message(Judged):
 
     @property
     def null(self) -> float | None:
-        """The null baseline of cells or values."""
-        return self.cell.null(self.of) if self.cell and self.of and not self.found else None
+        """The null baseline of cells or values; of images the largest chance of a guess that knows the class."""
+        if not (self.cell and self.of and self.score):
+            return None
+        return self.cell.chance if self.found else self.cell.null(self.of)
 
     @property
     def shown(self) -> str:
@@ -55,10 +59,25 @@ class Message(Judged):
 
     @property
     def interval(self) -> str:
-        """The interval in per cent, and the null baseline where the share is of cells or values."""
-        found = within(self.score.low, self.score.high, percentage) if self.score else ""
-        ends = [f"{found} %"] if found else []
-        return ", ".join(ends + ([f"null {percent(self.null)}"] if self.null is not None else []))
+        """The interval in per cent, the number of messages, the null baseline (of images where they have fewer others than 99), and
+        whether chance may give as much.
+        """
+        if self.score is None:
+            return ""
+        ends, sent = within(self.score.low, self.score.high, percentage), self.score.messages
+        known = self.null is not None and (not self.found or self.null > USUAL_CHANCE)
+        parts = (
+            f"{ends} %" if ends else "",
+            f"{'chance' if self.found else 'null'} {percent(self.null)}" if known else "",
+            "" if sent is None else f"in {count(sent, 'message')}",
+            self.by_chance,
+        )
+        return ", ".join(filter(None, parts))
+
+    @property
+    def by_chance(self) -> str:
+        """What is said of images that are found where the verdict is not that any are."""
+        return "no more than chance may give" if self.found and self.found[0] and self.verdict not in LEAKS else ""
 
     @property
     def text(self) -> str:
@@ -81,7 +100,7 @@ class Message(Judged):
             "found": self.found[0] if self.found else None, "attacked": score.attacked if cell else None,
             "share": score.mean, "low": score.low, "high": score.high,
             "recognisable": seen[0] if seen else None, "identified": identified[0] if identified else None,
-            "chance": self.probability if cell else None, "null": self.null,
+            "chance": self.probability if cell else None, "null": self.null, "sent": score.messages if cell else None,
             "attack": self.attack, "tried": len(self.cells) if cell else 0, "adaptive": self.adaptive and cell is not None,
             "clients": cell.clients if cell else None, "status": cell.status if cell else "",
             "difference": asdict(self.difference) if cell and self.difference else None,

@@ -1,20 +1,19 @@
-"""Differences between a defence and none, paired by image: the same images were attacked under both."""
+"""Differences between a defence and none, paired by image where the same images were attacked under both."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from simulations.report.analysis.verdict import Judged
-from simulations.report.studies.cell import FOUND, SEEN, Cell, Count
-from simulations.report.studies.control import LEVEL
-from simulations.report.studies.score import Scored, newcombe
-from simulations.report.text import percentage
+from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.intervals import LEVEL, Count, paired, unpaired
+from simulations.report.studies.messages import by_message
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import Scored
+from simulations.report.studies.stages import names_of
+from simulations.report.text import count, percentage
 
-Z = 1.959963984540054
 FEWER, MORE, ALIKE = "fewer", "more", "not distinguishable from no defence"
 
 
@@ -24,13 +23,15 @@ class PairedDifference:
 
     Attributes:
         of: What is counted, "recognisable" or "identified".
-        under: (k, n) under the defence.
+        under: (k, n) under the defence, of the paired images where they are.
         without: (k, n) without one.
         change: The first share less the second.
         low: Lower end of its 95 % interval.
         high: Upper end.
-        p: Of the exact two-sided test, corrected for the number of defences (Holm).
-        paired: Whether the images were paired: by the discordant pairs (McNemar), else by Fisher's exact test.
+        p: Of the two-sided test, corrected for the number of defences (Holm).
+        paired: Whether the images were paired (``intervals.paired``, else ``intervals.unpaired``).
+        messages: Messages that the images were in, of the side with fewer.
+        by: The strongest attack without a defence, where it is not the one under the defence; else "".
     """
 
     of: str
@@ -41,6 +42,8 @@ class PairedDifference:
     high: float
     p: float
     paired: bool
+    messages: int = 0
+    by: str = ""
 
     @property
     def word(self) -> str:
@@ -49,14 +52,16 @@ class PairedDifference:
 
     @property
     def said(self) -> str:
-        """The difference in words, with what was counted."""
-        return ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
+        """The difference in words, with what was counted, and the attack without a defence where it is another."""
+        word = ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
+        return f"{word}, there by {self.by}" if self.by else word
 
     @property
     def text(self) -> str:
         """The difference with its interval in percentage points and the number of images."""
         ends = f"{percentage(self.low)} to {percentage(self.high)} points"
-        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]})"
+        several = f" in {count(self.messages, 'message')}" if self.messages < self.under[1] else ""
+        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several})"
 
 
 def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:
@@ -91,39 +96,39 @@ def _difference(cell: Cell, plain: Cell) -> PairedDifference | None:
     under, without = cell.count(of), plain.count(of)
     if under is None or without is None or not (under[0] or without[0]):
         return None
-    word = "recognisable" if of == SEEN else "identified"
     if pairs := _pairs(cell, plain, of):
-        gained, lost = (sum(one == pair for one in pairs) for pair in ((1, 0), (0, 1)))
-        ends = paired_interval(gained, lost, len(pairs))
-        return PairedDifference(
-            word, under, without, (gained - lost) / len(pairs), *ends, exact_sign(gained, lost), True
-        )
-    from scipy.stats import fisher_exact
-
-    shares = [(k / n, n) for k, n in (under, without)]
-    p = float(fisher_exact(np.array([[k, n - k] for k, n in (under, without)])).pvalue)
-    return PairedDifference(word, under, without, shares[0][0] - shares[1][0], *newcombe(*shares), p, False)
-
-
-def _pairs(cell: Cell, plain: Cell, of: Scored) -> list[tuple[int, int]]:
-    """(under, without) of each image; empty where the same images were not attacked under both."""
-    own, other = cell.each.get(of, {}), plain.each.get(of, {})
-    return [(own[image], other[image]) for image in own] if own.keys() == other.keys() else []
+        under, without = ((sum(pair[at] for _, pair in pairs), len(pairs)) for at in (0, 1))
+        messages = [
+            (sum(one == (1, 0) for _, one in found), sum(one == (0, 1) for _, one in found), len(found))
+            for found in grouped(pairs, lambda pair: pair[0]).values()
+        ]
+        change, sent = paired(messages), len(messages)
+    else:
+        sides = [_messages(one, counted, of) for one, counted in ((cell, under), (plain, without))]
+        change, sent = unpaired(*sides), min(map(len, sides))
+    word = "recognisable" if of == SEEN else "identified"
+    return PairedDifference(word, under, without, *change, bool(pairs), sent, _other(plain.attack, cell.attack))
 
 
-def exact_sign(gained: int, lost: int) -> float:
-    """Two-sided probability of as uneven discordant pairs, were both directions alike: the exact test of McNemar (1947)."""
-    from scipy.stats import binomtest
+def _other(attack: str, than: str) -> str:
+    """The names of an attack's stages, or its text where only settings differ from those of another; "" for the same attack."""
+    names = " + ".join(names_of(attack))
+    return "" if attack == than else attack if names == " + ".join(names_of(than)) else names
 
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+def _messages(cell: Cell, counted: Count, of: Scored) -> list[Count]:
+    """(k, n) of each message; of each image where the rows do not say which message it was in."""
+    found, missed = counted[0], counted[1] - counted[0]
+    return by_message(cell.each.get(of, {}).values()) or [(1, 1)] * found + [(0, 1)] * missed
 
 
-def paired_interval(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """95 % interval of (gained - lost) / n of n pairs, within [-1, 1].
+def _pairs(cell: Cell, plain: Cell, of: Scored) -> list[tuple[str, tuple[int, int]]]:
+    """Of each image that was attacked under both: its message, and whether it is found (under, without).
 
-    Source: Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data",
-    Journal of Educational and Behavioral Statistics 2012, Eq. 8: one discordant pair is added in each direction.
+    Empty where they are fewer than half of the images of each side.
     """
-    more, less = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    half = Z * math.sqrt((more + less - (more - less) ** 2) / (n + 2))
-    return max(more - less - half, -1.0), min(more - less + half, 1.0)
+    own, other = cell.each.get(of, {}), plain.each.get(of, {})
+    both = [image for image in own if image in other] if cell.comparable and plain.comparable else []
+    if 2 * len(both) < min(len(own), len(other)):
+        return []
+    return [(own[image][0], (own[image][1], other[image][1])) for image in both]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.paired import FEWER
-from simulations.report.analysis.verdict import Verdict
+from simulations.report.analysis.verdict import LEAKS, Verdict
 from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names, within
@@ -16,7 +17,9 @@ from simulations.report.text import capital, points, short_names, within
 NO_CHOICE = "These measurements support no choice of a defence"
 MOST_COST = 0.1
 """Fall in accuracy up to which a defence is supported: a model that loses more is another model."""
-LEAKS = (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE, Verdict.INFERRED)
+MOST_EPSILON = 10.0
+"""Epsilon up to which a bound stands for an attack that knows the defence: above it a guarantee is weak (Ponomareva et al., "How to
+DP-fy ML", 2023)."""
 _SAID = {
     Verdict.RECOGNISABLE: "attacks make images recognisable",
     Verdict.IDENTIFIABLE: "attacks identify images",
@@ -86,9 +89,9 @@ def recommendation(findings: Sequence[Finding]) -> str:
     """Which defence the measurements support, or that they support none.
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
-    images without it, the difference is beyond chance; an attack that knows the defence was tried, or a finite epsilon bounds
-    what any attack finds; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such defences it is the
-    one that costs least.
+    images without it, the difference is beyond chance; an attack that knows the defence was tried, or an epsilon of at most
+    ``MOST_EPSILON`` bounds all attacks; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such
+    defences it is the one that costs least, of those first under which nothing else is inferred (``_inferred``).
     """
     plain = next((one for one in findings if not one.defense), None)
     tested = [one for one in findings if one.defense]
@@ -108,13 +111,26 @@ def recommendation(findings: Sequence[Finding]) -> str:
     return f"{NO_CHOICE}: {'; '.join(said)}."
 
 
-def _supported(able: Sequence[Finding]) -> str:
+def _supported(lacking_nothing: Sequence[Finding]) -> str:
     """The one that costs least among defences that lack nothing."""
+    able = [one for one in lacking_nothing if not _inferred(one)] or lacking_nothing
     costs = {one.defense: one.accuracy.change for one in able if one.accuracy.change}
-    best, change = max(costs.items(), key=lambda item: item[1].mean or 0.0)
+    name, change = max(costs.items(), key=lambda item: item[1].mean or 0.0)
     cost = f"accuracy changes by {points(change.mean)} points ({within(change.low, change.high, points)})"
     others = f", the least of the {len(able)} defences under which that holds" if len(able) > 1 else ""
-    return f"These measurements support {best}: attacks find no images under it, and {cost}{others}."
+    said = f"These measurements support {name}: attacks find no images under it, and {cost}{others}."
+    best = next(one for one in able if one.defense == name)
+    if inferred := _inferred(best):
+        return f"{said} This rests on images alone: attacks infer {inferred} under it."
+    known = any(cell.mean(*MEMBERSHIP.decides) is not None for cell in best.cells)
+    return f"{said} {'Nor do attacks infer members.' if known else 'This rests on images alone: membership was not tested.'}"
+
+
+def _inferred(finding: Finding) -> str:
+    """What attacks infer under a defence besides images; "" for nothing."""
+    attributes = [one for one in finding.every_message if one.verdict is Verdict.INFERRED]
+    members = any(cell.tells_members for cell in finding.cells)
+    return listed([*(["members"] if members else []), *(["an attribute"] if attributes else [])])
 
 
 def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
@@ -127,9 +143,11 @@ def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
     found = [finding.message(title) for title in leaking]
     if not all(one and one.difference and one.difference.word == FEWER for one in found):
         return "too few images were attacked to tell the difference to no defence"
-    bounded = finding.epsilon is not None and math.isfinite(finding.epsilon)
+    bounded = finding.epsilon is not None and finding.epsilon <= MOST_EPSILON
     if not bounded and not all(one and one.adaptive for one in found):
-        return "no attack that knows the defence was tried"
+        above = finding.epsilon is not None and math.isfinite(finding.epsilon)
+        weak = f", and an epsilon above {MOST_EPSILON:g} bounds little" if above else ""
+        return f"no attack that knows the defence was tried{weak}"
     change = finding.accuracy.change
     if change is None or change.low is None:
         return "the cost in accuracy was not measured"

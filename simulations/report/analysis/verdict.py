@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
-from simulations.report.analysis.adaptive import stand_ins
-from simulations.report.studies.cell import FOUND, SEEN, Cell, Count, MessageSize
-from simulations.report.studies.control import LEAST_IMAGES, LEVEL
+from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.intervals import LEVEL, Count
+from simulations.report.studies.messages import MessageSize, stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
 from simulations.report.text import capital
@@ -27,8 +28,8 @@ class Verdict(StrEnum):
 
 MEANING = {
     Verdict.RECOGNISABLE: "identifiable, and enough guesses also show their image's structure, beyond its colour",
-    Verdict.IDENTIFIABLE: "guesses are nearest to their own image among 99 others of its class, mean and contrast removed, more "
-    "often than guesses of the class alone",
+    Verdict.IDENTIFIABLE: "guesses are nearest to their own image among up to 99 others of its class, mean and contrast removed, "
+    "more often than guesses of the class alone",
     Verdict.INFERRED: "attributes or cells are right more often than their most frequent value",
     Verdict.NOTHING: "none of that, by an attack that passed its positive control",
     Verdict.UNKNOWN: "no attack passed its positive control, or fewer than 16 images were attacked",
@@ -59,6 +60,11 @@ class Judged:
     def real(self) -> bool:
         """Whether clients send such messages without being asked: neither a probe nor another request."""
         return self.message not in stand_ins()
+
+    @property
+    def order(self) -> tuple[bool, MessageSize]:
+        """Sort key: real messages first, each kind from the smallest to the largest."""
+        return not self.real, self.rung or MessageSize(0, 0)
 
     @property
     def of(self) -> Scored | None:
@@ -95,22 +101,24 @@ class Judged:
         return ", ".join(filter(None, (self.message, self.size)))
 
 
+LEAKS = (Verdict.RECOGNISABLE, Verdict.IDENTIFIABLE, Verdict.INFERRED)
+"""Verdicts of messages from which attacks take something."""
+
+
 def rule() -> str:
-    """The rule as pages state it."""
-    return " ".join(f"{capital(word)}: {MEANING[word]}." for word in Verdict if word is not Verdict.INFERRED)
+    """The rule as pages state it, with the level of its tests."""
+    words = " ".join(f"{capital(word)}: {MEANING[word]}." for word in Verdict if word is not Verdict.INFERRED)
+    return f"{words} Each kind and size of message is tested by itself, at {100 * LEVEL:.0f} % over all attacks on it."
 
 
 def judge(cells: Sequence[Cell]) -> list[Judged]:
     """The verdict on each kind and size of message: real ones first, each from the smallest to the largest."""
-    of_images = [cell for cell in cells if IMAGES.scored(cell.scores) and not cell.is_upper_bound]
-    able = of_images or [
-        cell
-        for cell in cells
-        if any(one.scored(cell.scores) for one in (CELLS, ATTRIBUTES)) and not cell.is_upper_bound
-    ]
-    groups = grouped(able, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
+    able = [cell for cell in cells if not cell.is_upper_bound]
+    of_images = [cell for cell in able if IMAGES.scored(cell.scores)]
+    others = [cell for cell in able if CELLS.scored(cell.scores) or ATTRIBUTES.scored(cell.scores)]
+    groups = grouped(of_images or others, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
     found = [Judged(message, rung, tuple(of), *_verdict(of)) for (message, rung), of in groups.items()]
-    return sorted(found, key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
+    return sorted(found, key=lambda one: one.order)
 
 
 def tried(cells: Sequence[Cell]) -> int:

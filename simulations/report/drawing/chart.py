@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from simulations.report.drawing.looks import Look
-from simulations.report.studies.score import Range, Score
+from simulations.report.studies.intervals import Range
+from simulations.report.studies.score import Score
 
 WIDTH, TOP, RIGHT = 350.0, 28.0, 18.0
 """Of a drawing, and the room beside its axes: a phone shows it at about this size, a large screen at up to 1.4 times of it."""

@@ -24,8 +24,8 @@ from simulations.run_folder.rows import Row, number_of
 
 GLOSSARY = {
     **{text.capital(word): f"{text.capital(MEANING[word])}." for word in Verdict},
-    "Identified": "The guess is nearer to the attacked image than to 99 others of its class (of the same client, or fewer), after "
-    "mean and contrast are removed. A guess that knows the class alone does that once in 100 times.",
+    "Identified": "The guess is nearer to the attacked image than to up to 99 others of its class and client, after mean and "
+    'contrast are removed. "Chance" is how often a guess does that which knows the class alone: once in 100 times with 99 others.',
     "Structure": "Correlation of a guess and its image, mean and contrast removed. Recognisable images have "
     f"{LEAST_STRUCTURE:g} or more.",
     "Null baseline": "The score of a guess made without the message: a grey image, or the mean of the client's own images.",

@@ -10,8 +10,9 @@ from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
 from simulations.report.section import sections
-from simulations.report.studies.cell import Cell, MessageSize
+from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
@@ -112,8 +113,7 @@ def control_table(study: Study) -> ControlTable:
 
 
 def _message(row: Row) -> str:
-    size = MessageSize(row.card.images or 0, row.card.local_steps or 1)
-    return ", ".join(filter(None, (row.card.observation, str(size))))
+    return ", ".join(filter(None, (row.card.observation, str(MessageSize.of(row.card)))))
 
 
 def _check(of: Sequence[Control]) -> Check:

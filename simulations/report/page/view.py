@@ -9,7 +9,7 @@ from typing import Any
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.failures import Failure, failures
+from simulations.report.analysis.failures import Failure, failures, not_run
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.drawing import plots
@@ -48,6 +48,7 @@ class View(Summary):
         plane: Privacy against accuracy; ``curves``: charts over the rounds; ``roc``: curves of attacks on membership.
         membership: Scored attacks on membership; ``attacked``: all attacks that are neither these nor ``representatives``.
         control: The positive control.
+        not_run: (reason, attacks, names of defences) of attacks that did not apply or were not needed.
     """
 
     sections: Mapping[str, Any]
@@ -67,6 +68,7 @@ class View(Summary):
     control: ControlTable
     cards: Cards
     failures: Sequence[Failure]
+    not_run: Sequence[tuple[str, Sequence[str], Sequence[str]]]
     others: Sequence[Other]
 
     @classmethod
@@ -86,6 +88,7 @@ class View(Summary):
         shown = {one: found for one in sections() if (found := one.view(study, findings))}
         members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
         drawing = [cell for cell in study.cells if cell.draws_classes]
+        names = text.short_names(study.pipelines)
         return cls(
             study,
             findings,
@@ -110,6 +113,7 @@ class View(Summary):
             control=control_table(study),
             cards=cards(study.cells),
             failures=failures(study.all_rows),
+            not_run=[(why, attacks, [names[one] for one in of]) for why, attacks, of in not_run(study.all_rows)],
             others=others(study),
         )
 
@@ -117,7 +121,7 @@ class View(Summary):
     def ladder(self) -> Sequence[Message]:
         """Each kind and size of message once: real ones first, each from the smallest to the largest."""
         found = {one.title: one for finding in self.findings for one in finding.messages}
-        return sorted(found.values(), key=lambda one: (not one.real, one.rung.size if one.rung else (0, 0)))
+        return sorted(found.values(), key=lambda one: one.order)
 
     @property
     def columns(self) -> Sequence[Message]:

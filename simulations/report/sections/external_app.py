@@ -10,8 +10,7 @@ from markupsafe import Markup
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.sentences import LEAKS
-from simulations.report.analysis.verdict import verdict_of
+from simulations.report.analysis.verdict import LEAKS, verdict_of
 from simulations.report.columns import Column, Table
 from simulations.report.section import Content, Section
 from simulations.report.studies.control import LEAST_IMAGES

@@ -50,35 +50,25 @@ class Nulls:
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
-        found = {r.attack: r.value for r in self.rows(row) if r.value is not None}
-        # What an attack makes of noise is a baseline for itself alone, and noise is as long as the updates of its own pipeline.
-        if row.role is Role.NULL_CONTROL:
-            return found
-        mine = [r for r in self._alike(row, row.defense) if (r.role, r.attack) == (Role.NULL_CONTROL, row.attack)]
-        values = [r.value for r in closest(row, mine, lambda r: r) if r.value is not None]
-        return found | ({ON_NOISE: values[-1]} if values else {})
-
-    def rows(self, row: Row) -> list[Row]:
-        """Null baselines of the row's images with its metric and reference, without guesses from noise."""
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
         own, plain = ([r for r in self._alike(row, of) if r.role is not Role.NULL_CONTROL] for of in (row.defense, ""))
-        return closest(row, own or plain, lambda r: r)
+        found = {r.attack: r.value for r in closest(row, own or plain, lambda r: r) if r.value is not None}
+        # What an attack makes of noise is a baseline for itself alone, and noise is as long as the updates of its own pipeline.
+        if row.role is not Role.NULL_CONTROL:
+            mine = [r for r in self._alike(row, row.defense) if (r.role, r.attack) == (Role.NULL_CONTROL, row.attack)]
+            values = [r.value for r in closest(row, mine, lambda r: r) if r.value is not None]
+            found |= {ON_NOISE: values[-1]} if values else {}
+        return found
 
     def _alike(self, row: Row, defense: str) -> Sequence[Row]:
         return self._of_defense.get((*_scored(row), defense), ())
 
     def best(self, row: Row) -> tuple[str, float] | None:
-        """The highest of ``of(row)``.
-
-        Without a baseline, a membership score is compared with chance, 0.5, and recognition with one over the number of classes.
-        """
-        found = self.of(row)
-        if not found and row.metric == RECOGNITION.name:
-            chance = row.card.chance_of_recognition
-            return None if chance is None else ("chance", chance)
-        if not found and row.metric == MEMBERSHIP_AUC.name:
-            return "chance", 0.5
-        return max(found.items(), key=lambda item: item[1]) if found else None
+        """The highest of ``of(row)``; without any, of membership and recognition the chance."""
+        chance = row.card.chance_of_recognition if row.metric == RECOGNITION.name else None
+        chance = 0.5 if row.metric == MEMBERSHIP_AUC.name else chance
+        found = self.of(row) or ({} if chance is None else {"chance": chance})
+        return max(found.items(), key=lambda item: item[1], default=None)
 
 
 def leaks(row: Row, null: tuple[str, float] | None) -> bool:

@@ -11,38 +11,20 @@ from attacks.metrics.images import IDENTIFIED, RECOGNISABLE
 from attacks.metrics.metric import FAMILIES, IMAGES
 from attacks.metrics.names import Role
 from simulations.report.studies.control import CLASS_METRICS
+from simulations.report.studies.intervals import Count
+from simulations.report.studies.messages import Image, MessageSize
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
-from simulations.report.text import count, setting
+from simulations.report.text import setting
 from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
 
 RESULTS = tuple(one.decides for one in FAMILIES)
 """Scores in the order in which they say how an attack did."""
-LEADING = (*RESULTS, ATTACK.of())
 MEMBERSHIP_SCORES = frozenset((MEMBERSHIP_AUC.of(), MEMBERSHIP_TPR.of()))
-Count = tuple[int, int]
-"""(k, n): k of n images."""
 FOUND = IDENTIFIED.of("original")
 """Share of the images that the guess identifies among others of their class."""
 SEEN = RECOGNISABLE.of("original")
 """Share of the images that are recognisable in the guess."""
-
-
-@dataclass(frozen=True)
-class MessageSize:
-    """How much entered one attacked message: ``images`` in all, by ``steps`` local steps. Rungs are in order of both."""
-
-    images: int
-    steps: int
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Sort key."""
-        return self.images, self.steps
-
-    def __str__(self) -> str:
-        images = count(self.images, "image")
-        return "" if not self.images else images if self.steps == 1 else f"{count(self.steps, 'step')} on {images}"
 
 
 @dataclass(frozen=True)
@@ -53,8 +35,7 @@ class Cell:
         defense: Pipeline text.
         role: What its rows are for.
         attack: Attack text, or the name of a null baseline or scale.
-        round: Attacked round.
-        final: Whether that is the model after the last round.
+        round: Attacked round; ``final``: whether that is the model after the last one.
         card: What the threat cards of its rows share; see ``ThreatCard.lasting``.
         scores: (metric, reference) -> score.
         null_scores: (metric, reference) -> null baseline -> mean, for the same images.
@@ -62,13 +43,13 @@ class Cell:
             membership as in ``names_members``.
         chances: ``FOUND`` and ``SEEN`` -> the probability that a guess which knows the class alone has as many images; 1 where that
             cannot be known.
-        each: ``FOUND`` and ``SEEN`` -> (seed, client and place) of each attacked image -> whether it is.
+        each: ``FOUND`` and ``SEEN`` -> each attacked image -> its message, and 1 where it is (``each_image``).
+        comparable: Images of the same name under another defence are the same ones.
         chance: The largest probability that such a guess identifies one image; None where no image was looked for among others.
         model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         clients: Of how many clients its rows are, of the seed with the fewest; None where they do not say.
-        best_structure: Of the most similar recognisable image; None without one.
     """
 
     defense: str
@@ -80,14 +61,14 @@ class Cell:
     null_scores: dict[Scored, dict[str, float]] = field(default_factory=dict)
     leaking: frozenset[Scored] = frozenset()
     chances: Mapping[Scored, float] = field(default_factory=dict)
-    each: Mapping[Scored, Mapping[tuple[int, str], int]] = field(default_factory=dict)
+    each: Mapping[Scored, Mapping[Image, tuple[str, int]]] = field(default_factory=dict)
+    comparable: bool = True
     chance: float | None = None
     model_accuracy: float | None = None
     members: int | None = None
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
     clients: int | None = None
-    best_structure: float | None = None
 
     @property
     def name(self) -> str:
@@ -97,7 +78,12 @@ class Cell:
     @property
     def rung(self) -> MessageSize:
         """What entered the attacked message; 0 images where the card does not say."""
-        return MessageSize(self.card.images or 0, self.card.local_steps or 1)
+        return MessageSize.of(self.card)
+
+    @property
+    def observation(self) -> str:
+        """The attacker's observation."""
+        return self.card.observation
 
     def count(self, of: Scored) -> Count | None:
         """(k, n): k of n images are ``FOUND`` or ``SEEN``; None where none was looked for among others."""
@@ -140,11 +126,6 @@ class Cell:
         return next((self.mean(one.name) for one in LOSSES if one.of() in self.scores), None)
 
     @property
-    def observation(self) -> str:
-        """The attacker's observation."""
-        return self.card.observation
-
-    @property
     def is_upper_bound(self) -> bool:
         """Whether the attack uses information that no server has: an upper bound on attacks, not an attack."""
         return bool(self.card.upper_bound)
@@ -161,8 +142,7 @@ class Cell:
     @property
     def chance_of_identification(self) -> float | None:
         """Chance that a null guess is identified by features: one in the number of true images attacked together."""
-        count = self.card.images
-        return 1 / count if count and count >= 1 else None
+        return 1 / self.card.images if self.card.images else None
 
     @property
     def has_result(self) -> bool:
@@ -177,15 +157,15 @@ class Cell:
     @property
     def leading(self) -> Score:
         """The score of the attack's target: images, labels, members or classes."""
-        return next((self.scores[key] for key in LEADING if key in self.scores), next(iter(self.scores.values())))
+        leading = (*RESULTS, ATTACK.of(), *self.scores)
+        return next(self.scores[key] for key in leading if key in self.scores)
 
     @property
     def status(self) -> str:
         """Status of the leading score; "partly failed" if the attack gave no score at all for other seeds."""
         broken = self.scores.get(ATTACK.of())
-        if broken and broken.status == "failed" and self.leading.mean is not None:
-            return PARTLY_FAILED
-        return self.leading.status
+        lost = broken is not None and broken.status == "failed" and self.leading.mean is not None
+        return PARTLY_FAILED if lost else self.leading.status
 
     def mean(self, metric: str, reference: str = "") -> float | None:
         """Mean of one score; None where there is none."""
@@ -199,7 +179,7 @@ class Cell:
     @property
     def best_null(self) -> tuple[str, float] | None:
         """(name, PSNR) of the highest null baseline."""
-        return max(self.nulls.items(), key=lambda item: item[1]) if self.nulls else None
+        return max(self.nulls.items(), key=lambda item: item[1], default=None)
 
     @property
     def gap(self) -> float | None:

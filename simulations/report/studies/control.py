@@ -13,6 +13,8 @@ from attacks.metrics.metric import IMAGES, LABELS, REPRESENTATIVES, Family
 from attacks.metrics.names import Role
 from attacks.metrics.registry import METRICS, metric_of
 from simulations.report.studies.baselines import Audit, Nulls, audit_of, closest, leaks
+from simulations.report.studies.intervals import LEVEL, by_chance
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import attacked, same_images
@@ -23,15 +25,11 @@ CLASS_METRICS = frozenset(one.name for one in METRICS.values() if one.family is 
 
 
 def family(row: Row, drawn: Collection[str] = ()) -> Family | None:
-    """The family of a row's score; one control decides for all rows of a family. None needs no control.
+    """The family of a row's score, for all rows of which one control decides; None needs no control.
 
-    Args:
-        row: The row.
-        drawn: Attacks that draw class representatives (``class_attacks``); their recognition is a kind of its own.
+    Recognition of ``drawn`` attacks (``class_attacks``) is a kind of its own.
     """
-    if row.metric == RECOGNITION.name and row.attack in drawn:
-        return REPRESENTATIVES
-    return metric_of(row.metric).family
+    return REPRESENTATIVES if row.metric == RECOGNITION.name and row.attack in drawn else metric_of(row.metric).family
 
 
 def decides(row: Row, drawn: Collection[str] = ()) -> bool:
@@ -54,34 +52,23 @@ LEAST_OTHERS = 100
 """Non-members from which a false positive rate of 1 % can be reached at all without being 0."""
 
 
-LEVEL = 0.05
-"""Of every test of this report: the rate at which a guess that knows the class alone passes it, over all attacks tried."""
-
-
-def by_chance(hits: int, images: int, chance: float) -> float:
-    """Probability that a guess which knows the class alone identifies as many of the images: the binomial's upper tail."""
-    from scipy.stats import binom
-
-    return float(binom.sf(hits - 1, images, chance))
-
-
 def significance(rows: Sequence[Row]) -> float:
     """``by_chance`` of rows of ``IDENTIFIED`` or ``RECOGNISABLE``, over all seeds; 1 where it cannot be known.
 
     What is recognisable is identified, too, so that the same chance bounds both. Where seeds attack the same images it is of the
     seed with the most, corrected for the number of seeds.
     """
-    known = [
-        row
+    counts = [
+        (round(row.value * row.n), row.n, row.card.chance)
         for row in rows
         if row.value is not None and row.status != "failed" and row.card.chance is not None and row.n
     ]
-    if not known or len(known) < len(rows):
+    if not counts or len(counts) < len(rows):
         return 1.0
-    counts = [(round((row.value or 0.0) * row.n), row.n, row.card.chance or 1.0) for row in known]
-    if len(counts) > 1 and all(map(same_images, known)):
+    if len(counts) > 1 and all(map(same_images, rows)):
         return min(1.0, len(counts) * min(by_chance(*one) for one in counts))
-    return by_chance(sum(hits for hits, _, _ in counts), sum(n for _, n, _ in counts), max(one for _, _, one in counts))
+    hits, images, chances = zip(*counts, strict=True)
+    return by_chance(sum(hits), sum(images), max(chances))
 
 
 @dataclass(frozen=True)
@@ -126,60 +113,64 @@ def controls(rows: Sequence[Row]) -> list[Control]:
     A label attack without a chance baseline gets no verdict, nor a GAN attack whose threat card does not give the number of
     classes.
     """
+
+    def alike(row: Row) -> tuple[object, ...]:
+        return row.study, row.seed, row.card.observation, MessageSize.of(row.card)
+
     nulls, drawn = Nulls(rows), class_attacks(rows)
     plain = [row for row in rows if row.is_attack and row.defense == ""]
-    tried = Counter((row.study, row.seed, row.card.observation, rung(row)) for row in plain if _of_images(row))
+    tried = Counter(alike(row) for row in plain if _of_images(row))
     found = []
     for row in plain:
         if _of_images(row):
-            found.append(_control_of_images(row, tried[row.study, row.seed, row.card.observation, rung(row)], drawn))
+            found.append(_control_of_images(row, tried[alike(row)], drawn))
         elif decides(row, drawn) and row.metric != PSNR.name and (null := nulls.best(row)) is not None:
             found.append(Control(row, null, _reason(row, null), too_few(row, drawn)))
     return found
-
-
-def rung(row: Row) -> tuple[int, int]:
-    """Images and local steps of the attacked message."""
-    return row.card.images or 0, row.card.local_steps or 1
 
 
 def _of_images(row: Row) -> bool:
     return (row.metric, row.reference) == IDENTIFIED.of("original")
 
 
+def _failed(row: Row) -> str:
+    """Why a row without a score passes no control."""
+    failed = row.status == "failed" or row.value is None
+    return f"the attack failed on the {plain_words(row.card).run}" if failed else ""
+
+
 def _control_of_images(row: Row, tried: int, drawn: Collection[str]) -> Control:
     """By the verdict's own rule: images are identified beyond chance, corrected for all attacks tried on such messages."""
     chance, few = row.card.chance, too_few(row, drawn)
     null = None if chance is None else ("chance", chance)
-    if row.status == "failed" or row.value is None:
-        return Control(row, null, f"the attack failed on the {plain_words(row.card).run}", few)
+    if reason := _failed(row):
+        return Control(row, null, reason, few)
     if chance is None or tried * by_chance(row.n, row.n, chance) > LEVEL:
         return Control(row, null, "there are too few other images to tell a hit from chance", few, open=not few)
-    hits = round(row.value * row.n)
+    hits = round((row.value or 0.0) * row.n)
     expected = f"expected by chance: {row.n * chance:.2g}; {tried} tried"
     failed = tried * by_chance(hits, row.n, chance) > LEVEL
     return Control(row, null, f"{hits} of {row.n} images are identified ({expected})" if failed else "", few)
 
 
-def _reason(row: Row, null: tuple[str, float] | None) -> str:
+def _reason(row: Row, null: tuple[str, float]) -> str:
+    """Why a row of other numbers passes no control; "" where its whole interval lies above the null baseline."""
     run = plain_words(row.card).run
-    if row.status == "failed" or row.value is None:
-        return f"the attack failed on the {run}"
-    if null is None:
-        return "there is no null baseline to compare with"
-    if row.value <= null[1]:
+    if (reason := _failed(row)) or (leaks(row, null) and row.ci_low is not None):
+        return reason
+    if (row.value or 0.0) <= null[1]:
         return f"the {run} scores no better than {null[0]}"
     if row.ci_low is None:
         return f"n = {row.n} gives no interval; attack more images"
-    return "" if leaks(row, null) else f"the interval of the {run} reaches down to {null[0]}"
+    return f"the interval of the {run} reaches down to {null[0]}"
 
 
 def under_powered(row: Row, deciding: Iterable[Control]) -> bool:
     """Whether a membership score has too few records to distinguish a leak from none.
 
-    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``: the
-    defence may have stopped all of the leak, or nothing of it. A true positive rate at 1 % false positives does with fewer than
-    ``LEAST_OTHERS`` non-members, where the threshold lies above all of them (Carlini et al. 2022).
+    An AUC under a defence does if its interval holds both chance and the score of every undefended run in ``deciding``. A true
+    positive rate at 1 % false positives does with fewer than ``LEAST_OTHERS`` non-members, where the threshold lies above all of
+    them (Carlini et al. 2022).
     """
     if row.metric == MEMBERSHIP_TPR.name:
         return row.card.others is not None and row.card.others < LEAST_OTHERS
@@ -194,14 +185,11 @@ def _broken(rows: Sequence[Row]) -> set[tuple[Audit, str]]:
 
     It identifies images beyond chance under a defence, and its whole interval of PSNR lies above what its first stage has.
     """
-    psnr, hits = {}, {}
-    for row in rows:
-        if row.is_attack and row.status == "ok":
-            place = (audit_of(row), row.defense, row.attack)
-            if (row.metric, row.reference) == PSNR.of("original"):
-                psnr[place] = row
-            elif _of_images(row):
-                hits[place] = row
+    able = [row for row in rows if row.is_attack and row.status == "ok"]
+    psnr, hits = (
+        {(audit_of(row), row.defense, row.attack): row for row in able if (row.metric, row.reference) == of}
+        for of in (PSNR.of("original"), IDENTIFIED.of("original"))
+    )
     found = set()
     for (at, defense, attack), row in psnr.items():
         first, hit = psnr.get((at, defense, first_stage(attack))), hits.get((at, defense, attack))
@@ -215,30 +203,20 @@ def validate(rows: Sequence[Row]) -> list[Row]:
     """Mark scores of attacks that failed on the undefended run as "not-validated".
 
     An attack that identifies no images without a defence says nothing about a defence. It counts on a round's messages of one kind
-    and size if the same attack identifies undefended images beyond chance in that round from such messages (``by_chance``,
-    corrected for the attacks tried), or from smaller ones where it was not tried on such. Without a defence, a smaller message
-    controls a larger one: so the page shows where a leak ends. If not, or if there is no undefended run, its "ok" image rows get
-    the status "not-validated". Label accuracy is judged by the null baseline "uniform" where there is one, a sensitive attribute by
-    "majority" (its most frequent value), membership by an AUC of 0.5, and the class representatives of GAN attacks by one over
-    ``num_classes``, each by the whole interval.
+    and size if the same attack identifies undefended images beyond chance in that round from such messages, or from smaller ones
+    where it was not tried on such. Without a defence, a smaller message controls a larger one: so the page shows where a leak
+    ends. If not, or if there is no undefended run, its "ok" image rows get the status "not-validated". Label accuracy is judged by
+    the null baseline "uniform" where there is one, a sensitive attribute by its most frequent value, membership by an AUC of 0.5,
+    and class representatives by one over ``num_classes``, each by the whole interval.
 
-    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence, and so has nothing to do on the undefended
-    run: where it has no undefended row of its own, the control of its first stage is its control. This says that the inversion is
-    strong enough to hand something on; it says nothing about the refinement. An attack that knows images (``Row.learns_prior``)
-    needs an undefended row of its own.
+    A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence: where it has no undefended row of its own, the
+    control of its first stage is its control. It says that the inversion is strong enough to hand something on, and nothing about
+    the refinement. An attack that knows images (``Row.learns_prior``) needs an undefended row of its own. Where the server sees
+    the undefended images themselves (``undefended`` on the threat card), the first stage controls nothing: a chain must itself
+    recover more under one of the run's defences (``_broken``), and is "not-validated" under all if it does under none.
 
-    Where what the server sees of the undefended run are the images themselves (``undefended`` on the threat card), the first stage
-    hands on the truth and controls nothing: there a chain must itself recover more than its first stage, and enough, under one of
-    the run's defences (``_broken``), and is "not-validated" under all of them if it does under none.
-
-    With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among (``Control.open``), the status is
-    "under-powered". Scores of membership that pass get the same status where they rest on too few records: see ``under_powered``.
-
-    Args:
-        rows: All rows of one or more runs; left unchanged.
-
-    Returns:
-        The same rows in the same order, with new statuses. Failed rows stay failed.
+    With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among, the status is "under-powered", and
+    that of scores of membership that pass on too few records (``under_powered``). Failed rows stay failed; ``rows`` are unchanged.
     """
     drawn = class_attacks(rows)
     verdicts = grouped(controls(rows), lambda one: _attempt(one.row, one.row.attack, family(one.row, drawn)))
@@ -249,9 +227,9 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         kind = family(row, drawn)
         if kind is None or not row.is_attack or row.status != "ok":
             return row
-        if kind == LABELS and audit_of(row) not in has_chance:
-            return row
-        if kind == REPRESENTATIVES and row.card.chance_of_recognition is None:
+        if (kind == LABELS and audit_of(row) not in has_chance) or (
+            kind == REPRESENTATIVES and row.card.chance_of_recognition is None
+        ):
             return row
         first = row.attack if row.learns_prior and kind == IMAGES else first_stage(row.attack)
         if row.card.undefended and row.attack != first:
@@ -260,21 +238,17 @@ def validate(rows: Sequence[Row]) -> list[Row]:
         deciding = _deciding(row, own, kind)
         if any(one.too_few or one.open for one in deciding) or (deciding and too_few(row, drawn)):
             return replace(row, status="under-powered")
-        passed = bool(deciding) and all(control.passed for control in deciding)
-        if passed and not under_powered(row, deciding):
-            return row
-        return replace(row, status="under-powered" if passed else "not-validated")
+        if not deciding or not all(control.passed for control in deciding):
+            return replace(row, status="not-validated")
+        return replace(row, status="under-powered") if under_powered(row, deciding) else row
 
     return [judged(row) for row in rows]
 
 
 def _attempt(row: Row, attack: str, kind: Family | None) -> tuple[Any, ...]:
     """What a control is of; of images whatever was sent, as smaller messages control larger ones."""
-    return (
-        (*row.study, row.seed, row.round, row.card.clients, attack, kind)
-        if kind == IMAGES
-        else (audit_of(row), attack, kind)
-    )
+    at = (*row.study, row.seed, row.round, row.card.clients) if kind == IMAGES else audit_of(row)
+    return at, attack, kind
 
 
 def _deciding(row: Row, own: Sequence[Control], kind: Family) -> list[Control]:
@@ -283,10 +257,11 @@ def _deciding(row: Row, own: Sequence[Control], kind: Family) -> list[Control]:
     """
     if kind != IMAGES:
         return closest(row, own, lambda control: control.row)
-    alike = [one for one in own if one.row.card.observation == row.card.observation and rung(one.row) == rung(row)]
+    size = MessageSize.of(row.card)
+    alike = [
+        one for one in own if (one.row.card.observation, MessageSize.of(one.row.card)) == (row.card.observation, size)
+    ]
     if alike and (row.defense or all(one.passed for one in alike)):
         return alike  # without a defence the attack fails on such messages, so that its failure under one shows nothing
-    smaller = (
-        one for one in own if one.row.card.images and all(a <= b for a, b in zip(rung(one.row), rung(row), strict=True))
-    )
+    smaller = [one for one in own if MessageSize.of(one.row.card).within(size)]
     return [one for one in smaller if one.passed and not (one.too_few or one.open)][:1] or alike

@@ -13,14 +13,9 @@ from strategies.external_app.orders import ASSUMED
 
 @dataclass(frozen=True)
 class Plain:
-    """Words.
+    """Words: its ``name`` as of a defence, ``without`` behind a verb, the ``run`` itself, and what is ``acting`` on its messages.
 
-    Attributes:
-        name: As a defence is named.
-        without: Behind a verb.
-        run: The run itself.
-        alone: There never is such a run beside one with defences.
-        acting: What acts on what is attacked, where something is known to.
+    ``alone``: there never is such a run beside one with defences.
     """
 
     name: str = "No defence"
@@ -33,24 +28,17 @@ class Plain:
 OWN_CLIENTS = Plain()
 NO_MOD = Plain("No mod known", "where no mod is known", "run with no mod known", alone=True)
 """Of an audited app: its mods are read from it, and what its ``train`` does inside itself is not."""
-
-AS_RECORDED = Plain(
-    "No defence known", "where no defence is known", "run as recorded", alone=True, acting="the defence"
-)
+AS_RECORDED = Plain("No defence known", "where no defence is known", "run as recorded", True, "the defence")
 """Of a recording: the recorder cannot know whether a defence acted on the replies before they were sent."""
 
 
 def plain_words(card: ThreatCard) -> Plain:
     """Words for a card: audited apps name their mods, recordings the known facts about a defence."""
-    if "reported_defence" in card.more:
-        return AS_RECORDED
-    return NO_MOD if "mods" in card.more else OWN_CLIENTS
+    return AS_RECORDED if "reported_defence" in card.more else NO_MOD if "mods" in card.more else OWN_CLIENTS
 
 
 def plain_words_of(rows: Iterable[Row]) -> Plain:
-    """Words for a study, whose clients are of one kind."""
+    """Words for a study, whose clients are of one kind; an audited app whose epsilon alone was tested has no attack."""
     every = list(rows)
-    kinds = {row.metric for row in every}
-    # An audited app whose epsilon alone was tested has no attack.
-    otherwise = NO_MOD if {ASSUMED, EPSILON_SHOWN.name} <= kinds else OWN_CLIENTS
+    otherwise = NO_MOD if {ASSUMED, EPSILON_SHOWN.name} <= {row.metric for row in every} else OWN_CLIENTS
     return next((plain_words(row.card) for row in every if row.attack), otherwise)

@@ -32,10 +32,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
-    """Decoded lines of a JSON-lines file with their numbers, and notes on what could not be read.
-
-    A missing file is an empty one. A last line that was cut off (the writer was killed) is left out with a note.
-    """
+    """Decoded lines of a JSON-lines file with their numbers, none of a missing one, and notes on lines that were left out."""
     if not path.exists():
         return [], [f"{path.name} is missing"]
     if not path.is_file():
@@ -113,10 +110,7 @@ def _measured(row: Row) -> Row:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """All rows as one table: threat cards as columns ``card.NAME``, unknown fields last, without ROC curves.
-
-    Texts that a spreadsheet would compute get an apostrophe before them; see ``_cell``.
-    """
+    """All rows as one table: threat cards as columns ``card.NAME``, unknown fields last, without ROC curves."""
     names = [spec.name for spec in fields(Row) if spec.name not in {"card", "extra"}]
     cards = [row.card.to_json() for row in rows]
     keys = sorted({key for card in cards for key in card})
@@ -134,14 +128,11 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A cell as CSV has it: a number stays one, and a text that begins like a formula is none any more.
+    """A cell as CSV has it: a number stays one, and a text that begins like a formula gets an apostrophe (OWASP, "CSV injection").
 
-    A client chose some of these texts, and spreadsheets compute what begins with one of ``FORMULA``. The apostrophe is what OWASP
-    advises ("CSV injection"): a spreadsheet shows the text behind it.
+    A client chose some of these texts, and spreadsheets compute what begins with one of ``FORMULA``.
     """
-    if value is None:
-        return ""
     if isinstance(value, int | float):
         return value
-    text = str(value)
+    text = "" if value is None else str(value)
     return f"'{text}" if text.startswith(FORMULA) else text

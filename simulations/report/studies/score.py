@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from attacks.metrics.metric import Interval, Metric, OverSeeds, Values
 from attacks.metrics.registry import metric_of
 from attacks.metrics.training import TEST_ACCURACY
+from attacks.scoring.roc import binomial_interval, clustered_interval
+from simulations.report.studies.intervals import Range, in_messages, interval, wilson
+from simulations.report.studies.messages import by_message, each_image
 from simulations.report.studies.rows import grouped
 from simulations.run_folder.rows import Row
 from strategies.audit.score_rows import UNSCORED, worst_of
@@ -17,10 +20,6 @@ PARTLY_FAILED = "partly failed"
 """Status of a score that some seeds or clients could not give."""
 Scored = tuple[str, str]
 """What a score is of: its metric and its reference."""
-Range = tuple[float | None, float | None]
-"""Both ends of an interval; None without one."""
-Ends = tuple[float, float, float]
-"""A share and both ends of its interval."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,14 @@ class Score:
         mean: Mean over seeds; None when no seed has a number.
         low: Lower end of the 95 % interval. Of one row it is its own, or Wilson's of ``Values.HIT`` and of a test accuracy
             without one. Over seeds it is Student's t, of shares ``clustered_interval``, of areas under curves never narrower than
-            the seeds' own on average. With ``Interval.EXACT`` or ``OverSeeds.EXACT`` it is Clopper-Pearson's.
+            the seeds' own on average. With ``Interval.EXACT`` or ``OverSeeds.EXACT`` it is Clopper-Pearson's, or ``in_messages``
+            where several images were in one message.
         high: Upper end of that interval.
         worst: The worst example of any seed.
         n: Examples over all seeds; test images of several seeds are the same ones, and count once for each.
         attacked: The same with examples that were attacked and not scored (``attacked``).
         failures: Failed trials over all seeds.
+        messages: Messages that the images were in, where these are fewer than images and rows say which; else None.
         by_seed: Seed -> mean, of the seeds that have a number.
         status: "failed" if no seed has a number, "partly failed" if some have none (the mean leaves them out),
             "not-validated" if any seed is, else "under-powered" if any is, else "ok".
@@ -49,6 +50,7 @@ class Score:
     n: int = 0
     attacked: int = 0
     failures: int = 0
+    messages: int | None = None
     by_seed: Mapping[int, float] = field(default_factory=dict)
     status: str = "ok"
 
@@ -65,29 +67,40 @@ class Score:
 
 def merge(rows: Sequence[Row]) -> Score:
     """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
-    scored = (row for row in rows if row.value is not None and row.status != "failed")
-    by_seed = grouped(scored, lambda row: row.seed)
     metric = metric_of(rows[0].metric)
-    means = {seed: _combine(metric, [_value(row) for row in of]) for seed, of in by_seed.items()}
-    used = [row for of in by_seed.values() for row in of]
-    worst = [row.worst for row in used if row.worst is not None]
+    used = [row for row in rows if row.value is not None and row.status != "failed"]
+    by_seed = grouped(used, lambda row: row.seed)
+    means = {seed: _combine(metric, [_value(metric, row) for row in by_seed[seed]]) for seed in sorted(by_seed)}
     failed = any(row.status == "failed" for row in rows)
-    mean = _combine(metric, list(means.values())) if means else None
-    low, high = _over_seeds(metric, list(means.values()), used) if len(means) > 1 else _own_interval(used)
-    of_one = metric.interval is Interval.EXACT and len(means) == 1
-    if (of_one or metric.over_seeds is OverSeeds.EXACT) and (found := exact(used)):
-        mean, low, high = found
+    mean, low, high, messages = _estimate(metric, list(means.values()), used)
     return Score(
         mean=mean,
-        low=None if metric.values is Values.BOUND else low,
-        high=None if metric.values is Values.BOUND else high,
-        worst=worst_of(metric, worst),
+        low=low,
+        high=high,
+        worst=worst_of(metric, [row.worst for row in used if row.worst is not None]),
         n=sum(row.n for row in used),
         attacked=sum(map(attacked, used)),
         failures=sum(row.failures for row in rows),
-        by_seed={seed: means[seed] for seed in sorted(means)},
+        messages=messages,
+        by_seed=means,
         status=_status(used) if not failed else PARTLY_FAILED if means else "failed",
     )
+
+
+def _estimate(
+    metric: Metric, means: Sequence[float], rows: Sequence[Row]
+) -> tuple[float | None, float | None, float | None, int | None]:
+    """Mean of the seeds' means, its interval, and the number of messages where images share them."""
+    if not means or metric.values is Values.BOUND:
+        return (_combine(metric, means) if means else None), None, None, None
+    if metric.over_seeds is OverSeeds.EXACT or (metric.interval is Interval.EXACT and len(means) == 1):
+        messages = by_message(each_image(rows).values())
+        if 0 < len(messages) < sum(row.n for row in rows):
+            return *in_messages(messages), len(messages)
+        if found := exact(rows):
+            return *found, None
+    ends = _over_seeds(metric, means, rows) if len(means) > 1 else _own_interval(metric, rows)
+    return _combine(metric, means), *ends, None
 
 
 def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
@@ -96,8 +109,6 @@ def exact(rows: Sequence[Row]) -> tuple[float, float, float] | None:
     Queries are asked about the same test images whatever the seed is: those of several seeds are no more images. Seeds are then
     clusters of at most as many trials as there are images (``clustered_interval``).
     """
-    from attacks.scoring.roc import binomial_interval, clustered_interval
-
     if not rows or any(row.value is None or not 0 <= row.value <= 1 <= row.n for row in rows):
         return None
     seeds = grouped(rows, lambda row: row.seed).values()
@@ -119,40 +130,32 @@ def same_images(row: Row) -> bool:
     return row.metric == TEST_ACCURACY.name or row.card.observation in ("queries", "attributes of queries")
 
 
-def _value(row: Row) -> float:
-    assert row.value is not None
-    return row.worst if metric_of(row.metric).values is Values.BOUND and row.worst is not None else row.value
+def _value(metric: Metric, row: Row) -> float:
+    bound = row.worst if metric.values is Values.BOUND else None
+    return bound if bound is not None else row.value or 0.0
 
 
 def _over_seeds(metric: Metric, means: Sequence[float], rows: Sequence[Row]) -> Range:
     """The interval of the mean over seeds; of shares and areas one within [0, 1], which has a width where all seeds agree."""
-    from attacks.scoring.roc import clustered_interval
-
     within = all(0 <= mean <= 1 for mean in means)
-    trials = _distinct(rows)
+    by_seed = [sum(row.n for row in of) for of in grouped(rows, lambda row: row.seed).values()]
+    trials = max(by_seed) if all(map(same_images, rows)) else sum(by_seed)
     if metric.over_seeds is OverSeeds.CLUSTERED and trials >= len(means) and within:
         return clustered_interval(means, trials)[1:]
     low, high = interval(means)
-    if metric.over_seeds is OverSeeds.AREA and within and low is not None and high is not None:
-        own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
-        if own:
-            # Seeds that test the same records say nothing of other records, however well they agree.
-            low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
-        return max(low, 0.0), min(high, 1.0)
-    return low, high
+    if metric.over_seeds is not OverSeeds.AREA or not within or low is None or high is None:
+        return low, high
+    own = [(row.ci_low, row.ci_high) for row in rows if row.ci_low is not None and row.ci_high is not None]
+    if own:
+        # Seeds that test the same records say nothing of other records, however well they agree.
+        low, high = min(low, sum(a for a, _ in own) / len(own)), max(high, sum(b for _, b in own) / len(own))
+    return max(low, 0.0), min(high, 1.0)
 
 
-def _distinct(rows: Sequence[Row]) -> int:
-    """Images (rows, batches) that are not the same ones in several seeds."""
-    by_seed = [sum(row.n for row in of) for of in grouped(rows, lambda row: row.seed).values()]
-    return max(by_seed) if all(map(same_images, rows)) else sum(by_seed)
-
-
-def _own_interval(rows: Sequence[Row]) -> Range:
+def _own_interval(metric: Metric, rows: Sequence[Row]) -> Range:
     if len(rows) != 1:
         return None, None
-    row = rows[0]
-    metric = metric_of(row.metric)
+    (row,) = rows
     share = metric.values is Values.HIT or (metric is TEST_ACCURACY and row.ci_low is None)
     if share and row.value is not None and 0 <= row.value <= 1 <= row.n:
         return wilson(row.value, row.n)
@@ -168,55 +171,3 @@ def _combine(metric: Metric, values: Sequence[float]) -> float:
     if metric.values is Values.BOUND:
         return max(values)
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of ``n`` yes/no results: all p with |share - p| <= z sqrt(p (1 - p) / n).
-
-    Args:
-        share: In [0, 1].
-        n: Number of independent results, at least 1.
-    """
-    z = 1.959963984540054
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
-def newcombe(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, float]:
-    """95 % interval of the share ``one`` less ``other``, each with its number of independent yes/no results; within [-1, 1].
-
-    Newcombe 1998, method 10, from Wilson's intervals of both.
-    """
-    low, high = square_and_add((one[0], *wilson(*one)), (other[0], *wilson(*other)))
-    return max(low, -1.0), min(high, 1.0)
-
-
-def square_and_add(one: Ends, other: Ends) -> tuple[float, float]:
-    """Interval of d = b - a from those of both, each given as share, low and high.
-
-        low = d - sqrt((b - b_low)^2 + (a_high - a)^2),    high = d + sqrt((b_high - b)^2 + (a - a_low)^2)
-
-    It takes the two as independent. Of the same images they agree more, so that the interval is wider than it need be.
-
-    Source: Newcombe, "Interval estimation for the difference between independent proportions", 1998, method 10.
-    """
-    (share, low, high), (other_share, other_low, other_high) = one, other
-    change = share - other_share
-    return (
-        change - math.hypot(share - low, other_high - other_share),
-        change + math.hypot(high - share, other_share - other_low),
-    )
-
-
-def interval(values: Sequence[float]) -> Range:
-    """95 % interval of the mean of independent runs: mean ± t(0.975, k - 1) s / sqrt(k), s with divisor k - 1."""
-    from scipy.special import stdtrit
-
-    count = len(values)
-    if count < 2 or not all(map(math.isfinite, values)):
-        return None, None
-    mean = math.fsum(values) / count
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(stdtrit(count - 1, 0.975)) * spread / math.sqrt(count)
-    return mean - half, mean + half

@@ -14,10 +14,10 @@ from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.control import Control, class_attacks, controls, decides, significance
-from simulations.report.studies.rows import grouped, number_in
+from simulations.report.studies.messages import each_image
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
-from strategies.audit.score_rows import BEST_STRUCTURE, EACH, EACH_OF
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
 
 
@@ -94,7 +94,7 @@ class Study:
         """Cells of rows; the others hold what they are compared with."""
         against = Nulls(beside), Nulls(beside, scales=True)
         groups = grouped(rows, lambda row: (row.defense, row.role, row.attack, row.round, row.card.lasting()))
-        cells = [_cell(*key, of, *against) for key, of in groups.items()]
+        cells = [_cell(key, of, *against) for key, of in groups.items()]
         attacks = {text: at for at, text in enumerate(dict.fromkeys(row.attack for row in rows))}
         pipelines = {text: at for at, text in enumerate(self.pipelines)}
         return tuple(sorted(cells, key=lambda c: (pipelines[c.defense], c.round, attacks[c.attack])))
@@ -140,12 +140,15 @@ class Study:
 
     def complete_round(self, defense: str) -> int | None:
         """The last round with a test accuracy of this defence in every seed."""
-        last: dict[int, int] = {}
-        for reference in ("original", "transformed"):
-            for row in self.utility.get((defense, TEST_ACCURACY.name, reference), ()):
-                if row.value is not None:
-                    last[row.seed] = max(row.round, last.get(row.seed, row.round))
-        return min(last.values()) if last else None
+        tested = [
+            row
+            for reference in ("original", "transformed")
+            for row in self.utility.get((defense, TEST_ACCURACY.name, reference), ())
+            if row.value is not None
+        ]
+        return min(
+            (max(row.round for row in of) for of in grouped(tested, lambda row: row.seed).values()), default=None
+        )
 
     @cached_property
     def utility(self) -> dict[tuple[str, str, str], list[Row]]:
@@ -154,41 +157,27 @@ class Study:
         return grouped(of_training, lambda row: (row.defense, row.metric, row.reference))
 
 
-def _cell(
-    defense: str,
-    role: Role,
-    attack: str,
-    at: int,
-    card: ThreatCard,
-    rows: list[Row],
-    nulls: Nulls,
-    scales: Nulls,
-) -> Cell:
+def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nulls: Nulls, scales: Nulls) -> Cell:
+    """The cell of (defence, role, attack, round, what the threat cards share)."""
     groups = grouped(rows, lambda row: (row.metric, row.reference))
-    accuracies = {row.seed: row.card.model_accuracy for row in rows}
-    known = [value for value in accuracies.values() if value is not None]
-    tested = {row.seed: row.card.members for row in rows if row.metric == MEMBERSHIP_AUC.name}
-    members = [count for count in tested.values() if count is not None]
     looked = {of: groups.get(of, []) for of in (FOUND, SEEN)}
-    likeness = [value for row in looked[SEEN] if (value := number_in(row.extra.get(BEST_STRUCTURE))) is not None]
+    accuracies = {row.seed: row.card.model_accuracy for row in rows if row.card.model_accuracy is not None}
+    tested = {row.seed: row.card.members for row in groups.get(MEMBERSHIP_AUC.of(), ()) if row.card.members is not None}
     return Cell(
-        defense,
-        role,
-        attack,
-        at,
-        card,
+        *place,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
         leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
         chances={of: significance(found) for of, found in looked.items()},
-        each={of: _each(found) for of, found in looked.items()},
+        each={of: each_image(found) for of, found in looked.items()},
+        # A node keeps to itself which images a round used: equal places may be other images.
+        comparable=all(row.card.randomness != OWN_SECRET for row in rows),
         chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
-        model_accuracy=sum(known) / len(known) if known else None,
-        members=sum(members) if members else None,
+        model_accuracy=sum(accuracies.values()) / len(accuracies) if accuracies else None,
+        members=sum(tested.values()) if tested else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
         clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
-        best_structure=max(likeness, default=None),
     )
 
 
@@ -196,19 +185,6 @@ def _leaks(row: Row, nulls: Nulls) -> bool:
     if row.metric == MEMBERSHIP_TPR.name:
         return names_members(row)
     return decides(row) and leaks(row, nulls.best(row))
-
-
-def _each(rows: Sequence[Row]) -> dict[tuple[int, str], int]:
-    """(seed, client and place) of each image -> whether it is; empty where a row does not say."""
-    found: dict[tuple[int, str], int] = {}
-    for row in rows:
-        if row.card.randomness == OWN_SECRET:
-            return {}  # a node keeps to itself which images a round used: equal places may be other images
-        hits, places = row.extra.get(EACH), row.extra.get(EACH_OF)
-        if not (isinstance(hits, list) and isinstance(places, list) and len(hits) == len(places) == row.n):
-            return {}
-        found |= {(row.seed, str(place)): int(hit == 1) for hit, place in zip(hits, places, strict=True)}
-    return found if len(found) == sum(row.n for row in rows) else {}
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -222,20 +198,18 @@ def split(rows: Iterable[Row], order: Sequence[str]) -> list[Study]:
     every = list(rows)
     names = dict.fromkeys(row.study for row in every)
     served = {name[:-1] for name in names if name[-1]}
-    # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
-    common = [row for row in every if not row.cut or row.metric == EPSILON_ALL_CUTS.name]
-    studies = []
-    for name in names:
-        if not name[-1] and name[:-1] in served:
-            continue
-        shared = {id(row) for row in common if name[-1] and row.study[:-1] == name[:-1]}
-        of = [row for row in every if row.study == name or id(row) in shared]
-        present = dict.fromkeys(row.defense for row in of)
-        known = [text for text in order if text in present]
-        pipelines = sorted(dict.fromkeys([*known, *present]), key=lambda text: text != "")
-        active = [row for row in of if row.card.server]
-        summed = [row for row in of if row.card.clients is not None]
-        looking = [row for row in of if not row.card.server and row.card.clients is None]
-        own, *others = (tuple(rows) for rows in (looking, active, summed))
-        studies.append(Study(name, own, tuple(pipelines), *others))
-    return studies
+    return [_study(name, every, order) for name in names if name[-1] or name[:-1] not in served]
+
+
+def _study(name: tuple[str, str, str, str, str], every: Sequence[Row], order: Sequence[str]) -> Study:
+    def belongs(row: Row) -> bool:
+        # The whole model is trained once for all of its cuts, and what was spent at all of them is no cut's own.
+        common = not row.cut or row.metric == EPSILON_ALL_CUTS.name
+        return row.study == name or (common and bool(name[-1]) and row.study[:-1] == name[:-1])
+
+    of = [row for row in every if belongs(row)]
+    present = dict.fromkeys(row.defense for row in of)
+    pipelines = sorted(dict.fromkeys(text for text in (*order, *present) if text in present), key=bool)
+    own = tuple(row for row in of if not row.card.server and row.card.clients is None)
+    active = tuple(row for row in of if row.card.server)
+    return Study(name, own, tuple(pipelines), active, tuple(row for row in of if row.card.clients is not None))

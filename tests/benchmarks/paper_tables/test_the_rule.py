@@ -11,7 +11,8 @@ from catalogue import Cell, Claim, Table, possible
 from scipy import stats
 
 from attacks.metrics.names import Role
-from simulations.report.studies.score import interval, merge, wilson
+from simulations.report.studies.intervals import interval, wilson
+from simulations.report.studies.score import merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
 

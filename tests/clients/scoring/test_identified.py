@@ -107,6 +107,22 @@ def test_a_null_guess_of_a_batch_gains_nothing_by_the_assignment() -> None:
     assert hits.sum() <= chances.sum() + 5 * np.sqrt(chances.sum())
 
 
+@pytest.mark.numeric
+def test_null_guesses_of_few_messages_of_many_images_are_no_likelier_than_the_binomial_says() -> None:
+    """Images of one message share their candidates, and still four messages of 16 need no wider test than 64 images."""
+    pool, generator, audits, called = digits("test", 10), torch.Generator().manual_seed(2), 150, 0
+    means = class_means(digits("train", 10))
+    for _ in range(audits):
+        hits, chances = list[float](), list[float]()
+        for _ in range(4):
+            own, others = drawn(pool, 16, 40, generator)
+            guess = means[own.classes] + 0.05 * torch.randn(own.images.shape, generator=generator)
+            found = identified(guess, optimal_assignment(guess, own.images), own, others, paired=False)
+            hits, chances = hits + found[HITS], chances + found[CHANCE]
+        called += stats.binom.sf(sum(hits) - 1, len(hits), np.mean(chances)) <= 0.05
+    assert called / audits <= 0.08  # of 150 audits at 5 %, more than 12 are called in 4 of 100 repetitions
+
+
 def faces() -> Tensor:
     """scikit-image's 100 of Labeled Faces in the Wild, 25x25."""
     return torch.from_numpy(np.load(packaged_file("skimage", "data/lfw_subset.npy"))[:100]).float()[:, None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulations.report.analysis.paired import paired_interval
-from simulations.report.studies.score import Score, square_and_add
+from simulations.report.studies.intervals import paired_images, square_and_add
+from simulations.report.studies.score import Score
 
 LEAST_DROP = 0.1
 """What the adversary must lose at least for ">>", as a share: 10 percentage points."""
@@ -58,7 +58,8 @@ def answers_lost(
     if not (lost and gained and lost.n) or lost.mean is None or gained.mean is None:
         return difference(*server)
     n = images_of(lost)
-    return Difference(lost.mean - gained.mean, *paired_interval(round(lost.mean * n), round(gained.mean * n), n))
+    change = paired_images(round(lost.mean * n), round(gained.mean * n), n)
+    return Difference(lost.mean - gained.mean, change.low, change.high)
 
 
 def images_of(score: Score) -> int:

@@ -6,7 +6,8 @@ from scipy import stats
 
 from simulations.report.analysis.accuracy import accuracy_change
 from simulations.report.studies.control import validate
-from simulations.report.studies.score import Score, newcombe
+from simulations.report.studies.intervals import newcombe
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 

@@ -1,8 +1,9 @@
 import json
 from pathlib import Path
 
-from simulations.report.analysis.failures import each_once, failed_attacks, not_applicable
+from simulations.report.analysis.failures import each_once, failed_attacks, not_applicable, not_run
 from simulations.report.studies.rows import read_rows
+from simulations.run_folder.rows import Row
 from tests.simulations.report.report_run import row
 
 NOT_APPLICABLE = {"metric": "attack", "status": "not-applicable", "n": 4, "message": "does not apply: no linear layer"}
@@ -40,6 +41,17 @@ def test_an_attack_without_a_place_is_no_failure_beside_another_that_was_tried(t
     (told,) = not_applicable(read_rows(tmp_path / "rows.jsonl")[0])
     assert "Some()" in str(told)
     assert told.message == NOT_APPLICABLE["message"]
+
+
+def test_the_attacks_that_did_not_run_stand_with_their_reason_and_their_defences() -> None:
+    why = "does not apply: values 1 and 2 are {} and 3"
+    found = [
+        row(attack="Some()", defense=of, **NOT_APPLICABLE | {"message": why.format(at)}) for at, of in enumerate("AB")
+    ]
+    found += [row(attack="Some()", defense="A", metric="attack", status="not-needed", message="not needed: all found")]
+    found += [row(attack="Some()", defense="A", metric="attack", status="failed", message="out of memory")]
+    told = not_run([Row.from_json(one) for one in found])
+    assert told == [(why.format(0), ["Some()"], ["A", "B"]), ("not needed: all found", ["Some()"], ["A"])]
 
 
 def test_reasons_that_differ_in_their_numbers_alone_are_told_once() -> None:

@@ -1,32 +1,14 @@
 """Differences between a defence and none, by image."""
 
 import json
-from math import comb
+from typing import Any
 
-import numpy as np
 import pytest
 
-from simulations.report.analysis.finding import findings_of
-from simulations.report.analysis.paired import ALIKE, FEWER, PairedDifference, exact_sign, holm, paired_interval
-from tests.simulations.report.analysis.test_verdict import attacked, lines
+from simulations.report.analysis.finding import Finding, findings_of
+from simulations.report.analysis.paired import ALIKE, FEWER, PairedDifference, holm
+from tests.simulations.report.analysis.test_verdict import attacked, card, lines
 from tests.simulations.report.report_run import study_of
-
-
-@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (0, 5), (0, 6), (3, 9), (7, 7)])
-def test_the_exact_test_is_the_binomial_of_discordant_pairs(gained: int, lost: int) -> None:
-    n, k = gained + lost, min(gained, lost)
-    two_sided = min(1.0, 2 * sum(comb(n, at) for at in range(k + 1)) / 2**n) if n else 1.0
-    assert exact_sign(gained, lost) == pytest.approx(two_sided)
-
-
-def test_the_paired_interval_covers_the_true_difference() -> None:
-    rng = np.random.default_rng(0)
-    for cells in ((0.6, 0.05, 0.25, 0.1), (0.9, 0.02, 0.05, 0.03), (0.1, 0.4, 0.4, 0.1)):
-        true = cells[1] - cells[2]
-        counts = rng.multinomial(48, cells, size=2000)
-        ends = [paired_interval(int(one[1]), int(one[2]), 48) for one in counts]
-        assert np.mean([low <= true <= high for low, high in ends]) > 0.93
-    assert paired_interval(0, 48, 48)[0] >= -1
 
 
 def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order() -> None:
@@ -49,10 +31,45 @@ def test_a_defence_is_compared_with_none_by_the_same_images() -> None:
     assert alike.word == ALIKE
 
 
-def test_other_images_are_compared_without_pairs() -> None:
-    rows = [json.loads(one.to_json()) for of in (attacked(30, 30), attacked(20, 20, defense="D()")) for one in of]
-    moved = [one | ({"each_of": [[1, at] for at in range(48)]} if one["defense"] else {}) for one in rows]
-    (message,) = findings_of(study_of(moved, ["", "D()"]), {})[1].messages
-    difference = message.difference
+def difference_of(finding: Finding) -> PairedDifference:
+    """Of the only kind and size of message."""
+    (message,) = finding.messages
+    assert message.difference is not None
+    return message.difference
+
+
+def placed(places: list[list[int]], *rows: Any) -> list[dict[str, Any]]:
+    """Rows of attacks, those under a defence of images with these places."""
+    found = [json.loads(one.to_json()) for of in rows for one in of]
+    return [one | ({"each_of": places} if one["defense"] and "each" in one else {}) for one in found]
+
+
+def test_other_images_are_compared_without_pairs_and_those_in_common_by_pairs() -> None:
+    rows = attacked(30, 30), attacked(20, 20, defense="D()")
+    others = placed([[1, at] for at in range(48)], *rows)
+    difference = difference_of(findings_of(study_of(others, ["", "D()"]), {})[1])
     assert not difference.paired
     assert difference.low < -10 / 48 < difference.high
+    # 32 of the 48 images: the 20 that are found under the defence, and 12 of which 10 are found without it.
+    part = placed([[0, at] for at in range(32)], rows[0], attacked(20, 20, n=32, defense="D()"))
+    difference = difference_of(findings_of(study_of(part, ["", "D()"]), {})[1])
+    assert (difference.paired, difference.under, difference.without) == (True, (20, 32), (30, 32))
+    assert difference.p == pytest.approx(2 / 2**10)
+
+
+def test_images_of_one_message_count_together_and_two_attacks_are_both_named() -> None:
+    sizes = {"card": card(16)}
+    # The defence's attack B has its control, which finds less than A does.
+    rows = attacked(48, 48, **sizes), attacked(47, 47, attack="B()", **sizes)
+    plain, defended = lines(*rows, attacked(32, 32, defense="D()", attack="B()", **sizes))
+    difference = difference_of(defended)
+    # One of three messages is lost as a whole.
+    assert (difference.messages, difference.word) == (3, ALIKE)
+    assert difference.said == f"{ALIKE}, there by A"
+    assert "n = 48 in 3 messages" in difference.text
+    assert plain.messages[0].score is not None
+    assert plain.messages[0].score.messages == 3
+    # Smashed data keep the rows of images.
+    smashed = {"card": card(16, observation="smashed data")}
+    one = difference_of(lines(attacked(48, 48, **smashed), attacked(32, 32, defense="D()", **smashed))[1])
+    assert (one.messages, one.word, one.said) == (48, FEWER, "fewer recognisable than without a defence")

@@ -6,8 +6,9 @@ import pytest
 
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import NO_CHOICE, in_plain_words, notes, recommendation
+from simulations.run_folder.rows import Row
 from tests.simulations.report.analysis.test_verdict import UPDATE, attacked, card
-from tests.simulations.report.report_run import row, study_of
+from tests.simulations.report.report_run import row, scored, study_of
 
 ADAPTED = {"D()": {"adaptive_attacks": ["A"]}, "E()": {"adaptive_attacks": ["A"]}}
 
@@ -31,6 +32,28 @@ COSTS = {"none": 0.9, "D": 0.88, "E": 0.6}
 
 def test_a_defence_is_supported_that_hides_images_and_costs_least() -> None:
     assert recommendation(summary(BROKEN, HIDDEN, ALSO, accuracy=COSTS)).startswith("These measurements support D():")
+
+
+def members(defense: str, low: float) -> list[Any]:
+    return [scored(0.7, low, metric="membership-auc", reference="", n=200, ci_high=0.8, defense=defense)]
+
+
+def test_a_recommendation_says_what_else_is_inferred_and_prefers_a_defence_under_which_nothing_is() -> None:
+    of = BROKEN, HIDDEN, members("", 0.6)
+    said = recommendation(summary(*of, members("D()", 0.6), accuracy=COSTS))
+    assert said.endswith("This rests on images alone: attacks infer members under it.")
+    assert recommendation(summary(*of, members("D()", 0.4), accuracy=COSTS)).endswith("Nor do attacks infer members.")
+    assert recommendation(summary(*of, accuracy=COSTS)).endswith("alone: membership was not tested.")
+    both = (*of, ALSO, members("D()", 0.6), members("E()", 0.4))
+    assert "support E():" in recommendation(summary(*both, accuracy=COSTS | {"E": 0.85}))
+
+
+@pytest.mark.parametrize(("epsilon", "supported"), [(1.0, True), (10.0, True), (1000.0, False)])
+def test_a_large_epsilon_stands_for_no_attack_that_knows_the_defence(epsilon: float, supported: bool) -> None:
+    spent = [Row(metric="epsilon", defense="D()", value=epsilon, n=1)]
+    said = recommendation(summary(BROKEN, HIDDEN, spent, accuracy={"none": 0.9, "D": 0.88}, known={}))
+    assert said.startswith("These measurements support D()") == supported
+    assert ("an epsilon above 10 bounds little" in said) != supported
 
 
 @pytest.mark.parametrize(

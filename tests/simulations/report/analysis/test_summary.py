@@ -15,7 +15,8 @@ from simulations.report.analysis.caveats import INITIAL_AVERAGES
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.verdict import Verdict
-from simulations.report.studies.score import interval, merge, wilson
+from simulations.report.studies.intervals import interval, wilson
+from simulations.report.studies.score import merge
 from simulations.report.studies.study import Study, split
 from strategies.audit.threat_card import KEPT_STATISTICS, KnownLabels, ThreatCard, strength
 from tests.simulations.report.analysis.test_verdict import attacked, lines

@@ -9,9 +9,9 @@ import pytest
 from attacks.metrics.names import Role
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.verdict import Judged, Verdict, judge
-from simulations.report.studies.control import LEVEL, by_chance
+from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.run_folder.rows import Row
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import Strength, ThreatCard
 from tests.simulations.report.report_run import hits, scored, study_of
 
 UPDATE, ASKED = "training update", "one-step probe"
@@ -88,6 +88,38 @@ def test_upper_bounds_decide_nothing_and_are_not_counted_among_those_tried() -> 
     assert [one.verdict for one in judged] == [Verdict.IDENTIFIABLE]
     assert judged[0].cell is not None
     assert judged[0].cell.attack == "A()"
+
+
+def test_the_strongest_attack_without_a_defence_that_does_not_apply_under_one_is_named() -> None:
+    rows = attacked(40, 40), attacked(47, 47, attack="B()"), attacked(0, defense="D()")
+    unable = [replace(scored(None, attack="B()", defense="D()", metric="attack"), status="not-applicable", card=card())]
+    told = "B(), the strongest attack without a defence, does not apply to these messages"
+    assert told in " ".join(lines(*rows, unable)[1].all_caveats)
+    for other in ([replace(unable[0], card=card(4))], [replace(unable[0], status="failed")], []):
+        assert told not in " ".join(lines(*rows, other)[1].all_caveats)
+    # Nothing hangs on it where the defence is broken.
+    assert told not in " ".join(lines(*rows[:2], attacked(40, 40, defense="D()"), unable)[1].all_caveats)
+
+
+def test_a_probe_on_which_a_defence_acts_once_is_no_measure_of_its_strength_in_training() -> None:
+    for strength, steps, words in (
+        (Strength.ONE_STEP, 1, "on a probe of one step"),
+        (Strength.FEW_STEPS, 4, "on a probe of 4 steps"),
+        (Strength.UPDATE, 4, ""),
+    ):
+        of = card(4, steps, "probe of several steps" if steps > 1 else ASKED).but(defense_strength=strength)
+        found = " ".join(lines(attacked(40, 40, card=of), attacked(0, defense="D()", card=of))[1].all_caveats)
+        assert words in found
+        assert ("acts once per update" in found) == bool(words)
+
+
+def test_a_count_that_is_no_finding_is_said_to_be_no_more_than_chance_gives() -> None:
+    finding = lines(attacked(40, 40), attacked(1, defense="D()", chance=0.02))[1]
+    (message,) = finding.messages
+    assert message.verdict == "nothing found"
+    assert message.text.endswith("chance 2.0 %, no more than chance may give)")
+    finding = lines(attacked(40, 40))[0]
+    assert "no more" not in finding.messages[0].text
 
 
 def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -> None:

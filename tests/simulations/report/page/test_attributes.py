@@ -2,7 +2,7 @@ from typing import Any
 
 from simulations.report.columns import Shown
 from simulations.report.sections.attributes import inferred_attributes
-from simulations.report.studies.score import wilson
+from simulations.report.studies.intervals import wilson
 from tests.simulations.report.report_run import row, study_of
 from tests.simulations.report.shown import cells, tables
 

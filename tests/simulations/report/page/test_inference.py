@@ -19,7 +19,8 @@ from simulations.report.sections.inference.equation import (
     decided,
     difference,
 )
-from simulations.report.studies.score import Score, wilson
+from simulations.report.studies.intervals import wilson
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study, split
 from tests.simulations.report.report_run import looked_for, row
 from tests.simulations.report.shown import cells, tables

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from attacks.metrics.names import Role
 from simulations.report import Row, validate
-from simulations.report.studies.control import LEVEL, controls
+from simulations.report.studies.control import controls
+from simulations.report.studies.intervals import LEVEL
 from strategies.audit.threat_card import ThreatCard
 from tests.simulations.report.report_run import PROBE, hits, null, scored
 
