@@ -178,6 +178,11 @@ class Line:
         return f"budget: {'; '.join(filter(None, parts))}" if any(parts) else ""
 
     @property
+    def of_images(self) -> tuple[str, ...]:
+        """What settings in pixels, and VisualMixer's windows, mean on the run's images, a clause each."""
+        return (*self.at_size, *(self.windows.clauses if self.windows else ()))
+
+    @property
     def deployed(self) -> Score | None:
         """Test accuracy as deployed: on protected images where test images are protected too."""
         return self.protected or self.clean

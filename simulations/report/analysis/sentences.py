@@ -73,18 +73,9 @@ def _told(of: Sequence[tuple[Judged, Line]], names: dict[str, str], plain: Plain
         ]
         parts.append(f"{_SAID[verdict]} {listed(under)}")
     first = of[0][0]
-    start = " ".join(
-        filter(
-            None,
-            (
-                "from",
-                "real" if first.real else "",
-                _several(first.message or "message"),
-                f"of {first.size}" if first.size else "",
-            ),
-        )
-    )
-    return f"{capital(start)}, {'; '.join(parts)}."
+    size = f"of {first.size}" if first.size else ""
+    start = " ".join(filter(None, ("From", "real" if first.real else "", _several(first.message or "message"), size)))
+    return f"{start}, {'. '.join([parts[0], *map(capital, parts[1:])])}."
 
 
 def _several(name: str) -> str:
@@ -146,8 +137,12 @@ def _lacks(line: Line, leaking: Iterable[str]) -> str:
 
 
 def notes(lines: Sequence[Line], plain: str) -> list[str]:
-    """Caveats behind the defences that have them: those of several are said once."""
-    named = [(caveat, line.defense or plain) for line in lines for caveat in line.all_caveats]
-    return [
-        f"{listed([name for _, name in of])}: {caveat}" for caveat, of in grouped(named, lambda pair: pair[0]).items()
-    ]
+    """Caveats behind the defences that have them, and behind the messages: those of several are said once."""
+    named: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for line in lines:
+        own = grouped(((caveat, title) for title, of in line.caveats_of.items() for caveat in of), lambda pair: pair[0])
+        on = {caveat: tuple(title for _, title in of) for caveat, of in own.items()}
+        for caveat, titles in {**dict.fromkeys(line.caveats, ()), **on}.items():
+            named.setdefault((caveat, titles), []).append(line.defense or plain)
+    shown = {titles: f" ({'; '.join(titles)})" if titles else "" for _, titles in named}
+    return [f"{listed(names)}{shown[titles]}: {caveat}" for (caveat, titles), names in named.items()]

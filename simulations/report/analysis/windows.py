@@ -37,14 +37,14 @@ class WindowCounts:
         return {size: area / total for size, area in areas.items()} if total else {}
 
     @property
-    def text(self) -> str:
-        """Counts and shares in words."""
+    def clauses(self) -> tuple[str, ...]:
+        """Counts and shares, VFE and the number of orders in words, a clause each; what is unknown is left out."""
         sizes = [f"{self.windows[at]:,} of side {at} ({share:.0%} of the area)" for at, share in self.shares.items()]
         counts = f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"
         keys = ""
         if self.log10_keys is not None and self.images:
             keys = f"orders of an image, mean of the logarithms: {power_of_ten(self.log10_keys / self.images)}"
-        return "; ".join(filter(None, (counts, self.vfe_text, keys)))
+        return tuple(filter(None, (counts, self.vfe_text, keys)))
 
     @property
     def vfe_text(self) -> str:

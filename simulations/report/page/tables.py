@@ -9,13 +9,14 @@ from attacks.metrics.guesses import COLUMN
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
+from simulations.report.analysis.outcome import Finding, Message
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell, MessageSize
 from simulations.report.studies.control import Control, images_behind
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from simulations.report.text import round_mark, round_name, setting
+from simulations.report.text import round_mark, setting
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -86,15 +87,9 @@ class ControlTable:
 
     @property
     def failed(self) -> dict[str, list[str]]:
-        """Attack -> rounds with a failure, once for each test, so that a folded table does not hide failures."""
-        at = [round_name(number, final) for number, final, _ in self.columns]
-        found = [
-            (row.attack, name)
-            for row in self.rows
-            for name, one in zip(at, row.checks, strict=True)
-            if one and one.failed
-        ]
-        return {attack: [name for _, name in of] for attack, of in grouped(found, lambda one: one[0]).items()}
+        """Score -> attack of each test that failed, so that a folded table does not hide failures."""
+        found = [(row.metric, row.attack) for row in self.rows for one in row.checks if one and one.failed]
+        return {metric: [attack for _, attack in of] for metric, of in grouped(found, lambda one: one[0]).items()}
 
 
 def control_table(study: Study) -> ControlTable:
@@ -128,6 +123,23 @@ def _check(of: Sequence[Control]) -> Check:
         n=sum(images_behind(control.row) for control in of if control.row.value is not None),
         judged=not any(control.too_few or control.open for control in of),
     )
+
+
+def fewer_images(findings: Sequence[Finding]) -> str:
+    """Why some counts on a kind and size of message are of fewer images than others; "" where all are of as many."""
+    every = grouped(((one, message) for one in findings for message in one.messages), lambda pair: pair[1].title)
+    most = {title: max(message.attacked or 0 for _, message in of) for title, of in every.items()}
+    fewer = [pair for title, of in every.items() for pair in of if 0 < (pair[1].attacked or 0) < most[title]]
+    reasons = grouped(fewer, lambda pair: _why_fewer(*pair))
+    said = [f"{why} (of {'/'.join(dict.fromkeys(str(one.attacked) for _, one in of))})" for why, of in reasons.items()]
+    return f"Counts of fewer images: {'; '.join(said)}." if said else ""
+
+
+def _why_fewer(finding: Finding, message: Message) -> str:
+    if message.real and finding.epsilon:
+        return "DP-SGD draws batches of random size"
+    whole = (message.images or 1) == 1
+    return "some clients or seeds have no score" if whole else "an attack may guess only some images of a message"
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from simulations.report.analysis.line import Line
 from simulations.report.analysis.outcome import Finding, Message, outcomes
 from simulations.report.analysis.run import ReadRun
 from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
-from simulations.report.analysis.verdict import Judged
+from simulations.report.analysis.verdict import Judged, Verdict
 from simulations.report.drawing import plots
 from simulations.report.drawing.looks import Faces, is_dp_sgd
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Strip, best_guess, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.tables import cards, control_table, others
+from simulations.report.page.tables import cards, control_table, fewer_images, others
 from simulations.report.section import sections
 from simulations.report.studies.cell import SEEN
 from simulations.report.studies.plain import plain_words_of
@@ -74,6 +74,7 @@ def view(
         "columns": first_columns(columns),
         "ladder": columns if len(columns) > FEW else [],
         "notes": notes(lines, plain.name.lower()),
+        "fewer": fewer_images(found),
         "claims": list(dict.fromkeys(said for line in lines for said in line.said_by_the_app)),
         "tested": sum(map(bool, study.pipelines)),
         "has_epsilon": any(one.epsilon or one.numbered_claims for one in found),
@@ -135,14 +136,19 @@ def message_of(finding: Finding, title: str) -> Message | None:
 
 
 def star(lines: Sequence[Line], pictures: Sequence[Picture], embed: Embedder, plain: str) -> Strip | None:
-    """The first screen's picture: the most similar guess under the defence with the worst verdict, else without one."""
-    shown = [line for line in sorted(lines, key=lambda line: not line.defense) if line.strongest]
-    found = [
-        (line, strip) for line in shown if line.strongest and (strip := best_guess(pictures, line.strongest, embed))
-    ]
-    if not found:
-        return None
-    line, strip = max(found, key=lambda pair: (pair[0].strongest.mean(*SEEN) or 0.0) if pair[0].strongest else 0.0)
-    name = text.short_names([line.defense])[line.defense] if line.defense else plain
-    of = line.worst.title if line.worst else ""
-    return replace(strip, target=f"{name}, {of}: {strip.target}" if of else f"{name}: {strip.target}")
+    """The first screen's picture: the best guess from the messages with the worst verdict.
+
+    Of these, from real messages first, then under a defence, then where most images are recognisable.
+    """
+
+    def rank(pair: tuple[Line, Judged]) -> tuple[int, bool, bool, float]:
+        line, one = pair
+        seen = one.cell.mean(*SEEN) if one.cell else None
+        return list(Verdict).index(one.verdict), not one.real, not line.defense, -(seen or 0.0)
+
+    found = [(line, one) for line in lines for one in line.judged]
+    for line, one in sorted(found, key=rank):
+        if one.cell and (strip := best_guess(pictures, one.cell, embed)):
+            name = text.short_names([line.defense])[line.defense] if line.defense else plain
+            return replace(strip, target=f"{', '.join(filter(None, (name, one.title)))}: {strip.target}")
+    return None

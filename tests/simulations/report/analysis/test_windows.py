@@ -26,4 +26,4 @@ def test_counts_are_read_of_one_seed_and_weighed_by_area() -> None:
         assert bool(WindowCounts(240, windows).caveat) == warned, windows
     # Nothing moves in flat images.
     flat = WindowCounts(3, {4: 0, 2: 0})
-    assert (flat.shares, flat.caveat, flat.text.endswith("none")) == ({}, "", True)
+    assert (flat.shares, flat.caveat, flat.clauses[0].endswith("none")) == ({}, "", True)
