@@ -60,36 +60,30 @@ class Check:
 
 
 @dataclass(frozen=True)
-class ControlRow:
-    """One attack's checks: (round, final, message) -> check, None where it did not run."""
-
-    attack: str
-    metric: str
-    checks: tuple[Check | None, ...]
-
-
-@dataclass(frozen=True)
 class ControlTable:
     """The positive control.
 
     Attributes:
         columns: (round, whether it is the final model, message and its size).
-        rows: One per attack and kind of score.
+        rows: (attack, metric) -> its checks by column, None where it did not run.
     """
 
     columns: Sequence[tuple[int, bool, str]]
-    rows: Sequence[ControlRow]
+    rows: Mapping[tuple[str, str], Sequence[Check | None]]
 
     @property
     def tests(self) -> int:
         """Number of tests that have a verdict."""
-        return sum(bool(one and one.judged) for row in self.rows for one in row.checks)
+        return sum(bool(one and one.judged) for checks in self.rows.values() for one in checks)
 
     @property
     def failed(self) -> dict[str, list[str]]:
         """Score -> attack of each test that failed, so that a folded table does not hide failures."""
-        found = [(row.metric, row.attack) for row in self.rows for one in row.checks if one and one.failed]
-        return {metric: [attack for _, attack in of] for metric, of in grouped(found, lambda one: one[0]).items()}
+        found: dict[str, list[str]] = {}
+        for (attack, metric), checks in self.rows.items():
+            if failed := sum(bool(one and one.failed) for one in checks):
+                found.setdefault(metric, []).extend([attack] * failed)
+        return found
 
 
 def control_table(study: Study) -> ControlTable:
@@ -99,11 +93,8 @@ def control_table(study: Study) -> ControlTable:
         key: grouped(of, lambda one: (one.row.round, one.row.final, _message(one.row))) for key, of in found.items()
     }
     columns = sorted({at for of in places.values() for at in of})
-    rows = [
-        ControlRow(attack, metric, tuple(_check(of[at]) if at in of else None for at in columns))
-        for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != IDENTIFIED.name)
-    ]
-    return ControlTable(columns, rows)
+    order = sorted(places, key=lambda key: key[1] != IDENTIFIED.name)
+    return ControlTable(columns, {key: [_check(places[key].get(at)) for at in columns] for key in order})
 
 
 def _message(row: Row) -> str:
@@ -111,7 +102,9 @@ def _message(row: Row) -> str:
     return ", ".join(filter(None, (row.card.observation, str(size))))
 
 
-def _check(of: Sequence[Control]) -> Check:
+def _check(of: Sequence[Control] | None) -> Check | None:
+    if of is None:
+        return None
     nulls = [control.null for control in of if control.null]
     names = "/".join(dict.fromkeys(name for name, _ in nulls))
     return Check(
@@ -170,20 +163,8 @@ def cards(cells: Sequence[Cell]) -> Cards:
     return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
 
 
-@dataclass(frozen=True)
-class Other:
-    """A number that has no place in the other tables."""
-
-    defense: str
-    attack: str
-    round: str
-    metric: str
-    reference: str
-    score: Score
-
-
-def others(study: Study) -> list[Other]:
-    """Scores of metrics without a place of their own, in order of appearance."""
+def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:
+    """(defence, attack, round, metric, reference) -> the score, of metrics without a place of their own."""
     of_sections = {name for section in sections() for name in section.metrics}
 
     def place(row: Row) -> tuple[str, str, str, str, str]:
@@ -191,7 +172,7 @@ def others(study: Study) -> list[Other]:
         return row.defense, guess, at, row.metric, row.reference
 
     groups = grouped((row for row in study.rows if not _has_place(row, of_sections)), place)
-    return [Other(*key, merge(of)) for key, of in groups.items()]
+    return {key: merge(of) for key, of in groups.items()}
 
 
 def _has_place(row: Row, of_sections: Collection[str]) -> bool:
