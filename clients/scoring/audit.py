@@ -56,6 +56,8 @@ ALONE = GuessName()
 
 UNIFORM = GuessName(Role.NULL_BASELINE, "uniform")
 """Classes guessed evenly."""
+MOST_SHARED = 32
+"""Images of a whole round up to which a client shares pictures of them."""
 NO_IMAGES = -1
 """Number of guessed images where no attack guesses any."""
 BASELINE_IMAGES = 8
@@ -225,11 +227,16 @@ def audit_baselines(
     for target, truth in enumerate(known.views):
         if client.task.plan.objective.one_class and not known.pooled:
             _add(scores[UNIFORM], {LABEL_ACCURACY.of(): uniform_label_accuracy(truth.original, paired=known.paired)})
-        if pictures and not known.whole_round and not known.pooled:
+        if pictures and not known.pooled and (not known.whole_round or _shows_round(client, truth, images)):
             shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
     if totals and (found_totals := defense_totals(client)):
         scores[COUNTS] = {ScoreName(name): [float(number)] for name, number in found_totals.items()}
     return AuditScores({name: dict(of) for name, of in scores.items()}, shared)
+
+
+def _shows_round(client: Client, truth: Probed, images: int) -> bool:
+    """Whether a client shares pictures of a whole round: of few images, and which ones it used is no secret."""
+    return images != NO_IMAGES and len(truth.positions) <= MOST_SHARED and client.data.draws.notebook is None
 
 
 def _score_null_images(client: Client, known: Truths, few: int, scores: dict[GuessName, Scores]) -> None:

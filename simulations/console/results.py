@@ -15,7 +15,7 @@ from rich.text import Text
 
 from simulations.console.terminal import Terminal
 
-SHORT_WORD = 10
+SHORT_WORD = len("recognisable")
 """Characters of a word that a narrow table does not break."""
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[

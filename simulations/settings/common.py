@@ -180,7 +180,7 @@ class CommonSettings(Settings):
         CHOSEN_SHARE,
         "share of a GPU for each attack worker; auto (-1): what the clients of `fedveil run` leave of the GPUs of this machine",
     )
-    share_images: bool = setting(True, "clients send pictures of probed images for the report")
+    share_images: bool = setting(True, "clients send pictures of attacked images for the report")
 
     @cached_property
     def rungs(self) -> tuple[Rung, ...]:

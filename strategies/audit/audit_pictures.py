@@ -71,7 +71,9 @@ class AuditPictures:
             scores_alone = scores_of(replies[partition]).get(ALONE, {})
             found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
             found["recognisable"] = recognisable(scores_alone) or []
-            each = {key: iter(values) for key, values in found.items() if values}
+            # Of more guesses than images, only the client knows which ones it scored.
+            number = sum(len(guess.images) for _, guess in theirs)
+            each = {key: iter(values) for key, values in found.items() if len(values) == number}
             role = outcome.role(attack_card(job, outcome.attack))
             for target, guess in theirs:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]

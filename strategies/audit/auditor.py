@@ -18,7 +18,7 @@ from attacks.metrics.costs import ATTACK_SECONDS
 from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, SHADOW_MEMBERS
 from attacks.metrics.images import ORACLE_ACCURACY
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
-from clients.scoring.audit import ALONE, COUNTS
+from clients.scoring.audit import ALONE, COUNTS, MOST_SHARED
 from clients.scoring.guesses import guess_tensors, kind_of_guess
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
@@ -38,7 +38,7 @@ class Auditor:
     """Queue attacks, and have the clients concerned score each finished one.
 
     Attributes:
-        shows_training: The recorder also keeps pictures of guesses about training updates.
+        shows_training: The recorder also keeps pictures of guesses about training updates of many images.
 
     Args:
         share_images: Clients send pictures of their images for the report.
@@ -195,7 +195,8 @@ class Auditor:
             self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen, unscored=lost)
         if not outcome.of_noise:
             self._diagnostics(job.task, outcome, card)
-        shown = job.kind.chosen or self.shows_training or guessed == "representatives"
+        few = not job.kind.pooled and max(one.num_examples for one in seen) <= MOST_SHARED
+        shown = job.kind.chosen or few or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
             self.pictures.keep_guesses(job, outcome, guesses, replies)
 

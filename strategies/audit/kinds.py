@@ -127,7 +127,8 @@ class Kind(ABC):
         observation: Type of the observations that attacks get; attacks with this type as ``observes`` fit the kind.
         seen: Type of an observation at the server.
         start: Text of the first attack that a chain may have.
-        chosen: The audit chooses the images (``probe-targets``, ``probe-images``), so that pictures of them can be shown.
+        chosen: The audit chooses the images (``probe-targets``, ``probe-images``), so that pictures of them can be shown;
+            of others while they are few (``MOST_SHARED``).
         instead_of: Title of the kind that training sends, in whose place the server requests this kind; reports show both; "" for
             none.
         paired: The observation keeps the rows of images, so that guess i is of image i.

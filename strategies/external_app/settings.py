@@ -40,7 +40,7 @@ class AuditSettings:
         nesterov: The app's SGD, and therefore a probe, uses Nesterov momentum.
         weight_decay: Weight decay of the app's SGD and of probes.
         seed: Seed of the attacks.
-        share_images: Request pictures of probed images; a deployed node decides.
+        share_images: Request pictures of attacked images; a deployed node decides.
         workers: Number of attacks in parallel with the rounds; 0: attacks run in the server's process, and the round waits.
         canaries: Compare the epsilon that clients claim with a lower bound from the canaries in their training, which the app adds
             by ``with_canaries`` and ``set_canary_gradients``. Updates are then not attacked, because they hold the canaries.

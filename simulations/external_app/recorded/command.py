@@ -74,6 +74,11 @@ class AttackFinding:
     failure: str = ""
 
     @property
+    def decibels(self) -> dict[str, float | None]:
+        """The PSNR by name."""
+        return {"mean": self.psnr, "best": self.best_psnr, "null": self.null_psnr}
+
+    @property
     def result(self) -> str:
         """What was found in words, or the failure."""
         if self.failure:
@@ -171,13 +176,13 @@ def _table(found: Sequence[AttackFinding]) -> Table:
             one.attack,
             *([one.verdict or NOTHING] if judged else []),
             one.result,
-            decibel(one.psnr) + ("" if one.null_psnr is None else f"\nnull {decibel(one.null_psnr)}"),
-            decibel(one.best_psnr),
+            "\n".join(f"{name} {decibel(value)}" for name, value in one.decibels.items() if value is not None)
+            or NOTHING,
             percent(one.labels),
         ]
         for one in found
     )
-    return table([*rounds, "attack", *judged, "identified"], ("mean PSNR", "best PSNR", "labels"), rows)
+    return table([*rounds, "attack", *judged, "identified"], ("PSNR, dB", "labels"), rows)
 
 
 def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:

@@ -172,14 +172,27 @@ class Finding:
         return tuple(filter(None, found))
 
     @property
-    def all_caveats(self) -> tuple[str, ...]:
-        """``caveats``, then those on one kind of message, each after its name; those on all of several once."""
+    def placed_caveats(self) -> list[tuple[str, str]]:
+        """(where, caveat): ``caveats``, of everything, then those on some messages, or on "all messages"."""
         found = grouped(((of.title, caveat) for of in self.messages for caveat in of.warnings), lambda one: one[1])
-        every = len(self.messages) if len(self.messages) > 1 else 0
-        named = {
-            caveat: ["all messages"] if len(of) == every else [title for title, _ in of] for caveat, of in found.items()
-        }
-        return (*self.caveats, *(f"{title}: {caveat}" for caveat, titles in named.items() for title in titles))
+        several = len(self.messages) > 1
+        return [("", caveat) for caveat in self.caveats] + [
+            (
+                "all messages" if several and len(of) == len(self.messages) else "; ".join(title for title, _ in of),
+                caveat,
+            )
+            for caveat, of in found.items()
+        ]
+
+    @property
+    def all_caveats(self) -> tuple[str, ...]:
+        """``placed_caveats`` in a text each."""
+        return tuple(f"{where}: {caveat}" if where else caveat for where, caveat in self.placed_caveats)
+
+    @property
+    def of_images(self) -> tuple[str, ...]:
+        """What settings in pixels, and VisualMixer's windows, mean on the run's images, a clause each."""
+        return (*self.at_size, *(self.windows.clauses if self.windows else ()))
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers may be infinite."""

@@ -77,7 +77,7 @@ def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> st
     name = first.message or "message"
     several = name if name.endswith(("s", "data")) else f"{name}s"
     start = ["From", "real" if first.real else "", several, f"of {first.size}" if first.size else ""]
-    return f"{' '.join(filter(None, start))}, {'; '.join(parts)}."
+    return f"{' '.join(filter(None, start))}, {'. '.join([parts[0], *map(capital, parts[1:])])}."
 
 
 def listed(words: Sequence[str]) -> str:
@@ -155,8 +155,12 @@ def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
 
 
 def notes(findings: Sequence[Finding], plain: str) -> list[str]:
-    """Caveats behind the defences that have them: those of several are said once."""
+    """Caveats behind the defences that have them, and behind the messages: those of several are said once."""
     named = grouped(
-        ((caveat, one.defense or plain) for one in findings for caveat in one.all_caveats), lambda pair: pair[0]
+        (((where, caveat), one.defense or plain) for one in findings for where, caveat in one.placed_caveats),
+        lambda pair: pair[0],
     )
-    return [f"{listed([name for _, name in of])}: {caveat}" for caveat, of in named.items()]
+    return [
+        f"{listed([name for _, name in of])}{f' ({where})' if where else ''}: {caveat}"
+        for (where, caveat), of in named.items()
+    ]

@@ -38,8 +38,8 @@ class WindowCounts:
         return {size: area / total for size, area in areas.items()} if total else {}
 
     @property
-    def text(self) -> str:
-        """Counts and shares, mean VFE of a window, and mean number of orders, in words."""
+    def clauses(self) -> tuple[str, ...]:
+        """Counts and shares, mean VFE of a window, and mean number of orders, in words: a clause each."""
         sizes = [f"{self.windows[at]:,} of side {at} ({share:.0%} of the area)" for at, share in self.shares.items()]
         said = [f"windows in which pixels move, in {self.images:,} training images: {', '.join(sizes) or 'none'}"]
         if self.vfe and (number := sum(self.windows.values())):
@@ -49,7 +49,7 @@ class WindowCounts:
             )
         if self.log10_keys is not None and self.images:
             said.append(f"orders of an image, mean of the logarithms: {power_of_ten(self.log10_keys / self.images)}")
-        return "; ".join(said)
+        return tuple(said)
 
     @property
     def caveat(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +13,14 @@ import numpy as np
 
 from attacks.metrics.names import Role
 from clients.wire.texts import regular
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.rows import grouped, number_in, read_lines
 from simulations.report.text import count
 from simulations.run_folder.rows import shown_name
 from strategies.audit.kinds import kinds
 from strategies.audit.threat_card import MOST_WHOLE
+
+_RUNG = re.compile(r"(\d{1,7})(?:x(\d{1,7}))?")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Picture:
         recognisable: Whether the image counts as recognisable in it.
         observation: What it was reconstructed from, such as "one-step probe".
         rounds: Rounds in which that was observed; 0 where the index does not say.
+        rung: Size of the probe, such as "1x4", behind the first size of a ladder; else "".
         caption: What the pictures of its target are called together, where the index says.
     """
 
@@ -52,6 +57,7 @@ class Picture:
     final: bool = False
     observation: str = ""
     rounds: int = 0
+    rung: str = ""
     caption: str = ""
     role: str = ""
 
@@ -102,10 +108,10 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
 
 def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
-    texts = ("defense", "attack", "kind", "file", "observation", "caption", "role")
+    texts = ("defense", "attack", "kind", "file", "observation", "rung", "caption", "role")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
     known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
-    names = {**data, "target": " of ".join(str(data[key]) for key in ("target", "rung") if key in data)}
+    names = {**data, "target": f"{data.get('target', '')}{_size(data.get('rung'))}"}
     return Picture(
         **known,
         round=at if isinstance(at, int) and abs(at) <= MOST_WHOLE else 0,
@@ -115,6 +121,13 @@ def _picture(data: Mapping[str, Any]) -> Picture:
         final=data.get("final") is True,
         rounds=rounds if isinstance(rounds, int) else 0,
     )
+
+
+def _size(rung: object) -> str:
+    """What entered a probe behind the first size, as a caption says it: "1x4" -> " (4 steps on 4 images)"."""
+    found = _RUNG.fullmatch(str(rung or ""))
+    steps = int(found[2] or 1) if found else 1
+    return f" ({MessageSize(int(found[1]) * steps, steps)})" if found else ""
 
 
 def placed(pictures: Sequence[Picture], folder: Path) -> list[Picture]:

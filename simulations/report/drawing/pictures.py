@@ -128,15 +128,17 @@ def grids(
 def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
     """The image whose guess by an attack is most similar, by ``Picture.rank``: original, model input, and guess.
 
-    None where there are no pictures of the attack.
+    None where there are no pictures of the attack, or none of what it attacked.
     """
-    own = [one for one in pictures if (one.defense, one.round) == (cell.defense, cell.round)]
-    own = [one for one in own if one.observation in ("", cell.observation)]
+    place = (cell.defense, cell.round, cell.observation, cell.card.rung)
+    own = [one for one in pictures if (one.defense, one.round, one.observation, one.rung) == place]
     guesses = [one for one in own if one.guess == cell.attack and one.is_guess]
     if not guesses:
         return None
     best = max(guesses, key=lambda one: one.rank)
     beside = [one for one in own if one.target == best.target and one.kind in ("original", "protected")]
+    if not beside:
+        return None
     counts = (
         "recognisable" if best.recognisable else "identified" if best.identified else "closest guess, not identified"
     )

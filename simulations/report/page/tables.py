@@ -9,6 +9,8 @@ from attacks.metrics.guesses import COLUMN
 from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
+from simulations.report.analysis.finding import Finding
+from simulations.report.analysis.message import Message
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
@@ -16,7 +18,7 @@ from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from simulations.report.text import round_mark, round_name, setting
+from simulations.report.text import round_mark, setting
 from simulations.run_folder.rows import Row, shown_name
 from strategies.audit.threat_card import ThreatCard
 
@@ -60,42 +62,30 @@ class Check:
 
 
 @dataclass(frozen=True)
-class ControlRow:
-    """One attack's checks: (round, final, message) -> check, None where it did not run."""
-
-    attack: str
-    metric: str
-    checks: tuple[Check | None, ...]
-
-
-@dataclass(frozen=True)
 class ControlTable:
     """The positive control.
 
     Attributes:
         columns: (round, whether it is the final model, message and its size).
-        rows: One per attack and kind of score.
+        rows: (attack, metric) -> its checks by column, None where it did not run.
     """
 
     columns: Sequence[tuple[int, bool, str]]
-    rows: Sequence[ControlRow]
+    rows: Mapping[tuple[str, str], Sequence[Check | None]]
 
     @property
     def tests(self) -> int:
         """Number of tests that have a verdict."""
-        return sum(bool(one and one.judged) for row in self.rows for one in row.checks)
+        return sum(bool(one and one.judged) for checks in self.rows.values() for one in checks)
 
     @property
     def failed(self) -> dict[str, list[str]]:
-        """Attack -> rounds with a failure, once for each test, so that a folded table does not hide failures."""
-        at = [round_name(number, final) for number, final, _ in self.columns]
-        found = [
-            (row.attack, name)
-            for row in self.rows
-            for name, one in zip(at, row.checks, strict=True)
-            if one and one.failed
-        ]
-        return {attack: [name for _, name in of] for attack, of in grouped(found, lambda one: one[0]).items()}
+        """Score -> attack of each test that failed, so that a folded table does not hide failures."""
+        found: dict[str, list[str]] = {}
+        for (attack, metric), checks in self.rows.items():
+            if failed := sum(bool(one and one.failed) for one in checks):
+                found.setdefault(metric, []).extend([attack] * failed)
+        return found
 
 
 def control_table(study: Study) -> ControlTable:
@@ -105,18 +95,17 @@ def control_table(study: Study) -> ControlTable:
         key: grouped(of, lambda one: (one.row.round, one.row.final, _message(one.row))) for key, of in found.items()
     }
     columns = sorted({at for of in places.values() for at in of})
-    rows = [
-        ControlRow(attack, metric, tuple(_check(of[at]) if at in of else None for at in columns))
-        for (attack, metric), of in sorted(places.items(), key=lambda item: item[0][1] != IDENTIFIED.name)
-    ]
-    return ControlTable(columns, rows)
+    order = sorted(places, key=lambda key: key[1] != IDENTIFIED.name)
+    return ControlTable(columns, {key: [_check(places[key].get(at)) for at in columns] for key in order})
 
 
 def _message(row: Row) -> str:
     return ", ".join(filter(None, (row.card.observation, str(MessageSize.of(row.card)))))
 
 
-def _check(of: Sequence[Control]) -> Check:
+def _check(of: Sequence[Control] | None) -> Check | None:
+    if of is None:
+        return None
     nulls = [control.null for control in of if control.null]
     names = "/".join(dict.fromkeys(name for name, _ in nulls))
     return Check(
@@ -128,6 +117,29 @@ def _check(of: Sequence[Control]) -> Check:
         n=sum(images_behind(control.row) for control in of if control.row.value is not None),
         judged=not any(control.too_few or control.open for control in of),
     )
+
+
+def fewer_images(findings: Sequence[Finding]) -> str:
+    """Why some counts on a kind and size of message are of fewer images than others; "" where all are of as many."""
+    every = grouped(((one, message) for one in findings for message in one.messages), lambda pair: pair[1].title)
+    most = {title: max(_attacked(message) for _, message in of) for title, of in every.items()}
+    fewer = [pair for title, of in every.items() for pair in of if 0 < _attacked(pair[1]) < most[title]]
+    reasons = grouped(fewer, lambda pair: _why_fewer(*pair))
+    said = [
+        f"{why} (of {'/'.join(dict.fromkeys(str(_attacked(one)) for _, one in of))})" for why, of in reasons.items()
+    ]
+    return f"Counts of fewer images: {'; '.join(said)}." if said else ""
+
+
+def _attacked(message: Message) -> int:
+    return message.score.attacked if message.score else 0
+
+
+def _why_fewer(finding: Finding, message: Message) -> str:
+    if message.real and finding.epsilon:
+        return "DP-SGD draws batches of random size"
+    whole = message.rung is None or message.rung.images == 1
+    return "some clients or seeds have no score" if whole else "an attack may guess only some images of a message"
 
 
 @dataclass(frozen=True)
@@ -158,20 +170,8 @@ def cards(cells: Sequence[Cell]) -> Cards:
     return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
 
 
-@dataclass(frozen=True)
-class Other:
-    """A number that has no place in the other tables."""
-
-    defense: str
-    attack: str
-    round: str
-    metric: str
-    reference: str
-    score: Score
-
-
-def others(study: Study) -> list[Other]:
-    """Scores of metrics without a place of their own, in order of appearance."""
+def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:
+    """(defence, attack, round, metric, reference) -> the score, of metrics without a place of their own."""
     of_sections = {name for section in sections() for name in section.metrics}
 
     def place(row: Row) -> tuple[str, str, str, str, str]:
@@ -179,7 +179,7 @@ def others(study: Study) -> list[Other]:
         return row.defense, guess, at, row.metric, row.reference
 
     groups = grouped((row for row in study.rows if not _has_place(row, of_sections)), place)
-    return [Other(*key, merge(of)) for key, of in groups.items()]
+    return {key: merge(of) for key, of in groups.items()}
 
 
 def _has_place(row: Row, of_sections: Collection[str]) -> bool:

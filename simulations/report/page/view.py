@@ -10,17 +10,20 @@ from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
 from simulations.report.analysis.adaptive import is_adaptive
 from simulations.report.analysis.failures import Failure, failures, not_run
+from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.drawing import plots
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Grid, Strip, best_guess, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.tables import Cards, ControlTable, Other, cards, control_table, others
+from simulations.report.page.tables import Cards, ControlTable, cards, control_table, fewer_images, others
 from simulations.report.section import Section, sections
 from simulations.report.studies.cell import SEEN, Cell
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study, mean_each
 
 FEW = 2
@@ -69,7 +72,7 @@ class View(Summary):
     cards: Cards
     failures: Sequence[Failure]
     not_run: Sequence[tuple[str, Sequence[str], Sequence[str]]]
-    others: Sequence[Other]
+    others: Mapping[tuple[str, str, str, str, str], Score]
 
     @classmethod
     def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder) -> View:
@@ -130,6 +133,11 @@ class View(Summary):
         return self.ladder if len(self.ladder) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
 
     @property
+    def fewer(self) -> str:
+        """Why some counts are of fewer images than others."""
+        return fewer_images(self.findings)
+
+    @property
     def claims(self) -> Sequence[str]:
         """What an external app says of its differential privacy and of its accuracy, each sentence once."""
         said = [one.text for of in self.findings for one in of.claims]
@@ -160,14 +168,19 @@ def own_pictures(study: Study, pictures: Sequence[Picture], alone: bool) -> list
 
 
 def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Strip | None:
-    """The first screen's picture: the most similar guess under the defence with the worst verdict, else without one."""
-    found = [
-        (of, worst, strip)
-        for of in sorted(summary.findings, key=lambda one: not one.defense)
-        if (worst := of.worst) and worst.cell and (strip := best_guess(pictures, worst.cell, embed))
-    ]
-    if not found:
-        return None
-    of, worst, strip = max(found, key=lambda one: (one[1].cell.mean(*SEEN) or 0.0) if one[1].cell else 0.0)
-    name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
-    return replace(strip, target=f"{', '.join(filter(None, (name, worst.title)))}: {strip.target}")
+    """The first screen's picture: the best guess from the messages with the worst verdict.
+
+    Of these, from real messages first, then under a defence, then where most images are recognisable.
+    """
+
+    def rank(pair: tuple[Finding, Message]) -> tuple[int, bool, bool, float]:
+        of, one = pair
+        seen = one.cell.mean(*SEEN) if one.cell else None
+        return list(Verdict).index(one.verdict), not one.real, not of.defense, -(seen or 0.0)
+
+    found = [(of, one) for of in summary.findings for one in of.messages]
+    for of, one in sorted(found, key=rank):
+        if one.cell and (strip := best_guess(pictures, one.cell, embed)):
+            name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
+            return replace(strip, target=f"{', '.join(filter(None, (name, one.title)))}: {strip.target}")
+    return None

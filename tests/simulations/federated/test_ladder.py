@@ -1,5 +1,6 @@
 """A ladder of probes: each size has rows, pictures and people of its own, and the sizes of one round belong together."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,15 @@ def test_every_rung_is_attacked_scored_and_shown_apart(tmp_path: Path) -> None:
     assert identified == dict.fromkeys(((1, 1), (4, 1), (4, 4)), (1.0, 8))
     assert max(one["card"]["chance"] for one in probed) < 0.15
     pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
-    originals = [(one["defense"], one["client"], one.get("rung", "")) for one in pictures if one["kind"] == "original"]
-    assert {one: originals.count(one) for one in originals} == {
-        (defense, client, rung): 4 for defense in ("", noise) for client in (0, 1) for rung in ("", "4", "1x4")
-    }
+    of = Counter(
+        (one["defense"], one["client"], one["observation"], one.get("rung", ""), one["kind"]) for one in pictures
+    )
+    probes = {"": "one-step probe", "4": "one-step probe", "1x4": "probe of several steps"}
+    for client in (0, 1):
+        for rung, title in probes.items():
+            assert {of[defense, client, title, rung, "original"] for defense in ("", noise)} == {4}
+        shown = {of["", client, "training update", "", kind] for kind in ("original", "protected", "reconstruction")}
+        assert shown == {8}, "and of the round's own few images"
     assert len({one["file"] for one in pictures}) == len(pictures)
 
 

@@ -167,7 +167,7 @@ def external_app(folder: Path) -> Path:
 
 def split(folder: Path) -> Path:
     picture = {"defense": "", "round": 2, "client": 0, "target": 0, "kind": "reconstruction", "psnr": 30.0}
-    picture |= {"identified": 1, "recognisable": 1}
+    picture |= {"identified": 1, "recognisable": 1, "observation": "smashed data"}
     of = [picture | {"attack": test_split.DECODER, "file": "0.png"}]
     return report(folder, test_split.split_rows((0, 1)), config=test_split.SETTINGS, pictures=of)
 

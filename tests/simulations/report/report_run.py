@@ -33,7 +33,7 @@ ACCURACY = {"": 0.95, "Mixer(window=4)": 0.6, "DPSGD(target_epsilon=8.0)": 0.88,
 
 PICTURES = [
     {"defense": of, "attack": INVERSION if kind == "reconstruction" else "", "round": at, "client": client, "target": 0, "image": 0}
-    | {"kind": kind, "file": f"{PIPELINES.index(of)}-{at}-{client}-{kind}.png"}
+    | {"kind": kind, "file": f"{PIPELINES.index(of)}-{at}-{client}-{kind}.png"} | {"observation": "one-step probe"}
     | ({"psnr": (10.0, 30.5, None)[client], "structure": (0.1, 0.9, None)[client]} if kind == "reconstruction" else {})
     | ({"identified": 1, "recognisable": 1} if (client, kind) == (1, "reconstruction") else {})
     for of in PIPELINES[:2] for at in (3, 1) for client in (0, 1, 2) for kind in ("original", "protected", "reconstruction")

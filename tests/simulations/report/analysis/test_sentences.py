@@ -93,8 +93,8 @@ def test_real_messages_are_said_first_and_the_smallest_request_after_them() -> N
         for found, of in zip(counts, (card(1), card(4), card(16, 4, UPDATE)), strict=True)
     ]
     assert in_plain_words(summary(*rows)) == [
-        "From real training updates of 4 steps on 16 images, attacks make images recognisable without a defence (30 of 48); "
-        "attacks find no images under D.",
+        "From real training updates of 4 steps on 16 images, attacks make images recognisable without a defence (30 of 48). "
+        "Attacks find no images under D.",
         "From one-step probes of 1 image, attacks make images recognisable without a defence (48 of 48) and under D (48 of 48).",
     ]
 

@@ -20,10 +20,10 @@ def test_counts_are_read_of_one_seed_and_weighed_by_area() -> None:
     assert window_counts(study, "") is None
     found = WindowCounts(240, {8: 10, 4: 20, 2: 80}, (66.0, 2090.0))
     assert found.shares == {8: 0.5, 4: 0.25, 2: 0.25}
-    assert "0.6 before, 19 after" in found.text  # of 110 windows
-    assert "VFE" not in WindowCounts(3, {4: 0}, (0.0, 0.0)).text
+    assert "0.6 before, 19 after" in " ".join(found.clauses)  # of 110 windows
+    assert "VFE" not in " ".join(WindowCounts(3, {4: 0}, (0.0, 0.0)).clauses)
     for windows, warned in (({8: 10, 4: 20}, False), ({4: 100}, True), ({4: 0, 2: 77}, True), ({4: 3, 2: 500}, True)):
         assert bool(WindowCounts(240, windows).caveat) == warned, windows
     # Nothing moves in flat images.
     flat = WindowCounts(3, {4: 0, 2: 0})
-    assert (flat.shares, flat.caveat, flat.text.endswith("none")) == ({}, "", True)
+    assert (flat.shares, flat.caveat, flat.clauses[0].endswith("none")) == ({}, "", True)

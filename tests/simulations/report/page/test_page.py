@@ -75,7 +75,7 @@ def test_every_number_of_the_first_tables_follows_from_the_rows(tmp_path: Path) 
             told = [number(one) for one in (*shown["ε"], *said["ε"])]
             assert told == pytest.approx([spent[0], 1e-5, *spent], abs=0.0051)
         else:
-            assert (shown["ε"], said["ε"], spent) == (["\N{EN DASH}"], [""], [0, 0])
+            assert (shown["ε"], said["ε"], spent) == (["\N{EN DASH}"], ["\N{EN DASH}"], [0, 0])
 
 
 def test_many_sizes_of_messages_make_a_ladder_and_its_ends_the_first_table(tmp_path: Path) -> None:
