@@ -11,8 +11,8 @@ from flwr.app import Message
 
 from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
-from simulations.report.sections.adversaries import aggregates
 from simulations.report.analysis.verdict import LEAKS, verdict_of
+from simulations.report.sections.adversaries import aggregates
 from simulations.report.studies.control import validate
 from simulations.report.studies.rows import read_rows
 from simulations.report.studies.study import split
