@@ -150,7 +150,7 @@ def _lacks(line: Line, leaking: Iterable[str]) -> str:
         return "it is unknown what attacks find"
     by_title = line.differences
     if any(title not in by_title or by_title[title].word != FEWER for title in leaking):
-        return "too few images were attacked to tell the difference to no defence"
+        return "too few images or messages were attacked to tell the difference to no defence"
     bounded = line.epsilon is not None and line.epsilon <= MOST_EPSILON
     if not bounded and not all(one.title in line.adaptive for one in line.judged if one.title in leaking):
         above = line.epsilon is not None and math.isfinite(line.epsilon)

@@ -15,7 +15,7 @@ from tests.simulations.report.report_run import hits, scored, study_of
 
 def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order() -> None:
     def of(p: float) -> PairedDifference:
-        return PairedDifference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True)
+        return PairedDifference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True, 1)
 
     found = holm({"a": of(0.03), "b": of(0.01), "c": of(0.02)})
     assert {name: one.p for name, one in found.items()} == pytest.approx({"b": 0.03, "c": 0.04, "a": 0.04})
@@ -64,6 +64,9 @@ def test_images_of_one_message_count_together_and_two_attacks_are_both_named() -
     assert "n = 48 in 3 messages" in difference.text
     assert plain.judged[0].score is not None
     assert plain.judged[0].score.messages == 3
+    few = {"card": card(24)}
+    (two,) = lines(attacked(48, 48, **few), attacked(0, defense="D()", **few))[1].differences.values()
+    assert (two.word, two.said) == (ALIKE, "too few messages to compare with no defence")
     # Smashed data keep the rows of images.
     smashed = {"card": card(16, observation="smashed data")}
     (one,) = lines(attacked(48, 48, **smashed), attacked(32, 32, defense="D()", **smashed))[1].differences.values()
