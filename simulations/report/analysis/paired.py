@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from simulations.report.analysis.verdict import Judged
 from simulations.report.studies.cell import FOUND, SEEN, Cell
-from simulations.report.studies.intervals import LEVEL, Count, paired, unpaired
+from simulations.report.studies.intervals import LEAST_MESSAGES, LEVEL, Count, paired, unpaired
 from simulations.report.studies.messages import by_message
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
@@ -42,7 +42,7 @@ class PairedDifference:
     high: float
     p: float
     paired: bool
-    messages: int = 0
+    messages: int
     by: str = ""
 
     @property
@@ -54,6 +54,8 @@ class PairedDifference:
     def said(self) -> str:
         """The difference in words, with what was counted, and the attack without a defence where it is another."""
         word = ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
+        if self.messages < min(LEAST_MESSAGES, self.under[1]):
+            word = "too few messages to compare with no defence"
         return f"{word}, there by {self.by}" if self.by else word
 
     @property

@@ -142,7 +142,7 @@ def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
         return "it is unknown what attacks find"
     found = [finding.message(title) for title in leaking]
     if not all(one and one.difference and one.difference.word == FEWER for one in found):
-        return "too few images were attacked to tell the difference to no defence"
+        return "too few images or messages were attacked to tell the difference to no defence"
     bounded = finding.epsilon is not None and finding.epsilon <= MOST_EPSILON
     if not bounded and not all(one and one.adaptive for one in found):
         above = finding.epsilon is not None and math.isfinite(finding.epsilon)

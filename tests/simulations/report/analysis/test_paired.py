@@ -1,19 +1,21 @@
 """Differences between a defence and none, by image."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.paired import ALIKE, FEWER, PairedDifference, holm
-from tests.simulations.report.analysis.test_verdict import attacked, card, lines
-from tests.simulations.report.report_run import study_of
+from simulations.report.studies.messages import each_image
+from tests.simulations.report.analysis.test_verdict import UPDATE, attacked, card, lines
+from tests.simulations.report.report_run import hits, scored, study_of
 
 
 def test_holm_multiplies_by_the_tests_that_are_left_and_keeps_the_order() -> None:
     def of(p: float) -> PairedDifference:
-        return PairedDifference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True)
+        return PairedDifference("identified", (0, 1), (1, 1), -1.0, -1.0, 0.0, p, True, 1)
 
     found = holm({"a": of(0.03), "b": of(0.01), "c": of(0.02)})
     assert {name: one.p for name, one in found.items()} == pytest.approx({"b": 0.03, "c": 0.04, "a": 0.04})
@@ -69,7 +71,26 @@ def test_images_of_one_message_count_together_and_two_attacks_are_both_named() -
     assert "n = 48 in 3 messages" in difference.text
     assert plain.messages[0].score is not None
     assert plain.messages[0].score.messages == 3
+    few = {"card": card(24)}
+    two = difference_of(lines(attacked(48, 48, **few), attacked(0, defense="D()", **few))[1])
+    assert (two.word, two.said) == (ALIKE, "too few messages to compare with no defence")
     # Smashed data keep the rows of images.
     smashed = {"card": card(16, observation="smashed data")}
     one = difference_of(lines(attacked(48, 48, **smashed), attacked(32, 32, defense="D()", **smashed))[1])
     assert (one.messages, one.word, one.said) == (48, FEWER, "fewer recognisable than without a defence")
+
+
+@pytest.mark.parametrize(
+    ("observation", "messages"), [(UPDATE, 3), ("one-step probe", 9), ("sum of clients' one-step probes", 3)]
+)
+def test_a_round_is_one_message_of_each_client_and_probes_are_numbered_by_their_images(
+    observation: str, messages: int
+) -> None:
+    """Three clients with 16 images each, at the places 0, 1, 2, ... of probes of 6, or anywhere among a client's examples."""
+    at = [37 * place for place in range(16)] if observation == UPDATE else list(range(16))
+    row = hits(scored(20.0, n=48, card=card(6, observation=observation)))
+    sent = replace(row, extra=row.extra | {"each_of": [[client, place] for client in range(3) for place in at]})
+    assert len({message for message, _ in each_image([sent]).values()}) == messages
+    assert each_image([replace(sent, extra={})]) == {}
+    odd = replace(sent, extra=row.extra | {"each_of": ["no place", *sent.extra["each_of"][1:]]})
+    assert len(each_image([odd])) == 48, "a place that is none is a message of its own"

@@ -69,7 +69,7 @@ def test_a_large_epsilon_stands_for_no_attack_that_knows_the_defence(epsilon: fl
             (attacked(4, 4), HIDDEN),
             COSTS,
             ADAPTED,
-            "too few images were attacked to tell the difference to no defence under D",
+            "too few images or messages were attacked to tell the difference to no defence under D",
         ),
     ],
 )
