@@ -44,8 +44,8 @@ HEAD = (
     "lines added",
     "seconds",
     "ended",
-    "attacked",
-    "recovered",
+    "attacks",
+    "found",
     "verdict",
     "epsilon",
     "false claims",
@@ -56,13 +56,14 @@ QUIET = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 
 def holdings(clients: int) -> dict[int, Holding]:
     """Client -> its images, computed without app and audit: four fifths of an IID share are for training."""
-    images = arrays("train")[0] / 255.0
+    images, classes = arrays("train")
     found = {}
     for client in range(clients):
         partitioner = IidPartitioner(num_partitions=clients)
         partitioner.dataset = Dataset.from_dict({"at": list(range(len(images)))})
         parts = partitioner.load_partition(client).train_test_split(test_size=0.2, seed=SEED)
-        found[client] = Holding(images[parts["train"]["at"][:]], images[parts["test"]["at"][:]])
+        own = [parts[name]["at"][:] for name in ("train", "test")]
+        found[client] = Holding(*(of for at in own for of in (images[at] / 255.0, classes[at])))
     return found
 
 
@@ -155,7 +156,7 @@ def audit(name: str, checkout: Path, scratch: Path, seed: int, limit: float, *, 
     claims = read_claims(folder / "report.html")
     # A page without a score makes no assumption that it must state.
     wrong = Pictures(folder, holdings(app.clients)).false_claims(claims, app.mentions if attacks else ())
-    count = "-" if claims.recovered is None else f"{claims.recovered} of {claims.attacked}"
+    count = f"{claims.found} of {claims.attacked} {claims.of}" if claims.of else "-"
     return [
         *cells,
         "; ".join(attacks) or "-",

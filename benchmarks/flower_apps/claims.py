@@ -13,40 +13,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.stats import binom
 
 Pixels = NDArray[np.float64]
 """Images (N, C, H, W) in [0, 1]."""
-GLANCE = "At a glance</caption>"
-FEWEST, CANDIDATES = 16, 100
-"""Images below which the page must not give a verdict, and images among which a guess is identified."""
-LEAST_GAIN = 3.0
-"""dB above the best null baseline from which an identified image counts as recovered."""
+GLANCE, PROBES = "At a glance</caption>", 'data-from="one-step probe'
+CANDIDATES = 100
+"""Images among which a guess is identified, where the client has so many of its class."""
+FEW_OTHERS = 4
+"""Others of its class from which on an image may count as identified."""
+LEAST_STRUCTURE = 0.8
+"""Correlation with its image from which on an identified guess above the image's mean colour counts as recognisable."""
+MARGIN = 0.01
+"""The most by which the rounding of pictures is allowed to change a correlation."""
 HALF_LEVEL = 0.5 / 255
 """The most by which a PNG rounds a value in [0, 1]."""
-VERDICTS = ("readable", "partly readable", "not recovered", "unknown")
+FEWEST, LEVEL = 16, 0.05
+"""Images below which a failed attack shows nothing, and the chance from which on a count shows nothing."""
+FINDS = {"recognisable": "recognisable", "identifiable": "identified"}
+"""Verdict that something was found -> what it must count."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """The images of a client: (N, C, H, W) that it trains on, and (M, C, H, W) that its ``data`` gives besides."""
+    """The images (N, C, H, W) of a client with their classes (N,): that it trains on, and that its ``data`` gives besides."""
 
     trained: Pixels
+    classes: NDArray[np.int64]
     held_out: Pixels
+    held_out_classes: NDArray[np.int64]
+
+    def of_class(self, number: int) -> Pixels:
+        """All images of a class."""
+        return np.concatenate([self.trained[self.classes == number], self.held_out[self.held_out_classes == number]])
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The first lines of a page.
+    """What the first table of a page says of one-step probes.
 
     Attributes:
-        verdict: One of ``VERDICTS``; "" if the page has none.
-        recovered: Images, of ``attacked``; None if the page counts none.
+        verdict: In a word or two; "" if the page has none.
+        of: What is counted, "recognisable" or "identified"; "" if the page counts nothing.
+        found: Images that are, of ``attacked``.
         text: The whole page, without marks of HTML.
     """
 
     verdict: str
-    recovered: int | None
-    attacked: int | None
+    of: str
+    found: int
+    attacked: int
     text: str
 
 
@@ -55,11 +71,12 @@ def read_claims(page: Path) -> Claims:
     source = page.read_text(encoding="utf-8")
     body = source[source.find(GLANCE) :] if GLANCE in source else ""
     row = body[body.find("<tbody>") : body.find("</tbody>")]
-    verdict = re.search(r'<b class="word[^"]*">([^<]+)</b>', row)
-    count = re.search(r'<td class="num">(\d+) of (\d+)', row)
+    cell = row[row.find(PROBES) :].partition("</td>")[0] if PROBES in row else ""
+    verdict = re.search(r'<b class="word[^"]*">([^<]+)</b>', cell)
+    count = re.search(r"<b>(\d+) of (\d+)[^<]*</b> (\w+)", cell)
     plain = re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", source, flags=re.S)
-    numbers = (int(count[1]), int(count[2])) if count else (None, None)
-    return Claims(verdict[1] if verdict else "", *numbers, re.sub(r"\s+", " ", html.unescape(plain)))
+    counted = (count[3], int(count[1]), int(count[2])) if count else ("", 0, 0)
+    return Claims(verdict[1] if verdict else "", *counted, re.sub(r"\s+", " ", html.unescape(plain)))
 
 
 class Pictures:
@@ -91,11 +108,15 @@ class Pictures:
         values = np.asarray(Image.open(self.folder / one["file"]), np.float64) / 255
         return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
 
-    def _nearest(self, original: Mapping[str, Any]) -> tuple[Pixels, float]:
-        """The client's image behind a picture, without its rounding, and the largest difference to the picture."""
-        mine = self.held[original["client"]].trained
-        apart = np.abs(mine - self._pixels(original)).max(axis=(1, 2, 3))
-        return mine[apart.argmin()], float(apart.min())
+    def _nearest(self, original: Mapping[str, Any]) -> tuple[int, float]:
+        """Which of the client's images is behind a picture, and the largest difference to the picture."""
+        apart = np.abs(self.held[original["client"]].trained - self._pixels(original)).max(axis=(1, 2, 3))
+        return int(apart.argmin()), float(apart.min())
+
+    def _truth(self, guess: Mapping[str, Any]) -> tuple[Pixels, int]:
+        """The image behind a guess, without the rounding of its picture, and its class."""
+        at, holding = self._nearest(self.originals[_place(guess)])[0], self.held[guess["client"]]
+        return holding.trained[at], int(holding.classes[at])
 
     def _wrong_original(self, one: Mapping[str, Any]) -> str:
         """The picture of an original must show an image that this client trained on."""
@@ -104,46 +125,47 @@ class Pictures:
         return f"{one['file']} shows no image that client {one['client']} trained on"
 
     def _wrong_scores(self, one: Mapping[str, Any]) -> str:
-        """PSNR of a guess, and of the best null baseline, must follow from the pictures and the data."""
-        truth, _ = self._nearest(self.originals[_place(one)])
-        error = rmse(self._pixels(one), truth[None])[0]
+        """PSNR of a guess must follow from the picture and the data."""
+        error = rmse(self._pixels(one), self._truth(one)[0][None])[0]
         if abs(error - 10 ** (-one["psnr"] / 20)) > HALF_LEVEL:  # by the triangle inequality no rounding explains more
-            return f"{one['file']} has {psnr(error):.2f} dB, not {one['psnr']:.2f}"
-        claimed, null = one.get("null_psnr"), null_psnr(truth, self.held[one["client"]])
-        if claimed is not None and abs(claimed - null) > 0.05:
-            return f"{one['file']}: its null baseline has {null:.2f} dB, not {claimed:.2f}"
+            return f"{one['file']} has {-20 * np.log10(max(error, 1e-5)):.2f} dB, not {one['psnr']:.2f}"
         return ""
 
     def _wrong_count(self, claims: Claims) -> list[str]:
-        """The count of recovered images must be that of one attack."""
+        """The count of images must be that of one attack."""
         by_attack: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for one in self.guesses:
             by_attack.setdefault((one["attack"], one["observation"], one["round"]), []).append(one)
-        spans = [self._recovered_span(some) for some in by_attack.values()]
-        if claims.recovered is None:
+        spans = [self._span(some, claims.of) for some in by_attack.values()]
+        if not claims.of:
             most = max((low for low, _, _ in spans), default=0)
-            return [f"the page counts no recovered images; the pictures show {most}"] if most else []
-        if any(low <= claims.recovered <= high and n == claims.attacked for low, high, n in spans):
+            return [f"the page counts no images; the pictures show {most}"] if most else []
+        if any(low <= claims.found <= high and n == claims.attacked for low, high, n in spans):
             return []
         seen = ", ".join(f"{low} to {high} of {n}" for low, high, n in spans) or "none"
-        return [f"the page says {claims.recovered} of {claims.attacked} recovered; the pictures give {seen}"]
+        return [f"the page says {claims.found} of {claims.attacked} {claims.of}; the pictures give {seen}"]
 
-    def _recovered_span(self, guesses: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-        """The fewest and the most images that an attack can have recovered, and how many it guessed.
+    def _span(self, guesses: Sequence[Mapping[str, Any]], of: str) -> tuple[int, int, int]:
+        """The fewest and the most images that an attack can have identified or made recognisable, and how many it guessed.
 
-        Both are equal if a client holds at most 100 images, as all of them are candidates then.
+        Both are equal, but for the rounding of pictures, if a client holds 5 to 100 images of each class: all are candidates then.
         """
         low = high = 0
         for one in guesses:
-            holding = self.held[one["client"]]
-            every = np.concatenate([holding.trained, holding.held_out])
-            guess, (truth, _) = self._pixels(one), self._nearest(self.originals[_place(one)])
-            error = rmse(guess, truth[None])[0]
-            gain = psnr(error) - null_psnr(truth, holding)
-            nearer = int((rmse(guess, every) < error - HALF_LEVEL / 10).sum())
-            low += bool(gain >= LEAST_GAIN + 0.05 and nearer == 0)
-            high += bool(gain >= LEAST_GAIN - 0.05 and nearer <= max(len(every) - CANDIDATES, 0))
-        return low, high, len(guesses)
+            (truth, number), guess = self._truth(one), self._pixels(one)
+            every = self.held[one["client"]].of_class(number)
+            others = every[(every != truth).any(axis=(1, 2, 3))]
+            own, nearest = structure(guess, truth[None])[0], np.sort(structure(guess, others))[::-1]
+            flat = rmse(truth.mean(axis=(1, 2), keepdims=True), truth[None])[0]
+            above = flat - rmse(guess, truth[None])[0]
+            undrawn = max(len(every) - CANDIDATES, 0)
+            sure = len(others) >= FEW_OTHERS and own > nearest[0] + MARGIN
+            able = len(others) > 0 and (undrawn >= len(nearest) or own > nearest[undrawn] - MARGIN)
+            if of == "recognisable":
+                sure = sure and own >= LEAST_STRUCTURE + MARGIN and above > HALF_LEVEL
+                able = able and own >= LEAST_STRUCTURE - MARGIN and above > -HALF_LEVEL
+            low, high = low + sure, high + able
+        return int(low), int(high), len(guesses)
 
 
 def _place(one: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -155,27 +177,22 @@ def rmse(one: Pixels, many: Pixels) -> Pixels:
     return np.asarray(np.sqrt(((many - one) ** 2).mean(axis=(1, 2, 3))))
 
 
-def psnr(error: float) -> float:
-    """Decibels of a root mean square error."""
-    return float(-20 * np.log10(max(error, 1e-5)))
-
-
-def null_psnr(truth: Pixels, holding: Holding) -> float:
-    """The better of the grey image and the mean of the client's training images, in dB."""
-    guesses = np.stack([np.full_like(truth, 0.5), holding.trained.mean(axis=0)])
-    return psnr(float(rmse(truth, guesses).min()))
+def structure(one: Pixels, many: Pixels) -> Pixels:
+    """Correlation of an image with each of many (N, C, H, W), the mean of each channel removed; 0 for flat ones."""
+    own, other = (x - x.mean(axis=(2, 3), keepdims=True) for x in (one[None], many))
+    size = np.sqrt((own**2).sum() * (other**2).sum(axis=(1, 2, 3)))
+    return np.asarray((own * other).sum(axis=(1, 2, 3)) / np.maximum(size, 1e-12))
 
 
 def _wrong_verdict(claims: Claims) -> list[str]:
-    """The verdict must follow from the page's own count, by the rule of its glossary."""
-    if not claims.verdict:
-        return []
-    if not claims.attacked or claims.recovered is None or claims.attacked < FEWEST:
-        allowed: tuple[str, ...] = ("unknown",)
-    elif 2 * claims.recovered >= claims.attacked:
-        allowed = ("readable",)
+    """The verdict must follow from the page's own count: at one in ``CANDIDATES`` a null guess rarely has as many."""
+    wanted = FINDS.get(claims.verdict)
+    if wanted:
+        by_chance = binom.sf(claims.found - 1, claims.attacked, 1 / CANDIDATES) if claims.attacked else 1.0
+        follows = claims.of == wanted and by_chance <= LEVEL
     else:
-        allowed = ("partly readable",) if claims.recovered else VERDICTS[1:]
-    if claims.verdict in allowed:
+        follows = claims.verdict in ("", "unknown") or claims.attacked >= FEWEST
+    if follows:
         return []
-    return [f"the verdict {claims.verdict!r} does not follow from {claims.recovered} of {claims.attacked}"]
+    counted = f"{claims.found} of {claims.attacked} {claims.of}".rstrip()
+    return [f"the verdict {claims.verdict!r} does not follow from {counted}"]
