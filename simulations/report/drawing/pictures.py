@@ -152,19 +152,16 @@ def _grid(
 ) -> Grid:
     one, targets = pictures[0], grouped(pictures, lambda one: one.target)
     attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
-    ranked = {
-        target: [one for one in of if one.attack not in upper_bounds and not one.of_noise]
-        for target, of in targets.items()
-    }
-    first = sorted(targets, key=lambda target: _rank(ranked[target]), reverse=True)
+
+    def rank(target: tuple[Any, ...]) -> tuple[bool, bool, float, float]:
+        able = (one for one in targets[target] if one.attack not in upper_bounds and not one.of_noise and one.is_guess)
+        return max((one.rank for one in able), default=(False, False, -math.inf, -math.inf))
+
+    first = sorted(targets, key=rank, reverse=True)
     strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:most])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
     final = any(picture.final for picture in pictures)
     return Grid(one.defense, one.round, strips, len(first) - len(strips), final, sources)
-
-
-def _rank(pictures: Sequence[Picture]) -> tuple[bool, bool, float, float]:
-    return max((one.rank for one in pictures if one.is_guess), default=(False, False, -math.inf, -math.inf))
 
 
 def _named(target: tuple[Any, ...]) -> str:
