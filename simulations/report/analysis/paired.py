@@ -52,18 +52,19 @@ class PairedDifference:
 
     @property
     def said(self) -> str:
-        """The difference in words, with what was counted, and the attack without a defence where it is another."""
-        word = ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
+        """The difference in words, with what was counted."""
         if self.messages < min(LEAST_MESSAGES, self.under[1]):
-            word = "too few messages to compare with no defence"
-        return f"{word}, there by {self.by}" if self.by else word
+            return "too few messages to compare with no defence"
+        return ALIKE if self.word == ALIKE else f"{self.word} {self.of} than without a defence"
 
     @property
     def text(self) -> str:
-        """The difference with its interval in percentage points and the number of images."""
+        """The difference with its interval in percentage points, the number of images, and the attack without a defence where it is
+        another.
+        """
         ends = f"{percentage(self.low)} to {percentage(self.high)} points"
         several = f" in {count(self.messages, 'message')}" if self.messages < self.under[1] else ""
-        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several})"
+        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several}{f', without a defence by {self.by}' if self.by else ''})"
 
 
 def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:

@@ -67,8 +67,8 @@ def test_images_of_one_message_count_together_and_two_attacks_are_both_named() -
     difference = difference_of(defended)
     # One of three messages is lost as a whole.
     assert (difference.messages, difference.word) == (3, ALIKE)
-    assert difference.said == f"{ALIKE}, there by A"
-    assert "n = 48 in 3 messages" in difference.text
+    assert (difference.said, difference.by) == (ALIKE, "A")
+    assert "n = 48 in 3 messages, without a defence by A" in difference.text
     assert plain.messages[0].score is not None
     assert plain.messages[0].score.messages == 3
     few = {"card": card(24)}
