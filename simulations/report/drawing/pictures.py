@@ -13,11 +13,12 @@ from typing import Any
 from clients.wire.texts import regular
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.studies.cell import Cell
+from simulations.report.studies.messages import stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.report.text import round_name, short_names
 
 EVERY, BEST = (24, 6), (2, 0)
-"""Targets kept per defence in the first attacked round and in each later one, on the page of every attack and in the report."""
+"""Targets kept of a defence in its first grid and in each other one, on the page of every attack and in the report."""
 SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
@@ -49,7 +50,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Grid:
-    """Targets of one defence in one round, the most similar guess (``Picture.rank``) first; ``hidden`` more are left out."""
+    """Targets of one defence in messages of one kind and round, the most similar guess (``Picture.rank``) first; ``hidden`` more are left out."""
 
     defense: str
     round: int
@@ -107,21 +108,26 @@ def grids(
     leading: Mapping[str, int] | None = None,
     kept: tuple[int, int] = BEST,
 ) -> dict[str, list[Grid]]:
-    """Defence -> its grids, first attacked round first; defences in the order of ``pipelines``, unknown ones last.
+    """Defence -> its grids, one for each round and kind of message; defences in the order of ``pipelines``, unknown ones last.
 
     ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. Nor are guesses from
-    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it. ``kept``: targets of the
-    first round and of each other round; of 0 targets there is no grid.
+    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it; of a round real messages
+    come first. ``kept``: targets of the first grid and of each other one; of 0 targets there is no grid.
     """
-    groups = grouped(pictures, lambda one: (one.defense, one.round))
-    order = list(dict.fromkeys([*pipelines, *(defense for defense, _ in groups)]))
+    groups = grouped(pictures, lambda one: (one.defense, one.round, one.observation))
+    order = list(dict.fromkeys([*pipelines, *(defense for defense, *_ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
     names |= {one.guess: f"{short[one.attack]} (from noise)" for one in pictures if one.of_noise}
     first, found = leading or {}, dict[str, list[Grid]]()
-    for defense, at in sorted(groups, key=lambda one: (order.index(one[0]), one[1] != first.get(one[0]), one[1])):
-        if most := kept[defense in found]:
-            found.setdefault(defense, []).append(_grid(groups[defense, at], most, names, embed, upper_bounds))
+
+    def place(one: tuple[str, int, str]) -> tuple[Any, ...]:
+        defense, at, message = one
+        return order.index(defense), at != first.get(defense), at, message in stand_ins(), message
+
+    for key in sorted(groups, key=place):
+        if most := kept[key[0] in found]:
+            found.setdefault(key[0], []).append(_grid(groups[key], most, names, embed, upper_bounds))
     return found
 
 

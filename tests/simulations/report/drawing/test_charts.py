@@ -15,6 +15,7 @@ from simulations.report.analysis.finding import findings_of
 from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, bounds, round_values
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture, placed
+from simulations.report.drawing.pictures import Embedder, grids
 from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, plane, rows_of_dots
 from simulations.report.page.templates import macros, read
 from simulations.report.text import plain, short_names, whole_percent
@@ -248,3 +249,14 @@ def test_a_guess_stands_beside_the_image_that_it_resembles(tmp_path: Path) -> No
     assert order(placed(kept, tmp_path)) == ["0", "1", "2"]
     (tmp_path / originals[1].file).write_bytes(b"no picture")
     assert order(placed([*originals, *guesses], tmp_path)) == ["0", "1", "2"]
+
+
+def test_images_of_different_messages_never_stand_in_one_strip(tmp_path: Path) -> None:
+    """The first image of a client's round and that of its first probe have one number."""
+    asked = [*pictures(tmp_path, (10,), "original"), *pictures(tmp_path, (11,), attack="B()")]
+    title = {"observation": "training update"}
+    sent = [*pictures(tmp_path, (20,), "original", **title), *pictures(tmp_path, (21,), **title)]
+    (found,) = grids([*asked, *sent], [""], Embedder(tmp_path), kept=(2, 2)).values()
+    assert [one.source for one in found] == ["training update", "one-step probe"]
+    shown = [[tile.source for tile in strip.tiles if tile.uri] for one in found for strip in one.strips]
+    assert shown == [["original", "A()"], ["original", "B()"]]
