@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import whole_field
+from defenses.checks import algorithm, whole_field
 
 MOST_BINS = 10**6
 """Most bins: more than any layer has rows."""
@@ -29,7 +29,7 @@ MOST_OUTSIDE = 0.05
 """Share of pixels beyond [0, 1] up to which a bin counts as one image's: noise adds some, a mixture has many."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ImprintLayer(ActiveAttack):
     """Sort the batch into bins by brightness, and recover exactly each image that is alone in its bin.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -17,7 +17,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
+from defenses.checks import SMALLEST, algorithm, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
@@ -25,7 +25,7 @@ HALVINGS = 40
 """Of the interval in which the scale lies."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TrapWeights(ActiveAttack):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 

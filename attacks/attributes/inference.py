@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -16,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.base import Numbers
-from defenses.checks import choice_field, examples_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
 from defenses.random_draws import seed_of
 
 ARCHITECTURES = ("split", "tuned", "full")
@@ -24,7 +23,7 @@ ARCHITECTURES = ("split", "tuned", "full")
 a whole network that takes the features as its image."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AttributeInference(LearnedQueryAttack[Attributes]):
     """Classify the sensitive attribute by a network trained on features of auxiliary images with a known attribute.
 

@@ -16,7 +16,7 @@ from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_
 from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
 from attacks.observations import ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import checked_field, choice_field, is_number, require, scale_field, starts_field
+from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field, starts_field
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
 """Values of a that the server tries."""
@@ -73,7 +73,7 @@ class FittedLikelihood:
     shadow_auc: float | None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LikelihoodAttack(MembershipAttack):
     """Base of attacks that compare a record's confidence under the client's model with that under models without the record.
 
@@ -143,7 +143,7 @@ def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
     return ShadowedRecords(models, images, classes, confidences, outside)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LiRA(LikelihoodAttack):
     """Score a record by how far its confidence lies above its confidence under shadow models that were trained without it.
 
@@ -192,7 +192,7 @@ class LiRA(LikelihoodAttack):
         return GaussianRule(**choices)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class RMIA(LikelihoodAttack):
     """Score a record by the share of population records that it dominates in a pairwise likelihood ratio.
 

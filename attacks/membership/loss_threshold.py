@@ -16,7 +16,7 @@ from attacks.membership.online_rules import OnlineTest
 from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch, NamedTensors, Numbers, Tensors, on_cpu
-from defenses.checks import MOST_SIDE
+from defenses.checks import MOST_SIDE, algorithm
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
@@ -216,7 +216,7 @@ class MembershipAttack(Attack[ClientUpdate, Membership]):
         return Membership(None, failure=reason)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LossThreshold(MembershipAttack):
     """Score a record's membership by its negative cross-entropy under the client's model: members tend to have a low loss.
 

@@ -16,7 +16,7 @@ from attacks.membership.loss_threshold import Membership, MembershipAttack, conf
 from attacks.membership.rules import QuantileRule, gaussian_loss
 from attacks.membership.shadow_models import shown, true_classes
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
+from defenses.checks import MOST_SIDE, algorithm, scale_field, share_field, steps_field, whole_field, width_field
 from defenses.random_draws import seed_of
 
 FEWEST = 10
@@ -39,7 +39,7 @@ class Population:
     classes: Tensor
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class QuantileRegression(MembershipAttack):
     """Score a record by how unusual its confidence is, among those that the client's model has in non-members like it.
 

@@ -25,6 +25,7 @@ from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
+    algorithm,
     checked_field,
     is_whole,
     scale_field,
@@ -106,7 +107,7 @@ def true_classes(knowledge: Knowledge) -> Tensor:
     return knowledge.auxiliary.targets.argmax(1).cpu()
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ShadowModels(MembershipAttack):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 

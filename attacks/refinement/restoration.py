@@ -17,7 +17,7 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense, Numbers, Shape
-from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 from defenses.random_draws import seed_of
 
@@ -40,7 +40,7 @@ class LearnedMap:
     diagnostics: Numbers
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class NetworkRefinement(Refinement):
     """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
 
@@ -106,7 +106,7 @@ class WithoutSigns(nn.Module):
         return torch.cat([images, (2 * images - 1).abs()], 1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LearnedRestorer(NetworkRefinement):
     """Restore recovered images by a U-Net that is trained to undo the clients' input defences on auxiliary images.
 

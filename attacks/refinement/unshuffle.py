@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import torch
@@ -17,6 +17,7 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch, Numbers
+from defenses.checks import algorithm
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
@@ -61,7 +62,7 @@ class Learned(NamedTuple):
     inference: WindowInference | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Unshuffle(Refinement):
     """Base of attacks on the first shuffle in the clients' pipeline.
 
@@ -152,7 +153,7 @@ class Unshuffle(Refinement):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class WindowMean(Unshuffle):
     """Replace every window by its mean, channel by channel, which shuffling never hides.
 

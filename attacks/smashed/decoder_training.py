@@ -18,7 +18,7 @@ from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from defenses.base import Numbers, Shape, TensorMap
-from defenses.checks import examples_field, require, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
 
 Pool = TensorMap
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
@@ -43,7 +43,7 @@ class LearnedDecoder:
     diagnostics: Numbers
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class DecoderAttack(SmashedAttack[Reconstruction]):
     """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
 

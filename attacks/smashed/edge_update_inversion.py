@@ -18,11 +18,11 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
 from defenses.base import Tensors, Update
-from defenses.checks import scale_field, steps_field
+from defenses.checks import algorithm, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     """Find images that explain both the client half's update and the smashed data.
 

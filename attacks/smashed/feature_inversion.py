@@ -18,7 +18,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import choice_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -75,7 +75,7 @@ class Prepared:
     reader: TokenReader | None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeatureInversion(SmashedAttack[Reconstruction]):
     """Optimise a batch of images until the client half would send the observed smashed data for them.
 

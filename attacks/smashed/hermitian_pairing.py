@@ -18,7 +18,7 @@ from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.tokens.positions import TokenReader, images_of_patches, patches_of_tokens, place
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import Numbers
-from defenses.checks import choice_field, steps_field
+from defenses.checks import algorithm, choice_field, steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 MOST_IMAGES = 3000
@@ -170,7 +170,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
     return positions
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class HermitianPairing(SmashedAttack[Reconstruction]):
     """Undo a spectral shuffle: pair patches that are conjugate mirror images, place the pairs, and transform back.
 

@@ -18,7 +18,16 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.base import Numbers
-from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
+from defenses.checks import (
+    MOST_DEPTH,
+    algorithm,
+    examples_field,
+    require,
+    scale_field,
+    steps_field,
+    whole_field,
+    width_field,
+)
 from defenses.random_draws import drawing_from, seed_of
 
 
@@ -40,7 +49,7 @@ class ReversalNetwork(nn.Module):
         return embedded
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class EmbeddingReversal(TableAttack):
     """Recover a table row's embeddings from the F numbers m_vec of DIFM by a transformer, trained on auxiliary rows.
 

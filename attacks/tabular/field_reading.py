@@ -15,7 +15,7 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.base import Numbers
-from defenses.checks import examples_field, flag_field
+from defenses.checks import algorithm, examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
@@ -81,7 +81,7 @@ class FieldReader:
         return self.dictionary.categories[entries], self.dictionary.embeddings[entries]
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FieldReading(TableAttack):
     """Recover a table row from its embeddings: Bayes' rule over categories, and an optimal assignment of embeddings to fields.
 

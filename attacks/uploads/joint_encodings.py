@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from attacks.observations import AttackError
 from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
 from defenses.base import Shape
-from defenses.checks import starts_field, steps_field
+from defenses.checks import algorithm, starts_field, steps_field
 from defenses.images.instahide import InstaHide
 
 INNER = 6
@@ -138,7 +138,7 @@ class _Known(NamedTuple):
     means: Tensor  # (K, D)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class JointEncodingInversion(CollectionAttack):
     """Recover a client's images from all its uploads under InstaHide, which encodes each image several times.
 
