@@ -52,7 +52,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     iterations: int = steps_field(1000)
     batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedNetwork | None = learned_field()
+    learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the classifier."""
@@ -70,7 +70,6 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
         """Classify the images of a query; deterministic."""
-        assert self.learned is not None
         return Attributes(self.learned(observation.features), dict(self.learned.diagnostics))
 
     def failed(self, observation: Query, reason: str) -> Attributes:

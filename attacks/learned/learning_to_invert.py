@@ -77,7 +77,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
     learning_rate: float = scale_field(1e-3)
-    learned: UpdateReader | None = learned_field()
+    learned: UpdateReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Simulate updates and train the network."""
@@ -114,7 +114,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
         """Guess the images; deterministic after ``fit``. Classes are not guessed: -1."""
-        assert self.learned is not None
         observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
         if shape != self.learned.shape:

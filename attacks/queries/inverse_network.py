@@ -78,7 +78,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     width: int = width_field(32)
     batch_size: int = examples_field(16)
     learning_rate: float = scale_field(2e-3)
-    learned: LearnedNetwork | None = learned_field()
+    learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""
@@ -99,6 +99,5 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Decode the images of a query; deterministic. Classes are the server half's predictions."""
-        assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))

@@ -155,7 +155,7 @@ class PolicyInversion(Refinement):
     noise: float = scale_field(0.05, most=1)
     consistency: float = scale_field(1.0, zero=True)
     max_auxiliary: int = examples_field(1000, 2)
-    learned: tuple[_Undo, ...] | None = learned_field()
+    learned: tuple[_Undo, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learn the effect of each draw of the pipeline's first ATS on auxiliary images; without ATS, learn nothing."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
@@ -59,7 +59,7 @@ class NetworkRefinement(Refinement):
     width: int = width_field(12)
     batch_size: int = examples_field(32)
     learning_rate: float = scale_field(4e-3, most=1)
-    learned: LearnedMap | None = field(default=None, repr=False, compare=False, kw_only=True)
+    learned: LearnedMap = learned_field()
 
     def train(
         self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
@@ -81,7 +81,6 @@ class NetworkRefinement(Refinement):
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
         """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
-        assert self.learned is not None
         network, shape = self.learned.network, tuple(guess.images.shape[1:])
         if network is None:
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
@@ -172,4 +171,4 @@ def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator)
 def select(batch: Batch, rows: Tensor) -> Batch:
     """Some examples."""
     rows = rows.to(batch.images.device)
-    return Batch(batch.images[rows], batch.targets[rows])
+    return batch.rows(rows)

@@ -76,7 +76,7 @@ class Unshuffle(Refinement):
         "the windows of VisualMixer are"
     )
     needs_auxiliary = True
-    learned: Learned | None = learned_field()
+    learned: Learned = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
@@ -130,7 +130,6 @@ class Unshuffle(Refinement):
         return results
 
     def _windows(self, images: Tensor) -> tuple[Windows | None, Numbers]:
-        assert self.learned is not None
         known, inference = self.learned
         if known is None:
             return None, {}

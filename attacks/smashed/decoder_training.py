@@ -68,7 +68,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedDecoder | None = learned_field()
+    learned: LearnedDecoder = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +112,6 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Decodes the target images."""
-        assert self.learned is not None
         if (there := len(observation.features)) < self.transmissions:
             raise AttackError(
                 f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "

@@ -199,7 +199,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     iterations: int = steps_field(500)
     reader: str = choice_field("network", READERS)
-    learned: TokenReader | SpectralStatistics | FeatureInversion | None = learned_field()
+    learned: TokenReader | SpectralStatistics | FeatureInversion = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""
@@ -215,7 +215,6 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the images of the first transmission."""
-        assert self.learned is not None
         if isinstance(self.learned, FeatureInversion):
             guess = self.learned.attack_one(observation, generator)
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})

@@ -105,7 +105,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     evaluations: int = steps_field(40)
     max_tokens: int = examples_field(3136)
     beyond_run: bool = flag_field(False)
-    learned: Sender | None = learned_field()
+    learned: Sender = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the client's sending side."""
@@ -126,8 +126,6 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
         Patch number r * N + s is what slot s of row r of the first transmission shows, unless tokens recur (step 3).
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from the client half first: call fit first")
         features, edge = observation.features[: self.transmissions], observation.edge
         grid, count = edge.grid, observation.num_targets
         try:

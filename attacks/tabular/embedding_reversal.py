@@ -78,7 +78,7 @@ class EmbeddingReversal(TableAttack):
     heads: int = whole_field(4, 1, MOST_DEPTH)
     batch_size: int = examples_field(128, 2)
     learning_rate: float = scale_field(3e-3, most=1)
-    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = learned_field()
+    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +105,6 @@ class EmbeddingReversal(TableAttack):
         return guesses
 
     def _train(self, server: nn.Module) -> _Reverser:
-        assert self.learned is not None
         factors_of = getattr(server, "vector_factors", None)
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")

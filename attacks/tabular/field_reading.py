@@ -112,7 +112,7 @@ class FieldReading(TableAttack):
     transmissions: int = examples_field(8)
     beyond_run: bool = flag_field(False)
     batch_size: int = examples_field(64, 2)
-    learned: FieldReader | None = learned_field()
+    learned: FieldReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the dictionary and the noise."""
@@ -140,7 +140,6 @@ class FieldReading(TableAttack):
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
         """Guess the target rows."""
         reader = self.learned
-        assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()
         check_features(features, (reader.fields, observation.edge.token_length))
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))

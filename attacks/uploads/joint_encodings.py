@@ -178,7 +178,7 @@ class JointEncodingInversion(CollectionAttack):
     iterations: int = steps_field(150)
     restarts: int = starts_field(2)
     weight_steps: int = steps_field(15)
-    learned: tuple[_Known, ...] | None = learned_field()
+    learned: tuple[_Known, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
         """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""

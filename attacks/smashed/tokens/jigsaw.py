@@ -35,7 +35,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
     iterations: int = steps_field(500)
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
-    learned: TokenReader | None = learned_field()
+    learned: TokenReader = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
     def reader_for(self, observation: SmashedData) -> TokenReader:
         """The network."""
-        assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned
 
