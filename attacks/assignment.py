@@ -10,5 +10,5 @@ def assigned(costs: Tensor) -> Tensor:
     """The column of each row: (..., M, M) -> (..., M) int64 on the CPU, every column once."""
     from scipy.optimize import linear_sum_assignment  # slow to load, and most runs assign nothing
 
-    groups = costs.detach().double().cpu().reshape(-1, *costs.shape[-2:]).numpy()
+    groups = costs.detach().double().cpu().reshape(costs.shape[:-2].numel(), *costs.shape[-2:]).numpy()
     return torch.stack([torch.from_numpy(linear_sum_assignment(one)[1]) for one in groups]).view(costs.shape[:-1])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from defenses.base import Numbers
+from defenses.base import Numbers, TensorMap
 
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5
@@ -130,16 +130,19 @@ def total_variation(images: Tensor) -> Tensor:
 
     A side of one pixel has no neighbours and adds 0.
     """
-    across = (images[..., :, 1:] - images[..., :, :-1]).abs().flatten(1)
-    down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1)
-    return across.sum(1) / max(across.shape[1], 1) + down.sum(1) / max(down.shape[1], 1)
+    return _sum_of_neighbours(images, torch.abs)
 
 
 def squared_total_variation(images: Tensor) -> Tensor:
     """Mean squared difference of neighbours down plus that across, of each image (B, C, H, W): (B,). A side of one pixel adds 0."""
-    down = (images[..., 1:, :] - images[..., :-1, :]).square().flatten(1)
-    across = (images[..., :, 1:] - images[..., :, :-1]).square().flatten(1)
-    return down.sum(1) / max(down.shape[1], 1) + across.sum(1) / max(across.shape[1], 1)
+    return _sum_of_neighbours(images, torch.square)
+
+
+def _sum_of_neighbours(images: Tensor, size: TensorMap) -> Tensor:
+    """Mean size of the differences of neighbours across, plus that of those down, of each image: (B,)."""
+    across = size(images[..., :, 1:] - images[..., :, :-1]).flatten(1)
+    down = size(images[..., 1:, :] - images[..., :-1, :]).flatten(1)
+    return across.sum(1) / max(across.shape[1], 1) + down.sum(1) / max(down.shape[1], 1)
 
 
 def _window_mean(images: Tensor) -> Tensor:

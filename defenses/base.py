@@ -63,6 +63,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.images)
 
+    def rows(self, chosen: Tensor | slice) -> Batch:
+        """Some of the examples."""
+        return Batch(self.images[chosen], self.targets[chosen])
+
 
 @dataclass(frozen=True)
 class Training:

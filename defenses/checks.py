@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -91,6 +91,12 @@ def check_fields(owner: Any) -> None:
         check = next((found.metadata[CHECK] for found in own if found and CHECK in found.metadata), None)
         if check is not None:
             check(owner, one.name)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def algorithm(kind: type[T]) -> type[T]:
+    """Make the class of a defence or an attack a frozen dataclass whose ``repr`` stays its base's: the configuration text."""
+    return dataclass(frozen=True, repr=False)(kind)
 
 
 def checked_field(default: T, fits: Callable[[Any], bool], allowed: str) -> T:

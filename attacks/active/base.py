@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.exact.base import BEYOND, SolvingAttack
-from attacks.exact.linear_layer import LinearLayer, called, linear_layers, random_images
+from attacks.exact.linear_layer import LinearLayer, Read, called, linear_layers, random_images
 from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
@@ -108,6 +108,16 @@ def overwrite_linear(model: nn.Module, name: str, weight: Tensor, bias: Tensor |
         layer.weight.copy_(weight.to(layer.weight))
         if bias is not None and layer.bias is not None:
             layer.bias.copy_(bias.to(layer.bias))
+
+
+def pixel_gradient(observation: ClientUpdate, neurons: int = 1, lacks: str = "no bias") -> tuple[Tensor, Tensor]:
+    """Gradients (K, C * H * W) and (K,) of the linear layer that sees the pixels; an error with ``lacks`` below ``neurons``."""
+    read = Read.of(observation)
+    layer = read.on_pixels()
+    gradient = read.of_layer(layer)
+    if gradient.bias is None or len(gradient.bias) < neurons:
+        raise AttackError(f"does not apply: layer {layer.name!r} has {lacks}")
+    return gradient.weight, gradient.bias
 
 
 def share_outside(images: Tensor) -> Tensor:

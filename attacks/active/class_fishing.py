@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,13 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import ImageShape, Numbers, Update
-from defenses.checks import MOST_CLASSES, scale_field, starts_field, steps_field, whole_field
+from defenses.checks import MOST_CLASSES, algorithm, scale_field, starts_field, steps_field, whole_field
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ClassFishing(ActiveAttack):
     """Manipulate the head so that only examples of one class have a gradient, and invert that gradient.
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, share_outside
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, pixel_gradient, share_outside
 from attacks.base import Knowledge, learned_field
-from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import whole_field
+from defenses.checks import algorithm, whole_field
 
 MOST_BINS = 10**6
 """Most bins: more than any layer has rows."""
@@ -29,7 +28,7 @@ MOST_OUTSIDE = 0.05
 """Share of pixels beyond [0, 1] up to which a bin counts as one image's: noise adds some, a mixture has many."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ImprintLayer(ActiveAttack):
     """Sort the batch into bins by brightness, and recover exactly each image that is alone in its bin.
 
@@ -65,7 +64,7 @@ class ImprintLayer(ActiveAttack):
     quick = {"bins": 16}
 
     bins: int = whole_field(64, 2, MOST_BINS)
-    learned: tuple[Tensor, Tensor] | None = learned_field()
+    learned: tuple[Tensor, Tensor] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the thresholds (K,) of the mean of all pixels, and keep its direction (C * H * W,); in double precision."""
@@ -83,7 +82,6 @@ class ImprintLayer(ActiveAttack):
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """Return the agreed model with the imprint in its first layer, and equal columns in the next layer."""
         self.check_fitted()
-        assert self.learned is not None
         layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         behind, (neurons, size) = agreed.layer_behind(layer), layer.module.weight.shape
         if neurons < self.bins:
@@ -107,14 +105,9 @@ class ImprintLayer(ActiveAttack):
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``; nothing is random."""
-        assert self.learned is not None
-        read = Read.of(observation)
-        layer = read.on_pixels()
-        gradient = read.of_layer(layer)
-        if gradient.bias is None or len(gradient.bias) < self.bins:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias, or fewer neurons than bins")
+        found = pixel_gradient(observation, self.bins, "no bias, or fewer neurons than bins")
         # Differences of neighbours: (K, C * H * W) and (K,).
-        weight, signal = _between(gradient.weight[: self.bins]), _between(gradient.bias[: self.bins])
+        weight, signal = (_between(part[: self.bins]) for part in found)
         used = signal.abs() > ROUNDING * signal.abs().max()
         if not used.any():
             raise AttackError("does not apply: no image turned an imprinted neuron on")

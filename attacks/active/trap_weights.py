@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, share_outside
+from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrite_linear, pixel_gradient, share_outside
 from attacks.active.imprint_layer import MOST_OUTSIDE, ROUNDING
 from attacks.base import Knowledge, learned_field
-from attacks.exact.linear_layer import Read
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import SMALLEST, checked_field, is_number, scale_field, width_field
+from defenses.checks import SMALLEST, algorithm, checked_field, is_number, scale_field, width_field
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""
@@ -25,7 +24,7 @@ HALVINGS = 40
 """Of the interval in which the scale lies."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TrapWeights(ActiveAttack):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
@@ -63,7 +62,7 @@ class TrapWeights(ActiveAttack):
     )
     rows: int = width_field(0, 0)
     scale: float = scale_field(0.58)
-    learned: float | None = learned_field()
+    learned: float = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the factor between the halves."""
@@ -93,7 +92,6 @@ class TrapWeights(ActiveAttack):
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """Return the agreed model with trap weights in its first layer."""
         self.check_fitted()
-        assert self.learned is not None
         layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         neurons, size = layer.module.weight.shape
         used = self.rows or neurons
@@ -110,15 +108,11 @@ class TrapWeights(ActiveAttack):
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``; nothing is random."""
-        read = Read.of(observation)
-        layer = read.on_pixels()
-        gradient = read.of_layer(layer)
-        if gradient.bias is None:
-            raise AttackError(f"does not apply: layer {layer.name!r} has no bias")
-        used = gradient.bias.abs() > ROUNDING * gradient.bias.abs().max()
+        weight, bias = pixel_gradient(observation)
+        used = bias.abs() > ROUNDING * bias.abs().max()
         if not used.any():
             raise AttackError("does not apply: no image turned a neuron on")
-        quotients = gradient.weight[used] / gradient.bias[used, None]
+        quotients = weight[used] / bias[used, None]
         images = denormalise(quotients.view(-1, *observation.input_shape), observation)
         images = images[images.flatten(1).isfinite().all(1)]
         numbers["neurons_on"] = float(used.sum())

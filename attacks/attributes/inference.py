@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -16,7 +15,7 @@ from attacks.observations import AttackError
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.base import Numbers
-from defenses.checks import choice_field, examples_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
 from defenses.random_draws import seed_of
 
 ARCHITECTURES = ("split", "tuned", "full")
@@ -24,7 +23,7 @@ ARCHITECTURES = ("split", "tuned", "full")
 a whole network that takes the features as its image."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AttributeInference(LearnedQueryAttack[Attributes]):
     """Classify the sensitive attribute by a network trained on features of auxiliary images with a known attribute.
 
@@ -53,7 +52,7 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
     iterations: int = steps_field(1000)
     batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedNetwork | None = learned_field()
+    learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the classifier."""
@@ -71,7 +70,6 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Attributes:
         """Classify the images of a query; deterministic."""
-        assert self.learned is not None
         return Attributes(self.learned(observation.features), dict(self.learned.diagnostics))
 
     def failed(self, observation: Query, reason: str) -> Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -18,7 +18,7 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
 from defenses.random_draws import drawing_from
 
 
@@ -27,7 +27,7 @@ def majority(values: Tensor) -> Tensor:
     return values.bincount().argmax()
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class PropertyInference(Attack[ClientUpdate, Attributes]):
     """Classify the sensitive attribute behind an update by a network trained on updates of the server's own images.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Batch, DefenseError, Numbers, Shape, TensorMap, Update
+from defenses.base import DefenseError, Numbers, Shape, TensorMap, Update
 from defenses.random_draws import seed_of
 
 TINY = 1e-12
@@ -105,7 +105,7 @@ def made_by(
         raise AttackError(
             "does not apply: the attack learns from one-step updates, which only probes of federated learning provide"
         )
-    own = Batch(knowledge.auxiliary.images[rows], knowledge.auxiliary.targets[rows])
+    own = knowledge.auxiliary.rows(rows)
     try:
         yield from knowledge.probes(own, count, seed_of(generator, 31))
     except DefenseError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,6 +12,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import NamedTensors, Numbers, Update
+from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 
 MOST_CLASSES = 1000
@@ -72,7 +71,7 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
     return float(1 - F.cosine_similarity(ours, theirs, dim=0))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """Base of attacks that solve updates one by one; where the attack does not apply, the guess is grey with a reason.
 

@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import ImageShape, Numbers
-from defenses.checks import scale_field, starts_field, steps_field
+from defenses.checks import algorithm, scale_field, starts_field, steps_field
 
 OF_A_GAUSSIAN = 0.374567207
 """E log cosh(z) of a standard normal z, by numerical integration."""
@@ -86,7 +86,7 @@ def negentropy(sources: Tensor) -> Tensor:
     return ((size + F.softplus(-2 * size) - math.log(2)).mean(1) - OF_A_GAUSSIAN).square()
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class CocktailParty(SolvingAttack):
     """Separate a linear layer's inputs by independent component analysis: approximate, for any activation, large batches.
 

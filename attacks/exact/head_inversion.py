@@ -17,7 +17,7 @@ from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import scale_field, steps_field
+from defenses.checks import algorithm, scale_field, steps_field
 from defenses.module_calls import calls_of
 
 
@@ -73,7 +73,7 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     return ClassFeatures(shares[:, None] * mean - rows[present], present.nonzero().flatten(), float(shares.max()))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class HeadInversion(SolvingAttack):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 

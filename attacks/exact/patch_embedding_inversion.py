@@ -19,6 +19,7 @@ from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import ImageShape, Numbers, Shape, Tensors
+from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 
 BATCH = 2
@@ -178,7 +179,7 @@ ROUNDING = 2.0**-24
 """Half the distance of single-precision numbers at 1: the least relative error of what a client computes."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class PatchEmbeddingInversion(SolvingAttack):
     """Solve for all pixels of one image, from an update of a vision transformer with a trained position embedding.
 

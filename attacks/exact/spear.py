@@ -15,7 +15,7 @@ from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import ImageShape, Numbers
-from defenses.checks import choice_field, steps_field
+from defenses.checks import algorithm, choice_field, steps_field
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE, ALONE = 0.97, 0.985
@@ -44,7 +44,7 @@ class Factors:
     failure: str = ""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Spear(SolvingAttack):
     """Solve for a batch of images exactly, from the gradient of a linear layer on the pixels with a ReLU behind it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from attacks.exact.spear import Factors, begun, believed, polished, repaired
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.base import ImageShape, Numbers
-from defenses.checks import steps_field
+from defenses.checks import algorithm, steps_field
 
 STEPS = 100
 """Fixed-point steps of one start."""
@@ -168,7 +167,7 @@ def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:
     return found
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SpearPlusPlus(SolvingAttack):
     """Solve for a batch of images as ``Spear`` does, with all sparse directions learned together (``SparseDictionary``).
 

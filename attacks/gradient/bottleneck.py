@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad
@@ -13,11 +11,12 @@ from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.observations import AttackError, ClientUpdate
 from defenses.base import Update
+from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 from defenses.training.precode import find_bottleneck
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class BottleneckInversion(GradientInversion):
     """Match only the gradients up to the encoder of a variational bottleneck, which do not depend on its random draw.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
 from defenses.checks import (
+    algorithm,
     choice_field,
     examples_field,
     flag_field,
@@ -35,7 +36,7 @@ Trials = Sequence[tuple[Target, int]]
 """Targets, and which of their restarts."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class GradientInversion(TargetPreparation):
     """Optimise dummy images until their gradient matches the observed gradient.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,11 +11,11 @@ from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
 from defenses.base import ImageShape, Update
-from defenses.checks import examples_field
+from defenses.checks import algorithm, examples_field
 from defenses.module_calls import calls_of
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LabelInference(Attack[ClientUpdate, Labels]):
     """Infer the classes of a batch from the signs and sizes of the last layer's gradient; see ``infer_labels``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -18,7 +18,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
 from defenses.base import Update, UpdateDefense
-from defenses.checks import scale_field, share_field, steps_field
+from defenses.checks import algorithm, scale_field, share_field, steps_field
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
 from defenses.updates.noise import GaussianNoise, LaplaceNoise
@@ -35,7 +35,7 @@ GAUSSIAN = GaussianNoise | ClientDP | FlowerLocalDP
 """Defences that add normal noise."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class NoiseModelInversion(GradientInversion):
     """Find the most probable images for an update with additive noise of known distribution.
 
@@ -178,7 +178,7 @@ def _strength(stages: Sequence[UpdateDefense], laplace_only: bool) -> float:
     return float(laplace**0.5 if laplace_only else (variance + 2 * laplace) ** 0.5)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class MaskedInversion(GradientInversion):
     """Match only the entries of the gradient that pruning kept; pruned entries are unknown, not small.
 
@@ -237,7 +237,7 @@ def _untouched(observation: ClientUpdate) -> Update:
     return missing
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class OmittedLayerInversion(MaskedInversion):
     """Match all gradients except the weight gradients of layers that a defence changed.
 

@@ -6,12 +6,11 @@ attacks of the ATS paper (section 6 and released configuration), untuned, for co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attacks.gradient.inversion import GradientInversion
+from defenses.checks import algorithm
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class InvertingGradients(GradientInversion):
     """Gradient inversion by signed Adam on the cosine distance, with total variation: the strongest here on ReLU networks.
 
@@ -30,7 +29,7 @@ class InvertingGradients(GradientInversion):
     batch_norm_prior: float = 10.0
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class DLG(GradientInversion):
     """Gradient inversion by L-BFGS on the squared distance, with joint labels: near exact on smooth (sigmoid, tanh) networks.
 
@@ -55,7 +54,7 @@ class DLG(GradientInversion):
     line_search: bool = True
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AdamCosine(GradientInversion):
     """Gradient inversion by signed Adam on the cosine distance."""
 
@@ -64,7 +63,7 @@ class AdamCosine(GradientInversion):
     iterations: int = 4800
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AdamL1(AdamCosine):
     """Gradient inversion by signed Adam on the sum of absolute differences."""
 
@@ -73,7 +72,7 @@ class AdamL1(AdamCosine):
     cost: str = "l1"
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AdamL2(AdamCosine):
     """Gradient inversion by signed Adam on the sum of squared differences."""
 
@@ -82,7 +81,7 @@ class AdamL2(AdamCosine):
     cost: str = "l2"
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SGDCosine(AdamCosine):
     """Gradient inversion by signed SGD with Nesterov momentum on the cosine distance, as in the released configuration."""
 
@@ -92,7 +91,7 @@ class SGDCosine(AdamCosine):
     learning_rate: float = 0.01
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LBFGSCosine(GradientInversion):
     """Gradient inversion by L-BFGS on gradient signs: fixed step 1e-4, 300 steps of up to 20 iterations, 16 restarts.
 
@@ -110,7 +109,7 @@ class LBFGSCosine(GradientInversion):
     second_order: str = "exact"  # Curvature over steps of 1e-4 would be that of a finite difference's rounding.
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LBFGSL2(LBFGSCosine):
     """``LBFGSCosine`` on the sum of squared differences: no signs, no clamping, ten times the weight of total variation.
 

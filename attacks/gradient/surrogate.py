@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Matching
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
 from defenses.base import Update
-from defenses.checks import require, share_field
+from defenses.checks import algorithm, require, share_field
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that always have one step; a training update may have more steps than the server knows."""
@@ -23,7 +23,7 @@ ALPHA_UNIT = 0.1
 """Of alpha for one unit of its unknown: a step of the optimizer moves pixels by tenths, and alpha should move by hundredths."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SurrogateMatching(GradientInversion):
     """Match a client's whole round, from w_0 to w_T, by a gradient at one surrogate model on the line between the two.
 

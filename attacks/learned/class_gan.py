@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +18,22 @@ from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
 from defenses.base import Numbers
-from defenses.checks import MOST_EXAMPLES, MOST_SIDE, examples_field, scale_field, steps_field, whole_field, width_field
+from defenses.checks import (
+    MOST_EXAMPLES,
+    MOST_SIDE,
+    algorithm,
+    examples_field,
+    scale_field,
+    steps_field,
+    whole_field,
+    width_field,
+)
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ClassGAN(Attack[UpdateHistory, Representatives]):
     """Train a generator of typical images for each class, which a client's received models classify as this class.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -19,14 +19,14 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Numbers, Update
-from defenses.checks import examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, scale_field, steps_field, width_field
 from defenses.random_draws import drawing_from
 
 AT_A_STEP = 64
 """Simulated updates that a step of training sees."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     """Map updates to images by a perceptron, trained on updates that the server simulates with its own images.
 
@@ -77,7 +77,7 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
     learning_rate: float = scale_field(1e-3)
-    learned: UpdateReader | None = learned_field()
+    learned: UpdateReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Simulate updates and train the network."""
@@ -114,7 +114,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Reconstruction:
         """Guess the images; deterministic after ``fit``. Classes are not guessed: -1."""
-        assert self.learned is not None
         observation.require_one_step()
         shape = (observation.num_examples, *observation.input_shape)
         if shape != self.learned.shape:

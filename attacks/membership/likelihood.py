@@ -16,7 +16,7 @@ from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_
 from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
 from attacks.observations import ClientUpdate
 from defenses.base import Numbers
-from defenses.checks import checked_field, choice_field, is_number, require, scale_field, starts_field
+from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field, starts_field
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
 """Values of a that the server tries."""
@@ -73,7 +73,7 @@ class FittedLikelihood:
     shadow_auc: float | None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LikelihoodAttack(MembershipAttack):
     """Base of attacks that compare a record's confidence under the client's model with that under models without the record.
 
@@ -93,24 +93,25 @@ class LikelihoodAttack(MembershipAttack):
 
     num_shadows: int = starts_field(8)
     num_members: int = members_field()
-    learned: FittedLikelihood | None = learned_field()
+    learned: FittedLikelihood = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""
         shadows = list(train_shadows(self, knowledge, self.num_shadows, self.num_members, generator))
         records = judge(knowledge, shadows)
         choices = self.choose(records)
-        areas = [
-            area(scores[members], scores[~members])
-            for own, references, outside, members in records.held_out()
-            for scores in [self.held_out_scores(records, choices, own, references, outside)]
-        ]
-        found = sum(areas) / len(areas) if areas else None
-        return replace(self, learned=FittedLikelihood(records, choices, found))
+        return replace(self, learned=FittedLikelihood(records, choices, self.mean_area(records, choices)))
+
+    def mean_area(self, records: ShadowedRecords, choices: Mapping[str, float]) -> float | None:
+        """Mean AUC over the shadow models, each attacked with the others as references; None where none can be attacked."""
+        areas = []
+        for own, references, outside, members in records.held_out():
+            scores = self.held_out_scores(choices, own, references, outside)
+            areas.append(area(scores[members], scores[~members]))
+        return sum(areas) / len(areas) if areas else None
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Make the test from the client's own model and the shadow models; deterministic after ``fit``."""
-        assert self.learned is not None
         known, model = self.learned, local_model(observation)
         diagnostics = {} if known.shadow_auc is None else {"shadow-auc": known.shadow_auc}
         rule = self.rule(known.records, known.choices, model)
@@ -120,9 +121,7 @@ class LikelihoodAttack(MembershipAttack):
         """What the attack estimates or chooses from the auxiliary records, by name."""
         raise NotImplementedError
 
-    def held_out_scores(
-        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
-    ) -> Tensor:
+    def held_out_scores(self, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor) -> Tensor:
         """Scores (N,) that order the records of one ``ShadowedRecords.held_out``."""
         raise NotImplementedError
 
@@ -143,7 +142,7 @@ def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
     return ShadowedRecords(models, images, classes, confidences, outside)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LiRA(LikelihoodAttack):
     """Score a record by how far its confidence lies above its confidence under shadow models that were trained without it.
 
@@ -180,9 +179,7 @@ class LiRA(LikelihoodAttack):
             "variance_weight": SURE if self.variance == "fixed" else 0.0,
         }
 
-    def held_out_scores(
-        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
-    ) -> Tensor:
+    def held_out_scores(self, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor) -> Tensor:
         """Scores (N,) by the same rule as of a client's records."""
         scores: Tensor = GaussianRule(**choices)(own, references, outside)
         return scores
@@ -192,7 +189,7 @@ class LiRA(LikelihoodAttack):
         return GaussianRule(**choices)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class RMIA(LikelihoodAttack):
     """Score a record by the share of population records that it dominates in a pairwise likelihood ratio.
 
@@ -218,22 +215,13 @@ class RMIA(LikelihoodAttack):
 
     def choose(self, records: ShadowedRecords) -> Numbers:
         """The value of a."""
-        held_out = records.held_out()
-        if self.correction != -1 or not held_out:
-            return {"correction": USUAL_CORRECTION if self.correction == -1 else self.correction}
+        if self.correction != -1:
+            return {"correction": self.correction}
+        areas = {correction: self.mean_area(records, {"correction": correction}) for correction in CORRECTIONS}
+        known = {correction: found for correction, found in areas.items() if found is not None}
+        return {"correction": max(known, key=lambda correction: known[correction], default=USUAL_CORRECTION)}
 
-        def mean_area(correction: float) -> float:
-            areas = []
-            for own, references, outside, members in held_out:
-                ratios = log_ratio(own, references, correction, outside)
-                areas.append(area(ratios[members], ratios[~members]))
-            return sum(areas) / len(areas)
-
-        return {"correction": max(CORRECTIONS, key=mean_area)}
-
-    def held_out_scores(
-        self, records: ShadowedRecords, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor
-    ) -> Tensor:
+    def held_out_scores(self, choices: Mapping[str, float], own: Tensor, references: Tensor, outside: Tensor) -> Tensor:
         """Ratios (N,), which order the records of one model as the shares of dominated records do."""
         return log_ratio(own, references, choices["correction"], outside)
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from attacks.base import Attack
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
 from attacks.membership.online_rules import OnlineTest
-from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule
+from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule, StandardisingNetwork
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
 from defenses.base import Batch, NamedTensors, Numbers, Tensors, on_cpu
-from defenses.checks import MOST_SIDE
+from defenses.checks import MOST_SIDE, algorithm
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""
@@ -31,7 +31,7 @@ LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 
 
-class MembershipNetwork(nn.Module):
+class MembershipNetwork(StandardisingNetwork):
     """A small network that maps features of a model's output on records to membership logits: (N, F) -> (N,).
 
     Args:
@@ -40,17 +40,11 @@ class MembershipNetwork(nn.Module):
     """
 
     def __init__(self, num_features: int, hidden: int) -> None:
-        super().__init__()
-        self.mean = nn.Buffer(torch.zeros(num_features))
-        self.std = nn.Buffer(torch.ones(num_features))
-        self.hidden = nn.Linear(num_features, hidden)
-        self.out = nn.Linear(hidden, 1)
+        super().__init__(num_features, hidden, 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Standardises with ``mean`` and ``std``, then one hidden layer."""
-        hidden = torch.tanh(self.hidden((features - self.mean) / self.std))
-        logits: Tensor = self.out(hidden).squeeze(1)
-        return logits
+        return self.outputs_of(features).squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -135,7 +129,7 @@ class Membership:
         inside = self.online.assigned(len(plain), trained)
         references = []
         for at, members in enumerate(inside):
-            own_model = train(Batch(plain.images[members], plain.targets[members]), self.online.seed + at).eval()
+            own_model = train(plain.rows(members), self.online.seed + at).eval()
             references.append(confidence_of(predict(own_model, shown), classes))
         own = confidence_of(predict(self.model, shown), classes)
         return self.online.scores(own, torch.stack(references), inside)
@@ -216,7 +210,7 @@ class MembershipAttack(Attack[ClientUpdate, Membership]):
         return Membership(None, failure=reason)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LossThreshold(MembershipAttack):
     """Score a record's membership by its negative cross-entropy under the client's model: members tend to have a low loss.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from attacks.local_model import local_model
@@ -11,11 +9,11 @@ from attacks.membership.loss_threshold import Membership, MembershipAttack
 from attacks.membership.online_rules import FEWEST_WITH, OnlineTest
 from attacks.membership.shadow_models import members_field
 from attacks.observations import ClientUpdate
-from defenses.checks import choice_field, starts_field
+from defenses.checks import algorithm, choice_field, starts_field
 from defenses.random_draws import seed_of
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class OnlineAttack(MembershipAttack):
     """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
 
@@ -60,7 +58,7 @@ class OnlineAttack(MembershipAttack):
         return Membership(local_model(observation), online=online)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class OnlineLiRA(OnlineAttack):
     """Score a record by the likelihood ratio of its confidence under models with it and under models without it.
 
@@ -82,7 +80,7 @@ class OnlineLiRA(OnlineAttack):
         return self.variance
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class OnlineRMIA(OnlineAttack):
     """Score a record by its probability under the client's model, over its mean probability under models with and without it.
 

@@ -16,7 +16,7 @@ from attacks.membership.loss_threshold import Membership, MembershipAttack, conf
 from attacks.membership.rules import QuantileRule, gaussian_loss
 from attacks.membership.shadow_models import shown, true_classes
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_SIDE, scale_field, share_field, steps_field, whole_field, width_field
+from defenses.checks import MOST_SIDE, algorithm, scale_field, share_field, steps_field, whole_field, width_field
 from defenses.random_draws import seed_of
 
 FEWEST = 10
@@ -39,7 +39,7 @@ class Population:
     classes: Tensor
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class QuantileRegression(MembershipAttack):
     """Score a record by how unusual its confidence is, among those that the client's model has in non-members like it.
 
@@ -76,7 +76,7 @@ class QuantileRegression(MembershipAttack):
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    learned: Population | None = learned_field()
+    learned: Population = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the auxiliary records, as a model in use sees them."""
@@ -88,7 +88,6 @@ class QuantileRegression(MembershipAttack):
 
     def attack_one(self, observation: ClientUpdate, generator: torch.Generator) -> Membership:
         """Learn how the client's own model judges non-members, and make the test."""
-        assert self.learned is not None
         model, images, classes = local_model(observation), self.learned.images, self.learned.classes
         logits = predict(model, images)
         drawn = torch.randint(logits.shape[1], (self.relabelled, len(classes)), generator=generator)
@@ -112,9 +111,7 @@ class QuantileRegression(MembershipAttack):
             nn.init.zeros_(weights)
         order = torch.randperm(len(images), generator=generator).to(images.device)
         rule = rule.to(images.device)
-        rule.mean.copy_(flat.mean(0))
-        # A pixel that never changes stays zero.
-        rule.std.copy_(flat.std(0).where(flat.std(0) > 1e-6, 1.0))
+        rule.standardise_as(flat)
         center, unit = confidences.mean(), confidences.std().clamp(min=1e-6)
         rule.unit.copy_(torch.stack([center, unit]))
         values, classes = ((confidences - center) / unit).to(flat), classes.to(flat.device)

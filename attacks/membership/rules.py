@@ -97,7 +97,34 @@ class PairwiseRule(nn.Module):
         return (dominated + torch.sigmoid(ratio)) / len(self.ratios)
 
 
-class QuantileRule(nn.Module):
+class StandardisingNetwork(nn.Module):
+    """Features, less their mean and over their deviation, through one hidden layer.
+
+    Args:
+        num_features: Number of features.
+        hidden: Width of the hidden layer.
+        outputs: Number of outputs.
+    """
+
+    def __init__(self, num_features: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(num_features))
+        self.std = nn.Buffer(torch.ones(num_features))
+        self.hidden = nn.Linear(num_features, hidden)
+        self.out = nn.Linear(hidden, outputs)
+
+    def outputs_of(self, features: Tensor) -> Tensor:
+        """Features (N, F) -> outputs (N, ``outputs``)."""
+        found: Tensor = self.out(torch.tanh(self.hidden((features - self.mean) / self.std)))
+        return found
+
+    def standardise_as(self, features: Tensor) -> None:
+        """Take mean and deviation from features (N, F); one that never changes stays zero."""
+        self.mean.copy_(features.mean(0))
+        self.std.copy_(features.std(0).where(features.std(0) > 1e-6, 1.0))
+
+
+class QuantileRule(StandardisingNetwork):
     """Predict mean and standard deviation of a record's confidence from the record, and standardise the confidence by them.
 
     A network with one hidden layer sees the image, averaged down to ``side`` pixels, and has two outputs for each class.
@@ -112,13 +139,9 @@ class QuantileRule(nn.Module):
     """
 
     def __init__(self, num_features: int, hidden: int, num_classes: int, side: int) -> None:
-        super().__init__()
-        self.mean = nn.Buffer(torch.zeros(num_features))
-        self.std = nn.Buffer(torch.ones(num_features))
+        super().__init__(num_features, hidden, 2 * num_classes)
         self.unit = nn.Buffer(torch.tensor([0.0, 1.0]))
         self.side = nn.Buffer(torch.tensor([float(side)]))
-        self.hidden = nn.Linear(num_features, hidden)
-        self.out = nn.Linear(hidden, 2 * num_classes)
 
     def features(self, images: Tensor) -> Tensor:
         """Averaged pixels (N, F) of images (N, C, H, W)."""
@@ -127,8 +150,9 @@ class QuantileRule(nn.Module):
 
     def expected(self, features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the standard deviation, (N,) each, in the unit of ``unit`` (mean and deviation of all records)."""
-        inner = torch.tanh(self.hidden((features - self.mean) / self.std))
-        pairs = self.out(inner).unflatten(1, (-1, 2))[torch.arange(len(classes), device=classes.device), classes]
+        pairs = self.outputs_of(features).view(len(features), -1, 2)[
+            torch.arange(len(classes), device=classes.device), classes
+        ]
         return pairs[:, 0], pairs[:, 1].clamp(-MOST_LOG_SCALE, MOST_LOG_SCALE)
 
     def forward(self, own: Tensor, images: Tensor, classes: Tensor) -> Tensor:

@@ -22,9 +22,9 @@ from attacks.membership.loss_threshold import (
 )
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Batch
 from defenses.checks import (
     MOST_EXAMPLES,
+    algorithm,
     checked_field,
     is_whole,
     scale_field,
@@ -88,14 +88,14 @@ def train_shadows(
         order = torch.randperm(total, generator=generator)
         inside, outside = order[:members], order[members : 2 * members]
         seed = seed_of(generator, 31)
-        model = knowledge.train(Batch(plain.images[inside], plain.targets[inside]), seed).eval()
+        model = knowledge.train(plain.rows(inside), seed).eval()
         yield Shadow(model, inside, outside, seed)
 
 
 def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:
     """Auxiliary images as a model in use sees them: protected if the defences act at inference, and normalised, (N, C, H, W)."""
     plain, pipeline = knowledge.auxiliary, knowledge.pipeline
-    batch = Batch(plain.images[positions], plain.targets[positions])
+    batch = plain.rows(positions)
     if pipeline.at_inference:
         batch = pipeline.protect_test(batch, ("shadow-model", seed))
     return normalise(batch.images, knowledge)
@@ -106,7 +106,7 @@ def true_classes(knowledge: Knowledge) -> Tensor:
     return knowledge.auxiliary.targets.argmax(1).cpu()
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ShadowModels(MembershipAttack):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
@@ -142,7 +142,7 @@ class ShadowModels(MembershipAttack):
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.01, most=1)
     weight_decay: float = share_field(0.001)
-    learned: MembershipNetwork | None = learned_field()
+    learned: MembershipNetwork = learned_field()
     shadow_auc: float | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -168,9 +168,7 @@ class ShadowModels(MembershipAttack):
             torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float().to(features.device)
         )
         network = MembershipNetwork(features.shape[1], self.hidden)
-        network.mean.copy_(features.mean(0))
-        # A column that never changes, such as a class without examples, stays zero.
-        network.std.copy_(features.std(0).where(features.std(0) > 1e-6, 1.0))
+        network.standardise_as(features)
         for layer in (network.hidden, network.out):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,7 +12,7 @@ from attacks.image_measures import squared_total_variation
 from attacks.normalisation import denormalise
 from attacks.queries.base import Inversion, Query, QueryAttack, answers
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import choice_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, scale_field, steps_field
 
 START_STD = 0.1
 """In units of normalised pixels. Behind a constant image group normalisation divides by almost nothing: the first gradient is
@@ -22,7 +20,7 @@ hundreds of times too long, AMSGrad never forgets it, and the search stands stil
 IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class BackwardReconstruction(QueryAttack[Reconstruction]):
     """Search for an image that the client half maps to the received features, for each image separately.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -18,7 +17,7 @@ from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query, answers
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
 from defenses.base import Shape
-from defenses.checks import choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
 
 
 class MapDecoder(nn.Module):
@@ -52,7 +51,7 @@ def _block(into: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(into, out, 3, padding=1), nn.GroupNorm(1, out), nn.ReLU())
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     """Decode features to images by a convolutional network, trained on features of auxiliary images by squared error.
 
@@ -79,7 +78,7 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
     width: int = width_field(32)
     batch_size: int = examples_field(16)
     learning_rate: float = scale_field(2e-3)
-    learned: LearnedNetwork | None = learned_field()
+    learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""
@@ -100,6 +99,5 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
         """Decode the images of a query; deterministic. Classes are the server half's predictions."""
-        assert self.learned is not None
         images = self.learned(observation.features)
         return Reconstruction(images, answers(observation), dict(self.learned.diagnostics))

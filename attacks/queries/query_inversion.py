@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch.nn import functional as F
 
@@ -15,14 +13,14 @@ from attacks.normalisation import channel_statistics
 from attacks.queries.base import Inversion, Query, QueryAttack, answers
 from attacks.sender import Sender
 from attacks.smashed.feature_inversion import without_noise
-from defenses.checks import scale_field, steps_field
+from defenses.checks import algorithm, scale_field, steps_field
 
 SMOOTH_STD, SMOOTH_GRID = 0.3, 4
 """Of the noise to start from, as in ``BackwardReconstruction``, drawn at so many points a side and interpolated between: a weak
 prior leaves of a start what the client half does not see, and what is left of smooth noise disturbs an image less."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class QueryInversion(QueryAttack[Reconstruction]):
     """Optimise images until a client would send the observed query for them.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from attacks.base import AnyAttack, Attack, Knowledge
 from attacks.guesses import Reconstruction, found_nothing
 from attacks.observations import AttackError, ClientUpdate
+from defenses.checks import algorithm
 
 
 class Begun(NamedTuple):
@@ -79,7 +79,7 @@ def _whole(new: Reconstruction, old: Reconstruction) -> Reconstruction:
     return old.failed(new.failure) if new.failure else new.but_missing(len(old.images), old.failure)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Chain(Attack[ClientUpdate, Reconstruction]):
     """An attack followed by refinements of its guess; its text joins their texts by ``|``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -14,13 +14,13 @@ from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
 from defenses.base import Batch, Numbers
-from defenses.checks import scale_field
+from defenses.checks import algorithm, scale_field
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LearnedDenoiser(NetworkRefinement):
     """Denoise recovered images by a U-Net that is trained to remove noise from auxiliary images.
 

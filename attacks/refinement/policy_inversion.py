@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Shape, TensorMap
-from defenses.checks import examples_field, scale_field
+from defenses.checks import algorithm, examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
 
@@ -124,7 +124,7 @@ class _Undo(NamedTuple):
         return guess.view(images.shape).clamp(0, 1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class PolicyInversion(Refinement):
     """Find the policy and signs that ATS drew for a recovered image, and undo them.
 
@@ -155,7 +155,7 @@ class PolicyInversion(Refinement):
     noise: float = scale_field(0.05, most=1)
     consistency: float = scale_field(1.0, zero=True)
     max_auxiliary: int = examples_field(1000, 2)
-    learned: tuple[_Undo, ...] | None = learned_field()
+    learned: tuple[_Undo, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
         """Learn the effect of each draw of the pipeline's first ATS on auxiliary images; without ATS, learn nothing."""

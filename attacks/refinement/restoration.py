@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attacks.base import Knowledge
+from attacks.base import Knowledge, learned_field
 from attacks.descent import step_down
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
@@ -17,7 +17,7 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense, Numbers, Shape
-from defenses.checks import examples_field, scale_field, share_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 from defenses.random_draws import seed_of
 
@@ -40,7 +40,7 @@ class LearnedMap:
     diagnostics: Numbers
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class NetworkRefinement(Refinement):
     """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
 
@@ -59,7 +59,7 @@ class NetworkRefinement(Refinement):
     width: int = width_field(12)
     batch_size: int = examples_field(32)
     learning_rate: float = scale_field(4e-3, most=1)
-    learned: LearnedMap | None = field(default=None, repr=False, compare=False, kw_only=True)
+    learned: LearnedMap = learned_field()
 
     def train(
         self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
@@ -81,7 +81,6 @@ class NetworkRefinement(Refinement):
 
     def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
         """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
-        assert self.learned is not None
         network, shape = self.learned.network, tuple(guess.images.shape[1:])
         if network is None:
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
@@ -106,7 +105,7 @@ class WithoutSigns(nn.Module):
         return torch.cat([images, (2 * images - 1).abs()], 1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LearnedRestorer(NetworkRefinement):
     """Restore recovered images by a U-Net that is trained to undo the clients' input defences on auxiliary images.
 
@@ -172,4 +171,4 @@ def protect_afresh(pipeline: Pipeline, clean: Batch, generator: torch.Generator)
 def select(batch: Batch, rows: Tensor) -> Batch:
     """Some examples."""
     rows = rows.to(batch.images.device)
-    return Batch(batch.images[rows], batch.targets[rows])
+    return batch.rows(rows)

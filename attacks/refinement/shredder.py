@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,14 +14,14 @@ from attacks.observations import AttackError
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
 from defenses.base import ImageShape, Numbers
-from defenses.checks import scale_field, steps_field
+from defenses.checks import algorithm, scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
 
 MOST_PIECES = 1024
 """Pieces of a window that ``Jigsaw`` places: a whole image of 32x32 pixels takes it some ten seconds a channel."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Shredder(Unshuffle):
     """Undo pixel shuffles in windows by simulated annealing of swaps, which minimises total variation, also across windows.
 
@@ -69,7 +68,7 @@ class Shredder(Unshuffle):
         return solved
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Jigsaw(Unshuffle):
     """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple, Self
 
 import torch
@@ -17,6 +17,7 @@ from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch, Numbers
+from defenses.checks import algorithm
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
@@ -61,7 +62,7 @@ class Learned(NamedTuple):
     inference: WindowInference | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Unshuffle(Refinement):
     """Base of attacks on the first shuffle in the clients' pipeline.
 
@@ -75,7 +76,7 @@ class Unshuffle(Refinement):
         "the windows of VisualMixer are"
     )
     needs_auxiliary = True
-    learned: Learned | None = learned_field()
+    learned: Learned = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
@@ -129,7 +130,6 @@ class Unshuffle(Refinement):
         return results
 
     def _windows(self, images: Tensor) -> tuple[Windows | None, Numbers]:
-        assert self.learned is not None
         known, inference = self.learned
         if known is None:
             return None, {}
@@ -152,7 +152,7 @@ class Unshuffle(Refinement):
         raise NotImplementedError
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class WindowMean(Unshuffle):
     """Replace every window by its mean, channel by channel, which shuffling never hides.
 

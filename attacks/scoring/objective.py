@@ -55,39 +55,12 @@ def _tables(tp: Sequence[int], fp: Sequence[int], fn: Sequence[int], total: int)
         yield hits, total - hits - alarms - misses, alarms, misses
 
 
-class Objective(ABC):
-    """A kind of task. Truth is what ``clients.data.images.ImageData.truth`` gives, targets what enters the loss, (B, K).
-
-    Attributes:
-        one_class: Every example has exactly one class, which attacks on labels guess and recognition looks for.
-    """
-
+class _Task(ABC):
     one_class: ClassVar[bool]
-
-    @abstractmethod
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over examples.
-
-        Args:
-            logits: (B, K).
-            targets: (B, K) in [0, 1], possibly soft.
-        """
-
-    @abstractmethod
-    def targets(self, truth: Tensor, num_classes: int) -> Tensor:
-        """Targets (B, K), float32, of examples whose truth is given."""
 
     @abstractmethod
     def answers(self, logits: Tensor) -> Tensor:
         """What logits (B, K) say is true: (B, K) bool."""
-
-    @abstractmethod
-    def accuracy(self, tp: Sequence[int], fp: Sequence[int], fn: Sequence[int], total: int) -> float:
-        """Share of right answers, from counts of one class (or label) against the others, K numbers each, on ``total`` examples."""
-
-    @abstractmethod
-    def fits(self, tp: Sequence[float], fp: Sequence[float], fn: Sequence[float], total: int) -> bool:
-        """Whether such counts can be those of ``total`` examples."""
 
     def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Of every example the share of its classes or labels that are answered rightly: (B,) in [0, 1]."""
@@ -95,7 +68,7 @@ class Objective(ABC):
         return right.all(1).float() if self.one_class else right.float().mean(1)
 
 
-class OneClass(Objective):
+class OneClass(_Task):
     """One of K classes: softmax and cross-entropy; truth is (B,) int64."""
 
     one_class = True
@@ -123,7 +96,7 @@ class OneClass(Objective):
         return one and float((hits + alarms + misses).max()) <= total
 
 
-class ManyLabels(Objective):
+class ManyLabels(_Task):
     """K labels, each of which an example has or has not: a sigmoid each and binary cross-entropy; truth is (B, K), 0 or 1.
 
     The loss is the mean over labels, as that of PyTorch and of the shuffling paper's code. A label is answered by yes where its
@@ -157,6 +130,11 @@ class ManyLabels(Objective):
         return float(counts.sum(0).max()) <= total
 
 
+Objective = OneClass | ManyLabels
+"""A kind of task. Truth is what ``clients.data.images.ImageData.truth`` gives, and ``targets`` makes of it what enters the loss:
+(B, K) in [0, 1], possibly soft. ``loss`` is the mean over examples, of logits (B, K). ``accuracy`` and ``fits`` take counts of one
+class (or label) against the others, K numbers each, on ``total`` examples. ``one_class``: every example has exactly one class,
+which attacks on labels guess and recognition looks for."""
 ONE_CLASS, MANY_LABELS = OneClass(), ManyLabels()
 
 

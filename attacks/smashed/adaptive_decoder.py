@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import Pool, mean_of_transmissions, tells_slots
 from attacks.smashed.tokens.decoder import FeatureAveraging
-from defenses.checks import choice_field
+from defenses.checks import algorithm, choice_field
 
 POOLINGS = ("set", "concat")
 SEEDS = 6
@@ -61,7 +61,7 @@ class RecurringTokens:
         return torch.stack(found, 1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AdaptiveDecoder(FeatureAveraging):
     """Decode images by a transformer that combines R independent transmissions of the same images.
 

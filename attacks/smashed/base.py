@@ -13,6 +13,7 @@ from attacks.guesses import Labels, Reconstruction
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
 from defenses.base import ImageShape, Shape, Update
+from defenses.checks import algorithm
 
 Guess = TypeVar("Guess")
 
@@ -115,7 +116,7 @@ def check_features(features: Tensor, expected: Shape) -> None:
         raise AttackError("smashed data holds NaN or infinite values")
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ServerPrediction(SmashedAttack[Labels]):
     """Infer the class of each image as the server half's own prediction from its smashed data, in the images' order.
 

@@ -18,7 +18,7 @@ from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from defenses.base import Numbers, Shape, TensorMap
-from defenses.checks import examples_field, require, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
 
 Pool = TensorMap
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""
@@ -43,7 +43,7 @@ class LearnedDecoder:
     diagnostics: Numbers
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class DecoderAttack(SmashedAttack[Reconstruction]):
     """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
 
@@ -68,7 +68,7 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
     learning_rate: float = scale_field(1e-3)
-    learned: LearnedDecoder | None = learned_field()
+    learned: LearnedDecoder = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +112,6 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Decodes the target images."""
-        assert self.learned is not None
         if (there := len(observation.features)) < self.transmissions:
             raise AttackError(
                 f"{self} needs the {self.transmissions} transmissions that it was fitted for, there are {there}; "

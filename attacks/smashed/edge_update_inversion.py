@@ -18,11 +18,11 @@ from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
 from defenses.base import Tensors, Update
-from defenses.checks import scale_field, steps_field
+from defenses.checks import algorithm, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     """Find images that explain both the client half's update and the smashed data.
 
@@ -60,7 +60,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)
     feature_weight: float = scale_field(1.0, zero=True)
-    learned: Pipeline | None = learned_field()
+    learned: Pipeline = learned_field()
 
     def card(self) -> dict[str, int | str]:
         """Steps of the search; the equations of a linear client half are solved without one."""
@@ -72,7 +72,6 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Invert the first transmission with its step."""
-        assert self.learned is not None
         if observation.step is None:
             raise AttackError("the client half is not trained: there is no update to attack")
         step, features = observation.step, observation.features[0]
@@ -83,7 +82,7 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         linear = problem.is_linear()
         images = problem.solve() if linear else self._search(problem)
         numbers = {"gradient_distance": float(problem.distance(images).detach()), "closed_form": float(linear)}
-        return Reconstruction(images[: observation.num_targets], torch.full((observation.num_targets,), -1), numbers)
+        return Reconstruction.unlabelled(images[: observation.num_targets], numbers)
 
     def _search(self, problem: GradientProblem) -> Tensor:
         features = problem.observation.features[0]

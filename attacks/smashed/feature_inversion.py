@@ -18,7 +18,7 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import DefenseError
-from defenses.checks import choice_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, scale_field, steps_field
 from defenses.pipeline import Pipeline
 
 PERMUTATIONS = ("fixed", "resampled", "jigsaw", "oracle")
@@ -75,7 +75,7 @@ class Prepared:
     reader: TokenReader | None
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeatureInversion(SmashedAttack[Reconstruction]):
     """Optimise a batch of images until the client half would send the observed smashed data for them.
 
@@ -113,7 +113,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)
     reader_iterations: int = steps_field(500)
-    learned: Prepared | None = learned_field()
+    learned: Prepared = learned_field()
 
     @property
     def needs_auxiliary(self) -> bool:  # type: ignore[override]
@@ -140,7 +140,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Invert the first transmission."""
-        assert self.learned is not None
         features = observation.features[0]
         if not torch.isfinite(features).all():
             raise AttackError("the smashed data hold NaN or infinite values")
@@ -162,12 +161,10 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         numbers = {"feature_loss": loss, "relative_loss": loss / max(float(features.var()), 1e-12)}
         if self.learned.reader is not None:
             numbers |= self.learned.reader.diagnostics
-        unknown = torch.full((observation.num_targets,), -1)
-        return Reconstruction(images[: observation.num_targets], unknown, numbers)
+        return Reconstruction.unlabelled(images[: observation.num_targets], numbers)
 
     def _order(self, observation: SmashedData) -> Tensor | None:
         """The assumed order (B, N), or None where every step draws its own."""
-        assert self.learned is not None
         num_images, num_tokens = observation.features.shape[1:3]
         match self.permutation:
             case "fixed":
@@ -182,5 +179,4 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         return None
 
     def _draw(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        assert self.learned is not None
         return self.learned.pipeline.token_order(features.shape[0], features.shape[1], key_of(generator))

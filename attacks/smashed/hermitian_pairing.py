@@ -18,7 +18,7 @@ from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.tokens.positions import TokenReader, images_of_patches, patches_of_tokens, place
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import Numbers
-from defenses.checks import choice_field, steps_field
+from defenses.checks import algorithm, choice_field, steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
 
 MOST_IMAGES = 3000
@@ -170,7 +170,7 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
     return positions
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class HermitianPairing(SmashedAttack[Reconstruction]):
     """Undo a spectral shuffle: pair patches that are conjugate mirror images, place the pairs, and transform back.
 
@@ -199,7 +199,7 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     iterations: int = steps_field(500)
     reader: str = choice_field("network", READERS)
-    learned: TokenReader | SpectralStatistics | FeatureInversion | None = learned_field()
+    learned: TokenReader | SpectralStatistics | FeatureInversion = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network."""
@@ -215,7 +215,6 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the images of the first transmission."""
-        assert self.learned is not None
         if isinstance(self.learned, FeatureInversion):
             guess = self.learned.attack_one(observation, generator)
             return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +12,7 @@ from attacks.networks.standardise import standardise_tokens
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
-from defenses.checks import scale_field
+from defenses.checks import algorithm, scale_field
 
 
 class TokenMap(nn.Module):
@@ -73,7 +71,7 @@ class PatchJudge(nn.Module):
         return logits
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Pix2Pix(DecoderAttack):
     """Decode smashed data to images by a conditional GAN: a U-Net as generator and a discriminator of image regions.
 

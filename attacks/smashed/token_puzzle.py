@@ -28,7 +28,7 @@ from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
 from defenses.base import DefenseError, ImageShape, Numbers
-from defenses.checks import examples_field, flag_field, steps_field
+from defenses.checks import algorithm, examples_field, flag_field, steps_field
 from defenses.pipeline import Pipeline
 
 EQUAL, EXACTLY_EQUAL = 0.02, 0.002
@@ -72,7 +72,7 @@ class Channel:
         return cls(noise if noise > 1e-5 * size else 0.0, kept_share(drawn))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TokenPuzzle(SmashedAttack[Reconstruction]):
     """Invert the client half on shuffled tokens, and solve the jigsaw puzzle of the patches. The server needs no image.
 
@@ -105,7 +105,7 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
     evaluations: int = steps_field(40)
     max_tokens: int = examples_field(3136)
     beyond_run: bool = flag_field(False)
-    learned: Sender | None = learned_field()
+    learned: Sender = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keep the client's sending side."""
@@ -126,8 +126,6 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
         Patch number r * N + s is what slot s of row r of the first transmission shows, unless tokens recur (step 3).
         """
-        if self.learned is None:
-            raise AttackError(f"{self} must learn from the client half first: call fit first")
         features, edge = observation.features[: self.transmissions], observation.edge
         grid, count = edge.grid, observation.num_targets
         try:

@@ -15,6 +15,7 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData
+from defenses.checks import algorithm
 
 CHUNK = 65536
 """Rows that are looked up at once."""
@@ -64,7 +65,7 @@ class Dictionary:
         return slice(int(at[0]), int(at[-1]) + 1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TableAttack(SmashedAttack[Cells]):
     """Base of attacks that guess rows of a table from their embeddings, by what they learn from auxiliary rows."""
 

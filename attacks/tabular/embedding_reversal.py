@@ -18,7 +18,16 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.base import Numbers
-from defenses.checks import MOST_DEPTH, examples_field, require, scale_field, steps_field, whole_field, width_field
+from defenses.checks import (
+    MOST_DEPTH,
+    algorithm,
+    examples_field,
+    require,
+    scale_field,
+    steps_field,
+    whole_field,
+    width_field,
+)
 from defenses.random_draws import drawing_from, seed_of
 
 
@@ -40,7 +49,7 @@ class ReversalNetwork(nn.Module):
         return embedded
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class EmbeddingReversal(TableAttack):
     """Recover a table row's embeddings from the F numbers m_vec of DIFM by a transformer, trained on auxiliary rows.
 
@@ -69,7 +78,7 @@ class EmbeddingReversal(TableAttack):
     heads: int = whole_field(4, 1, MOST_DEPTH)
     batch_size: int = examples_field(128, 2)
     learning_rate: float = scale_field(3e-3, most=1)
-    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] | None = learned_field()
+    learned: tuple[Sender, Dictionary, Tensor, Tensor, int] = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,7 +105,6 @@ class EmbeddingReversal(TableAttack):
         return guesses
 
     def _train(self, server: nn.Module) -> _Reverser:
-        assert self.learned is not None
         factors_of = getattr(server, "vector_factors", None)
         if factors_of is None:
             raise AttackError(f"{self} reverses the vector-wise factors of DIFM; {type(server).__name__} has none")

@@ -15,7 +15,7 @@ from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
 from defenses.base import Numbers
-from defenses.checks import examples_field, flag_field
+from defenses.checks import algorithm, examples_field, flag_field
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""
@@ -81,7 +81,7 @@ class FieldReader:
         return self.dictionary.categories[entries], self.dictionary.embeddings[entries]
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FieldReading(TableAttack):
     """Recover a table row from its embeddings: Bayes' rule over categories, and an optimal assignment of embeddings to fields.
 
@@ -112,7 +112,7 @@ class FieldReading(TableAttack):
     transmissions: int = examples_field(8)
     beyond_run: bool = flag_field(False)
     batch_size: int = examples_field(64, 2)
-    learned: FieldReader | None = learned_field()
+    learned: FieldReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Learn the dictionary and the noise."""
@@ -140,7 +140,6 @@ class FieldReading(TableAttack):
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Cells:
         """Guess the target rows."""
         reader = self.learned
-        assert reader is not None
         features = observation.features[:, : observation.num_targets].detach().float()
         check_features(features, (reader.fields, observation.edge.token_length))
         guess, embeddings = reader.read_all(observation.edge.embeddings_in(features))

@@ -12,6 +12,7 @@ from attacks.assignment import assigned
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, TrainingUpdate
+from defenses.checks import algorithm
 from defenses.images.visual_mixer import VisualMixer
 
 NOT_FINITE = "the uploaded images are not finite"
@@ -68,7 +69,7 @@ class TrainedModel(TrainingUpdate):
     """The model that the server trained on all uploads, which any party that gets the model can attack."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AsUploaded(Attack[UploadedImages, Reconstruction]):
     """Take the uploaded images as the guess, without an attack: what a defence of images hides from a passive viewer.
 
@@ -91,7 +92,7 @@ class AsUploaded(Attack[UploadedImages, Reconstruction]):
         return Reconstruction(torch.full_like(observation.images.float(), 0.5), observation.labels, failure=reason)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class PassAveraging(CollectionAttack):
     """Average an image's shuffled uploads over several passes.
 

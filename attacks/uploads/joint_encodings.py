@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from attacks.observations import AttackError
 from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
 from defenses.base import Shape
-from defenses.checks import starts_field, steps_field
+from defenses.checks import algorithm, starts_field, steps_field
 from defenses.images.instahide import InstaHide
 
 INNER = 6
@@ -138,7 +138,7 @@ class _Known(NamedTuple):
     means: Tensor  # (K, D)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class JointEncodingInversion(CollectionAttack):
     """Recover a client's images from all its uploads under InstaHide, which encodes each image several times.
 
@@ -178,7 +178,7 @@ class JointEncodingInversion(CollectionAttack):
     iterations: int = steps_field(150)
     restarts: int = starts_field(2)
     weight_steps: int = steps_field(15)
-    learned: tuple[_Known, ...] | None = learned_field()
+    learned: tuple[_Known, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
         """Keep the server's own images by class; without InstaHide in the pipeline, nothing."""

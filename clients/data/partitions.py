@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from clients.data.images import DataError, Labels
 from defenses.base import call_text
-from defenses.checks import check_fields, examples_field, scale_field
+from defenses.checks import algorithm, check_fields, examples_field, scale_field
 from defenses.spec import parse_statements
 
 LEAST_ALPHA, MOST_ALPHA = 1e-3, 1e9
@@ -39,7 +38,7 @@ class Partition:
         return call_text(self).lower()
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Iid(Partition):
     """Every client gets a random share of the same size, up to one example."""
 
@@ -49,7 +48,7 @@ class Iid(Partition):
         return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_partitions)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Dirichlet(Partition):
     """For each class, the clients' shares are drawn from a Dirichlet distribution with all parameters ``alpha``.
 
@@ -82,7 +81,7 @@ class Dirichlet(Partition):
             return draw(min_size=0)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Shards(Partition):
     """The examples, sorted by class, are cut into equal shards (up to one example); each client gets some at random.
 

@@ -61,7 +61,7 @@ class OwnExamples(LocalData):
 
     def plain(self, positions: Tensor) -> Batch:
         """The examples at ``positions`` (n,)."""
-        return Batch(self._batch.images[positions], self._batch.targets[positions])
+        return self._batch.rows(positions)
 
     def own_images(self, positions: Tensor) -> Tensor:
         """Images at positions (n,) among the trained examples, and behind them the held-out ones."""

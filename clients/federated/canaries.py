@@ -75,7 +75,7 @@ class ClientCanaries:
         own = self.in_batch == NO_CANARY
         if not own.any():
             return batch
-        entered = data.enter(Batch(batch.images[own], batch.targets[own]), key)
+        entered = data.enter(batch.rows(own), key)
         images, targets = batch.images.clone(), batch.targets.to(entered.targets.dtype)
         images[own], targets[own] = entered.images, entered.targets
         return Batch(images, targets)

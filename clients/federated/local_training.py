@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from attacks.local_model import shared_tensors
@@ -18,7 +17,7 @@ from clients.task.batches import join
 from clients.task.local_data import BLOCK, LocalData
 from clients.task.task import Plan, Task, load_weights
 from defenses.base import Batch, NamedTensors, Update
-from defenses.random_draws import generator_for
+from defenses.random_draws import generator_for, seed_of
 
 AT_ONCE = 16
 """Updates that are held at once."""
@@ -31,16 +30,11 @@ class _GivenData(LocalData):
 
     def plain(self, positions: Tensor) -> Batch:
         """Of the given examples."""
-        return Batch(self._batch.images[positions], self._batch.targets[positions])
-
-    def kept(self, positions: Tensor) -> Batch:
-        """Kept here, as a batch has no name to cache it by."""
-        if self.task.plan.augments or not self.pipeline.once:
-            return self.plain(positions)
-        return Batch(self._whole.images[positions], self._whole.targets[positions])
+        return self._batch.rows(positions)
 
     @functools.cached_property
     def _whole(self) -> Batch:
+        """Kept here, as a batch has no name to cache it by."""
         return join([self._kept_block(at) for at in range(math.ceil(self.num_train / BLOCK))])
 
 
@@ -53,7 +47,7 @@ def train_alone(plan: Plan, batch: Batch, seed: int) -> nn.Module:
     sample rate follows from their number. It equals a client's noise if the batch is as large as the client's data.
     """
     # Streams that no client has: clients' partitions count from 0.
-    own_seed = int(torch.randint(2**31, (), generator=generator_for("alone", plan.seed, seed)))
+    own_seed = seed_of(generator_for("alone", plan.seed, seed), 31)
     alone = replace(plan, seed=own_seed)
     if isinstance(alone, FederatedPlan):
         alone = replace(alone, dp_canaries=0)  # an auditor's, which the server's own examples need not carry
@@ -90,7 +84,7 @@ def probes_alone(
             "auxiliary-fraction"
         )
     for at in range(0, count, AT_ONCE):
-        own_seed = int(torch.randint(2**31, (), generator=generator_for("probes alone", task.plan.seed, seed, at)))
+        own_seed = seed_of(generator_for("probes alone", task.plan.seed, seed, at), 31)
         mine = task.but(seed=own_seed, probe_targets=min(AT_ONCE, count - at))
         client = LocalClient(_GivenData(mine, batch, -1))
         for target, update in enumerate(client.probe(weights, {}).updates):

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from defenses.base import NamedTensors, Numbers
+from defenses.updates.local_statistics import is_statistic
 
 MOST_CHANGE = 4.0
 """Times this client's own updates (root mean square per parameter tensor) by which a layer may move in a round."""
@@ -213,11 +214,6 @@ def share_of_copies(rows: Tensor) -> float:
     unit = rows / norms.clamp(min=1e-12)
     alike = (unit @ unit.T).abs().fill_diagonal_(0.0).amax(1) > PARALLEL
     return float((alike | (norms[:, 0] <= 1e-12)).double().mean())
-
-
-def is_statistic(name: str) -> bool:
-    """Whether a tensor is a running statistic of BatchNorm, which follows the data and has no usual size."""
-    return name.endswith(("running_mean", "running_var"))
 
 
 def turn(one: Tensor, other: Tensor) -> float:

@@ -115,13 +115,6 @@ def flat_psnr(truth: Tensor, columns: Tensor) -> Scores:
     return {FLAT_PSNR.of(): FLAT_PSNR.cut(flat.tolist())}
 
 
-def _shown(data: LocalData, known: Sequence[Probed], mean: Tensor) -> Tensor:
-    """A mean of raw images as the mean of their views, where views are attacked."""
-    if not all(shows_views(data, truth) for truth in known):
-        return mean
-    return mean_view(mean[None], data.task.plan.crop_padding, data.task.plan.horizontal_flip)[0]
-
-
 class BlindGuesses:
     """Null baselines and scales of one client's images.
 
@@ -174,7 +167,11 @@ class BlindGuesses:
         return found | {CLASS_MEAN: (guess, protected)}
 
     def _shown(self, mean: Tensor) -> Tensor:
-        return _shown(self._data, self._known, mean)
+        """A mean of raw images as the mean of their views, where views are attacked."""
+        if not all(shows_views(self._data, truth) for truth in self._known):
+            return mean
+        plan = self._data.task.plan
+        return mean_view(mean[None], plan.crop_padding, plan.horizontal_flip)[0]
 
 
 def transformed(data: LocalData) -> Callable[[Tensor, int], Tensor]:

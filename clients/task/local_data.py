@@ -37,7 +37,7 @@ def protected_share(plan: Plan, indices: tuple[int, ...], key: Key) -> Batch:
 
 def protected_each(protect: Callable[[Batch, Key], Batch], stages: str, batch: Batch, key: Key) -> Batch:
     """Every example protected as if it were the only one, under draws that its content names."""
-    alone = (Batch(batch.images[at : at + 1], batch.targets[at : at + 1]) for at in range(len(batch)))
+    alone = (batch.rows(slice(at, at + 1)) for at in range(len(batch)))
     return join([protect(one, (*key, digest_of(one, stages))) for one in alone]) if len(batch) else batch
 
 
@@ -135,14 +135,17 @@ class LocalData:
                 self.pipeline.protect_once, self.pipeline.once, self.plain(positions), self.key("once")
             )
         if self.num_train * math.prod(self.card.input_shape) * FLOAT_BYTES <= self.task.plan.image_memory * 2**30:
-            whole = protected_share(self.task.plan.of_training, self.train_indices, self.key("once"))
-            return Batch(whole.images[positions], whole.targets[positions])
+            return self._whole.rows(positions)
         blocks = {at: self._kept_block(at) for at in sorted({int(position) // BLOCK for position in positions})}
         rows = [(blocks[int(position) // BLOCK], int(position) % BLOCK) for position in positions]
         return Batch(
             torch.stack([block.images[row] for block, row in rows]),
             torch.stack([block.targets[row] for block, row in rows]),
         )
+
+    @property
+    def _whole(self) -> Batch:
+        return protected_share(self.task.plan.of_training, self.train_indices, self.key("once"))
 
     @property
     def _one_by_one(self) -> bool:

@@ -54,7 +54,7 @@ class Truths:
 
 def rows(view: Probed, chosen: Tensor | slice) -> Probed:
     """Select the truths of some images."""
-    original, seen = (Batch(batch.images[chosen], batch.targets[chosen]) for batch in (view.original, view.seen))
+    original, seen = (batch.rows(chosen) for batch in (view.original, view.seen))
     return Probed(original, seen, view.positions[chosen])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense, Shape
-from defenses.checks import flag_field, is_whole, require
+from defenses.checks import algorithm, flag_field, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 
@@ -66,7 +66,7 @@ def transform_images(
     return result
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ATS(InputDefense):
     """Transform each training image by an augmentation policy, drawn at random for each image and epoch.
 

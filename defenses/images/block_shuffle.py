@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, is_whole, require, whole_field
+from defenses.checks import MOST_SIDE, algorithm, is_whole, require, whole_field
 from defenses.images.visual_mixer import shuffle_windows
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class BlockShuffle(InputDefense):
     """Permute square blocks of pixels inside fixed windows, as VisualMixer's released data-set generator does.
 

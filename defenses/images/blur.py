@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import MOST_SIDE, scale_field, whole_field
+from defenses.checks import MOST_SIDE, algorithm, scale_field, whole_field
 
 
 def gaussian_blur(images: Tensor, std: float) -> Tensor:
@@ -47,7 +47,7 @@ def _gaussian(std: float, side: int) -> Tensor:
     return inner
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Blur(InputDefense):
     """Blur images with a Gaussian kernel.
 
@@ -74,7 +74,7 @@ class Blur(InputDefense):
         return replace(batch, images=gaussian_blur(batch.images, self.std).clamp(0, 1))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Downsample(InputDefense):
     """Average blocks of pixels and enlarge the small image again: the baseline "Blur" of the patch-shuffling paper.
 

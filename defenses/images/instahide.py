@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from defenses.base import Batch, InputDefense
-from defenses.checks import is_number, require, whole_field
+from defenses.checks import algorithm, is_number, require, whole_field
 from defenses.functional import random_signs
 
 MOST_MIXED = 32
@@ -52,7 +51,7 @@ def _outside(weights: Tensor, max_weight: float) -> Tensor:
     return ((weights < 0) | (weights > max_weight)).any(-1)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class InstaHide(InputDefense):
     """Mix each image with others of its batch under random weights, then flip the signs of random pixel values.
 

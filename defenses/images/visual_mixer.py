@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from defenses.base import Batch, ImageShape, InputDefense, Numbers
 from defenses.checks import (
     MOST_SIDE,
+    algorithm,
     checked_field,
     choice_field,
     flag_field,
@@ -48,7 +48,7 @@ def _is_bound(value: object) -> bool:
     return value == "auto" or (is_whole(value) and value <= MOST_SIDE)  # type: ignore[operator]
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class VisualMixer(InputDefense):
     """Shuffle the pixels inside each window of an image; windows are larger where visual feature entropy (VFE) is low.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, NamedTensors, Shape, Tensors
-from defenses.checks import choice_field, examples_field, scale_field, steps_field, whole_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, whole_field
 from defenses.fitting import (
     SHAPE,
     FitContext,
@@ -29,7 +28,7 @@ VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
 _RECTIFIED = "rectified"
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class DeltaAutoencoder(FittedDefense):
     """Remove sensitive parts from the features by a small autoencoder, trained to output the features of masked images.
 

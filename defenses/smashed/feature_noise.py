@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from defenses.base import Numbers, SmashedDefense
-from defenses.checks import LEAST_MULTIPLIER, choice_field, noise_field, probability_field, scale_field
+from defenses.checks import LEAST_MULTIPLIER, algorithm, choice_field, noise_field, probability_field, scale_field
 from defenses.functional import clip_factors, gaussian_like, widened
 from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
@@ -18,7 +18,7 @@ from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 AGAINST_NOISE = ("FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork")
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeatureNoise(SmashedDefense):
     """Add N(0, std^2) to every entry of the smashed data, with a new draw for each transmission.
 
@@ -48,7 +48,7 @@ class FeatureNoise(SmashedDefense):
         return replace(self, std=0.0)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeatureDP(SmashedDefense):
     """Clip the smashed data of each example to L2 norm C and add N(0, (z C)^2): the Gaussian mechanism.
 

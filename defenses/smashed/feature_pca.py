@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, Shape
-from defenses.checks import examples_field, require
+from defenses.checks import algorithm, examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 from defenses.functional import widened
 
@@ -18,7 +18,7 @@ _COLUMNS = 1 << 16
 """Features that are held in double precision at a time."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeaturePCA(FittedDefense):
     """Send only the first k principal components of the features; the server restores approximate features from them.
 

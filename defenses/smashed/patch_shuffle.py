@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, Numbers, SmashedDefense
-from defenses.checks import flag_field, share_field
+from defenses.checks import algorithm, flag_field, share_field
 
 
 def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:
@@ -25,7 +24,7 @@ def gather_tokens(features: Tensor, order: Tensor) -> Tensor:
     return features.flatten(0, 1)[order.to(features.device)]
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class PatchShuffle(SmashedDefense):
     """Shuffle the tokens of each image, with a new order for each transmission.
 
@@ -77,7 +76,7 @@ class PatchShuffle(SmashedDefense):
         return gather_tokens(features, self.order(num_images, num_tokens, generator))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class BatchShuffle(PatchShuffle):
     """Keep a share of each image's tokens, exchange the rest within the batch, and shuffle the tokens of each image.
 

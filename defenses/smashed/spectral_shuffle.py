@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import choice_field
+from defenses.checks import algorithm, choice_field
 from defenses.functional import widened
 from defenses.smashed.patch_shuffle import gather_tokens, shuffled_within_images
 
@@ -75,7 +74,7 @@ def mirror(index: Index, side: int) -> Index:
     return (2 * (side // 2) - index) % side
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SpectralShuffle(SmashedDefense):
     """Cut the Fourier spectrum of each image's tokens into patches and send these in a random order (PS+).
 

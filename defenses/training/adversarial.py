@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from defenses.base import EdgeTrainingDefense
-from defenses.checks import scale_field
+from defenses.checks import algorithm, scale_field
 from defenses.random_draws import spawned
 
 WIDTH = 64
@@ -45,7 +43,7 @@ class PatchDecoder(nn.Module):
         return torch.sigmoid(self.head(self.norm(tokens)))
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class AdversarialTraining(EdgeTrainingDefense):
     """Train the client half to mislead a decoder G', which the client trains at the same time to recover the images.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from defenses.base import DefenseError, Loss, Numbers, Shape, Training, Training
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
+    algorithm,
     choice_field,
     is_number,
     probability_field,
@@ -53,7 +54,7 @@ LEAST_RATE = 1e-6
 """Of a sample: an epoch is then a million steps."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class DPSGD(TrainingDefense):
     """Clip each example's gradient, add Gaussian noise to their sum, and track the privacy budget that is spent.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from defenses.base import DefenseError, Training, TrainingDefense
-from defenses.checks import scale_field, width_field
+from defenses.checks import algorithm, scale_field, width_field
 from defenses.module_calls import calls_of
 from defenses.random_draws import spawned
 
@@ -39,7 +39,7 @@ class VariationalBottleneck(nn.Module):
         return decoded
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Precode(TrainingDefense):
     """Insert a random ``VariationalBottleneck`` before the last fully connected layer and train it with the model.
 

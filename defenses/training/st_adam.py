@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from defenses.base import Training, TrainingDefense
-from defenses.checks import checked_field, flag_field, is_number, scale_field
+from defenses.checks import algorithm, checked_field, flag_field, is_number, scale_field
 
 
 class STAdamOptimizer(Optimizer):
@@ -64,7 +64,7 @@ def _is_decay(value: Any) -> bool:
     return is_number(value) and 0 <= value < 1
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class STAdam(TrainingDefense):
     """Train with ST-Adam (Adam without bias correction) instead of the client's optimizer.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
     MOST_STEPS,
+    algorithm,
     is_number,
     is_whole,
     probability_field,
@@ -37,7 +37,7 @@ def multiplier_for(epsilon: float, delta: float, rounds: int) -> float:
     return SENSITIVITY[REPLACE_CLIENT] * math.sqrt(rounds) / gaussian_ratio(epsilon, delta)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ClientDP(UpdateDefense):
     """Clip the client's whole update to L2 norm C and add N(0, (z C)^2 I): client-level local differential privacy.
 

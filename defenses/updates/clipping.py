@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import per_field, scale_field
+from defenses.checks import algorithm, per_field, scale_field
 from defenses.functional import map_update
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Clip(UpdateDefense):
     """Scale an update down so that its L2 norm over all parameters is at most ``max_norm``.
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from defenses.base import DefenseError, Numbers, Update, UpdateDefense
-from defenses.checks import LARGEST_NOISE, checked_field, flag_field, is_number, scale_field
+from defenses.checks import LARGEST_NOISE, algorithm, checked_field, flag_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.training.accounting import budget_terms
@@ -54,7 +54,7 @@ class _Sent:
         return False
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FlowerLocalDP(UpdateDefense):
     """Flower's ``LocalDpMod``: clip the client's whole update and add Gaussian noise of the textbook size to every entry.
 
@@ -139,7 +139,7 @@ class FlowerLocalDP(UpdateDefense):
         return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta} | terms
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FlowerClipping(UpdateDefense):
     """Flower's ``fixedclipping_mod``: clip the client's whole update; the noise is the server's, after it has the update.
 

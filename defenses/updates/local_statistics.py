@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from defenses.base import DefenseError, Update, UpdateDefense
+from defenses.checks import algorithm
 from defenses.functional import map_update
 
 STATISTICS = ("running_mean", "running_var")
 """Last parts of the names of running averages, as torch names them."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class SiloBN(UpdateDefense):
     """Keep BatchNorm's running averages at the client; scale and shift are sent and averaged.
 

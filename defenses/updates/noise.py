@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from defenses.base import Batch, InputDefense, Update, UpdateDefense
-from defenses.checks import flag_field, noise_field, per_field
+from defenses.checks import algorithm, flag_field, noise_field, per_field
 from defenses.functional import gaussian_like, laplace_like, map_update
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class ImageNoise(InputDefense):
     """Add N(0, std^2) to every pixel and channel, once per image.
 
@@ -40,7 +40,7 @@ class ImageNoise(InputDefense):
         return replace(batch, images=noisy.clamp(0, 1) if self.clamp else noisy)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class GaussianNoise(UpdateDefense):
     """Add N(0, std^2) to every entry of each step's gradient or of the update, scalar parameters included.
 
@@ -67,7 +67,7 @@ class GaussianNoise(UpdateDefense):
         return map_update(lambda tensor: tensor + gaussian_like(tensor, self.std, generator), update)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LaplaceNoise(UpdateDefense):
     """Add Laplace(0, scale) noise to every entry of each step's gradient or of the update.
 

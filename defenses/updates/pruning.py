@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from defenses.base import Update, UpdateDefense
-from defenses.checks import per_field, share_field
+from defenses.checks import algorithm, per_field, share_field
 from defenses.functional import map_update
 
 
@@ -26,7 +25,7 @@ def prune_smallest(tensor: Tensor, fraction: float) -> Tensor:
     return flat.index_fill(0, smallest, 0.0).view(tensor.shape)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Pruning(UpdateDefense):
     """Zero the ``fraction`` of entries with the smallest magnitude in each tensor of a gradient or update.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError, Shape, Training, TrainingDefense
-from defenses.checks import require, share_field
+from defenses.checks import algorithm, require, share_field
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""
@@ -19,7 +19,7 @@ GRADIENTS_AT_ONCE = 256
 """Entries of a representation times examples whose gradients by the images are in memory together."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class Soteria(TrainingDefense):
     """Zero columns of one layer's weight gradient, those whose absence should change a reconstruction most.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,10 +12,10 @@ from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
 from attacks.membership.federation.round_signals import COSINE, ObservedRound, RoundsTest, record_gradients
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.checks import starts_field
+from defenses.checks import algorithm, starts_field
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FederationAttack(Attack[UpdateHistory, RoundsTest]):
     """Base of attacks that judge a record by a signal of each round's updates, and take the mean over the rounds.
 

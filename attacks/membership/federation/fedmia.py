@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attacks.membership.federation.base import FederationAttack
-from defenses.checks import choice_field, starts_field
+from defenses.checks import algorithm, choice_field, starts_field
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FedMIA(FederationAttack):
     """Score a record by how far the client's signal lies above those of the other clients' updates, on average over the rounds.
 
@@ -34,7 +32,7 @@ class FedMIA(FederationAttack):
     most_others: int = starts_field(16)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class GradientAlignment(FederationAttack):
     """Score a record by the cosine of its gradient at the global model and the client's update, on average over the rounds.
 
@@ -46,7 +44,7 @@ class GradientAlignment(FederationAttack):
     threat = "global models and the client's updates, of one round or more; true classes of the records in question"
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class LossTrajectory(FederationAttack):
     """Score a record by its losses under the models of several rounds, of which a member's fall and stay low.
 

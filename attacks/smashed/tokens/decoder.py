@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from attacks.smashed.decoder_training import (
     mean_of_transmissions,
     tells_slots,
 )
-from defenses.checks import MOST_DEPTH, examples_field, flag_field, require, whole_field
+from defenses.checks import MOST_DEPTH, algorithm, examples_field, flag_field, require, whole_field
 
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
@@ -29,7 +28,7 @@ GROUPS_AT_ONCE = 8
 """Groups of images whose transmissions are held in memory together; also those that are sent together."""
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TokenDecoder(DecoderAttack):
     """Decode smashed data to images by a transformer, trained on smashed data of auxiliary images by squared error.
 
@@ -78,7 +77,7 @@ class TokenDecoder(DecoderAttack):
         return min((step + 1) / WARM_UP, (1 + math.cos(math.pi * progress)) / 2)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class FeatureAveraging(TokenDecoder):
     """Average R transmissions of the same images to reduce noise, and decode the mean by a transformer trained on such means.
 

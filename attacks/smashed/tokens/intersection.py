@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedData
 from attacks.smashed.tokens.jigsaw import TokenReading
 from attacks.smashed.tokens.positions import Reading, place, solve
-from defenses.checks import examples_field, flag_field, scale_field
+from defenses.checks import algorithm, examples_field, flag_field, scale_field
 
 LEAST_KEPT = 0.05
 """Share of native tokens below which recurring tokens cannot be distinguished from foreign ones."""
@@ -64,7 +63,7 @@ def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
     return best.indices[:count] // len(copies), float(best.values[count - 1] - best.values[count])
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TokenIntersection(TokenReading):
     """Intersect many transmissions of an image to find its own tokens, then place these tokens in the image.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -14,10 +14,10 @@ from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
 from defenses.base import Numbers
-from defenses.checks import examples_field, require, steps_field, width_field
+from defenses.checks import algorithm, examples_field, require, steps_field, width_field
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TokenReading(SmashedAttack[Reconstruction]):
     """Base of attacks that read tokens with a network trained on auxiliary images.
 
@@ -35,7 +35,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
     iterations: int = steps_field(500)
     width: int = width_field(64)
     batch_size: int = examples_field(32, 2)
-    learned: TokenReader | None = learned_field()
+    learned: TokenReader = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
 
     def reader_for(self, observation: SmashedData) -> TokenReader:
         """The network."""
-        assert self.learned is not None
         self.learned.check(observation.features)
         return self.learned
 
@@ -66,7 +65,7 @@ class TokenReading(SmashedAttack[Reconstruction]):
         return Reconstruction.unlabelled(images, numbers)
 
 
-@dataclass(frozen=True, repr=False)
+@algorithm
 class TokenJigsaw(TokenReading):
     """Decode every received token to its patch and solve the jigsaw puzzle of an image, from a single transmission.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from defenses.base import ImageShape
 
 LEVELS = 255
@@ -151,16 +152,9 @@ def filled(boards: Tensor, weights: Tensor) -> Tensor:
         _, known = beside(boards, weights, cells, free[:0])
         cells = cells[known == known.max()]
         costs, _ = beside(boards, weights, cells, free)
-        for cell, patch in zip(cells, assigned_rows(costs), strict=True):
+        for cell, patch in zip(cells, assigned(costs), strict=True):
             boards[tuple(cell)] = free[patch]
     return boards
-
-
-def assigned_rows(costs: Tensor) -> Tensor:
-    """The column (K,) of each row of (K, L) with K <= L, at the lowest total cost."""
-    from scipy.optimize import linear_sum_assignment  # slow to load
-
-    return torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1])
 
 
 def total(boards: Tensor, weights: Tensor) -> float:
@@ -183,7 +177,7 @@ def improved(boards: Tensor, weights: Tensor) -> Tensor:
             cells = ((row + column) % 2 == colour).expand_as(boards).nonzero()
             own = boards[tuple(cells.T)]
             costs, _ = beside(boards, weights, cells, own)
-            changed[tuple(cells.T)] = own[assigned_rows(costs)]
+            changed[tuple(cells.T)] = own[assigned(costs)]
             boards, least = _better(boards, [changed], weights)
         rolls = (
             [boards.roll(step, axis) for axis in (1, 2) for step in range(1, boards.shape[axis])]
