@@ -27,7 +27,7 @@ from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-from strategies.audit.majority import judged
+from strategies.audit.majority import attack_judged
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 from strategies.exchange.guard import fault, like
 from strategies.split.evaluation import Listener
@@ -279,8 +279,6 @@ class AttributeAudit:
             labels=KnownLabels.UNKNOWN,
             transmissions=1,
         )
-        if seen := judged(self.auditor, task, TOKEN_ATTRIBUTE, seen, card):
-            observed = Observed(task, server.weights(), seen)
-            # One piece of work: what the attacks see is large, and kept in a file until they are done.
-            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}"
-            self.auditor.submit_groups(name, [self.attacks], TOKEN_ATTRIBUTE, observed, card)
+        # One piece of work: what the attacks see is large, and kept in a file until they are done.
+        groups = [self.attacks]
+        attack_judged(self.auditor, task, TOKEN_ATTRIBUTE, server.weights(), seen, card, groups, self.label)
