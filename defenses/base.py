@@ -34,6 +34,11 @@ def on_cpu(tensors: NamedTensors, prefix: str = "") -> Tensors:
     return {prefix + name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
+def under(prefix: str, tensors: NamedTensors) -> Tensors:
+    """The tensors with a prefix before their names, of which ``part_of`` is the inverse."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
 def part_of(tensors: NamedTensors, prefix: str) -> Tensors:
     """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -185,18 +185,13 @@ def progress_at(experiment: Experiment, at: int, server_round: int) -> dict[str,
 class Throttle:
     """Updates of the report during a run, unless reports would take more than ``SHARE`` of the time."""
 
-    def __init__(
-        self, write: Callable[[Path], Path] = write_report, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """``write`` writes a report; ``clock`` returns seconds."""
-        self._write, self._clock = write, clock
-        self._next = float("-inf")
+    _next = float("-inf")
 
     def __call__(self, directory: Path) -> None:
         """Writes the report of a run directory, or not."""
-        started = self._clock()
+        started = time.monotonic()
         if started < self._next:
             return
-        self._write(directory)
-        ended = self._clock()
+        write_report(directory)
+        ended = time.monotonic()
         self._next = ended + (ended - started) * (1 - SHARE) / SHARE

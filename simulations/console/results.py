@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulations.console.terminal import Terminal
+from strategies.audit.json_values import changed
 
 SHORT_WORD = len("recognisable")
 """Characters of a word that a narrow table does not break."""
@@ -39,26 +40,18 @@ def print_json(about: Mapping[str, Any]) -> None:
 
 def finite(value: Any) -> Any:
     """The same value with null for numbers that JSON cannot hold, such as the PSNR of equal images."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return changed(value, lambda one: None if isinstance(one, float) and not math.isfinite(one) else one)
 
 
-def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table whose cells hold no markup, with columns of texts and behind them columns of numbers.
 
     Args:
         texts: Headings of the columns that are read from the left.
         numbers: Headings of those that are aligned at the right.
         rows: As many cells as headings, or fewer.
-        title: Above it.
     """
-    found, lines = (
-        Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) if title else None, title_justify="left"),
-        list(rows),
-    )
+    found, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False), list(rows)
     for at, name in enumerate([*texts, *numbers]):
         words = [len(word) for cell in (name, *(line[at] for line in lines if at < len(line))) for word in cell.split()]
         justify: JustifyMethod = "left" if at < len(texts) else "right"

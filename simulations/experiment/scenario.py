@@ -205,14 +205,15 @@ def check_probe_images(settings: CommonSettings, held: int) -> None:
         )
 
 
-def check_memory(image_memory: float, queries: int, values: int, copies: int = 1) -> None:
+def check_memory(settings: CommonSettings, clients: KnownClients, values: int, copies: int = 1) -> None:
     """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
 
-    ``queries`` images of all clients have ``values`` numbers each, of which ``copies`` are held.
+    The test images of all clients have ``values`` numbers each, of which ``copies`` are held.
     """
+    queries = sum(test for _, test in clients.sizes.values())
     size = copies * FLOAT_BYTES * queries * values
-    if size > image_memory * 2**30:
+    if size > settings.image_memory * 2**30:
         raise ConfigError(
-            f"image-memory is {image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
+            f"image-memory is {settings.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
             f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
         )

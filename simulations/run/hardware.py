@@ -91,11 +91,6 @@ def _require_share(name: str, share: float) -> None:
         )
 
 
-def this_machine() -> Hardware:
-    """The machine of this process."""
-    return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
-
-
 def hardware_at(ray_address: str) -> Hardware:
     """The nodes of the running Ray cluster at an address, such as "10.0.0.1:6379"; of an empty address, this machine.
 
@@ -103,7 +98,7 @@ def hardware_at(ray_address: str) -> Hardware:
         ConfigError: When no cluster answers there, or none of its nodes has a core for Ray.
     """
     if not ray_address:
-        return this_machine()
+        return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
     try:
         join_cluster(ray_address, logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:

@@ -31,7 +31,7 @@ from simulations.run_folder.rows import Row
 from simulations.runtime.guardian import scratch_folder
 from simulations.runtime.launch import end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
-from simulations.runtime.local_run import conclude, what_next
+from simulations.runtime.local_run import conclude, fail_run, stop_run
 from simulations.runtime.main_guard import require_guard
 from simulations.runtime.progress import STEPS_IN_PROCESS, follow
 from simulations.server_app import run_experiment
@@ -134,15 +134,12 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
         with flower_log(out / "flower.log") as begin, _followed(console, out, begin), scratch_folder():
             run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
     except KeyboardInterrupt:
-        errors.say(f"\nstopped; {what_next(out)}")
-        return 130
+        return stop_run(out)
     except ConfigError as error:  # such as a damaged file of a resumed run: repeating the command would not help
         errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
         return 2
     except (RuntimeError, OSError) as error:
-        errors.print(f"[red]the run failed[/red]: {escape(f'{type(error).__name__}: {error}')}", soft_wrap=True)
-        errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
-        return 1
+        return fail_run(out, f"{type(error).__name__}: {error}")
     return conclude(console, out, started)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from clients.wire.texts import regular
-from defenses.base import Tensors
+from defenses.base import Tensors, under
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
 from strategies.training.checkpoint import Checkpoint
@@ -40,8 +40,7 @@ class Checkpoints:
             "rows": rows,
         }
         whole = {"about": json.dumps(about | {"fixed": bool(checkpoint.fixed)})}
-        sums = {f"{SUMS}{name}": tensor for name, tensor in checkpoint.sums.items()}
-        save_tensors(self._path(pipeline), checkpoint.weights | sums, whole)
+        save_tensors(self._path(pipeline), checkpoint.weights | under(SUMS, checkpoint.sums), whole)
 
     def load(self, pipeline: int) -> Checkpoint | None:
         """The pipeline's last complete round, or None; ``ConfigError`` where its file is damaged."""

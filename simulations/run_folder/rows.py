@@ -10,6 +10,7 @@ from typing import Any
 
 from attacks.metrics.names import Role
 from simulations.run_folder.line_files import json_line, kept_lines
+from strategies.audit.json_values import changed
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard
 
 COUNTS = ("n", "failures")
@@ -133,7 +134,7 @@ class Row:
         """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
         data = {name: getattr(self, name) for name in NAMES if name != "extra"}
         data |= {"card": self.card.to_json(), **self.extra}
-        return json_line(_strict(data)).removesuffix("\n")
+        return json_line(changed(data, _strict)).removesuffix("\n")
 
 
 def shown_name(role: Role, attack: str) -> str:
@@ -177,9 +178,7 @@ def _role(value: Any) -> Role:
 def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
-    if isinstance(value, Mapping):
-        return {key: _strict(inner) for key, inner in value.items()}
-    return [_strict(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return value
 
 
 _READ: dict[str, Callable[[Any], Any]] = {

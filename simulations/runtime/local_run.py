@@ -62,8 +62,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
                         runtime.keep_logs()
                     return _ended(console, out, runtime.status(), engine or box, started)
             except KeyboardInterrupt:
-                errors.say(f"\nstopped; {what_next(out)}")
-                return 130
+                return stop_run(out)
             runtime.keep_logs()
         if start < STARTS:
             console.say(f"{box}; started again ({start + 1} of {STARTS})")
@@ -81,9 +80,7 @@ def _ended(console: Terminal, out: Path, status: str, error: str, started: float
         # Without Ray the server finds no clients, and says that; once a round has ended it knows better.
         first, second = (failed, error) if "round" in progress else (error, failed)
         why = str(first or second or _last_error(out / "flower.log"))
-        errors.print(f"[red]the run failed[/red] ({status or 'no status'}): {escape(why)}", soft_wrap=True)
-        errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
-        return 1
+        return fail_run(out, why, f" ({status or 'no status'})")
     if status != "finished:completed":  # its runtime was killed, perhaps while the page was written
         from simulations.report import write_report
 
@@ -100,6 +97,19 @@ def conclude(console: Terminal, out: Path, started: float) -> int:
         print_findings(console, out)
     console.say(f"report: {out / 'report.html'}\nrows:   {out / 'rows.jsonl'}")
     return list_failures(out)
+
+
+def fail_run(out: Path, why: str, status: str = "") -> int:
+    """Print why a run failed, where its log is and what to do; returns the exit code."""
+    errors.print(f"[red]the run failed[/red]{status}: {escape(why)}", soft_wrap=True)
+    errors.say(f"log: {out / 'flower.log'}\n{what_next(out)}")
+    return 1
+
+
+def stop_run(out: Path) -> int:
+    """Print how a run that was stopped can be continued; returns the exit code."""
+    errors.say(f"\nstopped; {what_next(out)}")
+    return 130
 
 
 def what_next(out: Path) -> str:

@@ -205,9 +205,8 @@ class Inference(Scenario[InferenceExperiment]):
     def _check_memory(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
         plan = experiment.plan(card=clients.card)
-        queries = sum(test for _, test in clients.sizes.values())
         shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
-        check_memory(experiment.image_memory, queries, max(map(math.prod, shapes)), copies=2)
+        check_memory(experiment, clients, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
         """Refuse to attack more batches of queries than there are, or more images than a batch holds."""

@@ -140,11 +140,8 @@ class Split(Scenario[SplitExperiment]):
         if not experiment.attacks[TOKEN_ATTRIBUTE]:
             return
         plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
-        queries = sum(test for _, test in clients.sizes.values())
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
-        check_memory(
-            experiment.image_memory, queries, max(edge.num_tokens * edge.dim * widening for edge, widening in edges)
-        )
+        check_memory(experiment, clients, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
     def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
         """Refuse probes of more images than a client has to show."""

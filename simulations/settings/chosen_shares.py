@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from simulations.settings.common import CHOSEN_SHARE
 
@@ -15,9 +14,9 @@ def environment_of(share: float, machines: str) -> dict[str, str]:
     return {SHARE: repr(share), MACHINES: machines}
 
 
-def attack_share(setting: float, environment: Mapping[str, str] = os.environ) -> float:
+def attack_share(setting: float) -> float:
     """Share of a graphics card for each attack worker: the setting, or of "auto" what was chosen; 0 where nothing was."""
-    return float(environment.get(SHARE, 0.0)) if setting == CHOSEN_SHARE else setting
+    return float(os.environ.get(SHARE, 0.0)) if setting == CHOSEN_SHARE else setting
 
 
 def machines() -> str:

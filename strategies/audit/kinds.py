@@ -23,7 +23,7 @@ from attacks.spec import ATTACKS, parse_attacks, stages_of
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
 from clients.task.task import Plan, Task, WholeModelPlan, load_weights
-from defenses.base import Batch, Tensors, part_of
+from defenses.base import Batch, Tensors, part_of, under
 from defenses.registry import RegistryError, collected, modules_in
 
 ATTRIBUTE_SETTING = "attribute-attacks"
@@ -60,7 +60,7 @@ class Seen:
             if isinstance(value, Tensor):
                 found[name] = value
             elif isinstance(value, Mapping):
-                found |= {f"{name}/{key}": tensor for key, tensor in value.items()}
+                found |= under(f"{name}/", value)
         return found
 
     def plain(self) -> dict[str, Any]:
@@ -87,9 +87,9 @@ class Observed:
 
     def tensors(self) -> Tensors:
         """All tensors under flat names, for a file."""
-        found = {f"weights/{name}": tensor for name, tensor in self.weights.items()}
+        found = under("weights/", self.weights)
         for at, seen in enumerate(self.seen):
-            found |= {f"seen-{at}/{name}": tensor for name, tensor in seen.tensors().items()}
+            found |= under(f"seen-{at}/", seen.tensors())
         return found
 
     def about(self) -> dict[str, Any]:

@@ -7,17 +7,19 @@ must not pass for one that reads.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import torch
 from torch.nn import functional as F
 
+from attacks.base import AnyAttack
 from attacks.guesses import Attributes
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task
+from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import Kind, Seen
+from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.threat_card import ThreatCard
 
 S = TypeVar("S", bound=Seen)
@@ -46,6 +48,22 @@ def judged(
     else:
         judges = auditor.baselines(task, kind, seen, card, images)
     return [one for one in seen if one.partition in judges]
+
+
+def attack_judged(
+    auditor: Auditor,
+    task: Task,
+    kind: Kind,
+    weights: Tensors,
+    seen: Sequence[Seen],
+    card: ThreatCard,
+    groups: Iterable[tuple[AnyAttack, ...]],
+    label: str,
+) -> None:
+    """Queue groups of attacks on the observations that are ``judged``; ``label`` is the pipeline's short name in file names."""
+    if seen := judged(auditor, task, kind, seen, card):
+        name = f"{label}-r{task.round:04d}-{kind.name}"
+        auditor.submit_groups(name, groups, kind, Observed(task, weights, seen), card)
 
 
 def _majority_judges(

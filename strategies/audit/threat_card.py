@@ -12,6 +12,7 @@ from typing import Any
 
 from attacks.metrics.names import Role
 from clients.task.task import Task
+from strategies.audit.json_values import changed
 
 MOST_VALUE, MOST_WHOLE = 1e100, 2**53
 """Largest finite number and largest count of cards and rows. Nothing that is measured comes near the first, and the square of a sum
@@ -105,7 +106,7 @@ class ThreatCard:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "more", {name: _plain(value) for name, value in self.more.items()})
+        object.__setattr__(self, "more", changed(self.more, _plain))
 
     @functools.cached_property
     def _key(self) -> str:
@@ -138,7 +139,7 @@ class ThreatCard:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object of JSON values."""
-        found = {name: _plain(getattr(self, name)) for name in _READ}
+        found = {name: changed(getattr(self, name), _plain) for name in _READ}
         return {name: value for name, value in found.items() if value not in (None, "", [])} | dict(self.more)
 
     @classmethod
@@ -172,14 +173,10 @@ def strength(task: Task, requested: int | None) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: lists for tuples, text for numbers that are not finite, plain text for words of an enumeration."""
+    """Text for numbers that are not finite, plain text for words of an enumeration."""
     if isinstance(value, StrEnum):
         return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(value: Any) -> str | None:

@@ -325,6 +325,11 @@ def numbered(
     return {str(at): like(*shape, dtype=dtype) for at, shape in enumerate(shapes, first)}
 
 
+def targets_of(task: Task) -> tuple[str, ...]:
+    """Names of the records of a reply that are about the audit's targets: updates of probes, or batches of smashed data."""
+    return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
+
+
 def seconds_of(reply: Message, name: str) -> float:
     """The seconds that a client reports under ``name``; 0 for anything else, as nothing but a row depends on them."""
     seconds = values_of(reply, "metrics").get(name)

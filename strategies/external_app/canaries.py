@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.dp_audit.placed_canaries import PlacedCanaries, gradient_parts
 from attacks.dp_audit.verdict import audited
-from attacks.metrics.training import CLIENT, EPSILON_SHOWN, EPSILON_SHOWN_GAUSSIAN
+from attacks.metrics.training import CLIENT, EPSILON_SHOWN
 from clients.external_app.canaries import places
 from clients.external_app.canary_images import MOST_CANARIES
 from clients.task.task import Task
@@ -30,7 +30,8 @@ from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of
 from strategies.external_app.claimed_privacy import DELTA, EPSILON, said_in
 from strategies.external_app.replies import UnusableReplyError
-from strategies.federated.shown_epsilon import AUDIT, CONFIDENCE, ShownEpsilon
+from strategies.federated.dp_audit import record_bounds
+from strategies.federated.shown_epsilon import CONFIDENCE, ShownEpsilon
 
 NOTHING = "no node sent the coins of canaries beside an epsilon"
 OTHER = "query.coins: this node trains other tensors than the first node with canaries"
@@ -134,10 +135,7 @@ class AppCanaries:
             why = one_line("; ".join(reasons), MAX_REASON)
             rows.row(task, metric=EPSILON_SHOWN.name, value=None, n=0, status="failed", message=why)
             return f"the audit of epsilon failed: {why}"
-        shown = self._shown()
-        for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
-            columns = {AUDIT: shown.to_json()}
-            rows.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+        record_bounds(rows, task, self._shown())
         return ""
 
     def _shown(self) -> ShownEpsilon:

@@ -103,10 +103,10 @@ AS_ASSUMED = 0.01
 """Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
 
 
-def sgd(plan: Plan) -> str:
-    """The optimizer that probes and attacks assume."""
-    kind = " (Nesterov)" if plan.nesterov else ""
-    return f"SGD with momentum {plan.momentum:g}{kind} and weight decay {plan.weight_decay:g}"
+def sgd(settings: Any) -> str:
+    """The optimizer that probes and attacks assume, of a plan or of the settings of ``fedveil attack``."""
+    kind = " (Nesterov)" if settings.nesterov else ""
+    return f"SGD with momentum {settings.momentum:g}{kind} and weight decay {settings.weight_decay:g}"
 
 
 def recipe(plan: Plan) -> str:

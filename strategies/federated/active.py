@@ -17,10 +17,9 @@ from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, grouped, without_score
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
-from strategies.exchange.guard import Answers
+from strategies.exchange.guard import Answers, targets_of
 from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
-from strategies.federated.replies import targets_of
 
 Ask = Callable[[Task, Tensors], Answers]
 """(orders, weights of the model to send) -> partition -> the updates of one step that answer it."""

@@ -21,7 +21,7 @@ from clients.wire.rungs import Rung
 from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, update_bound
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, targets_of, update_bound
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
@@ -35,7 +35,6 @@ from strategies.federated.replies import (
     fault_in_update,
     record_probe,
     record_training,
-    targets_of,
 )
 from strategies.training.central_training import DivergedError
 from strategies.training.evaluation import record_reports

@@ -107,9 +107,7 @@ class CanaryAudit:
             return
         claimed, delta = max(claims)
         shown = ShownEpsilon.of(audited(parts, claimed, delta, CONFIDENCE), self.plan.defenses.neighbours)
-        for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
-            columns = {AUDIT: shown.to_json()}
-            self._recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
+        record_bounds(self._recorder, task, shown)
 
     def _size(self, partition: int) -> int:
         """Training examples without canaries; 0 where that is unknown."""
@@ -188,6 +186,13 @@ class CanaryAudit:
                 known = not view.startswith(REPORTED) or view == f"{REPORTED}num-examples"
                 parts[view] = CanaryPart(scores, flips, directed=known)
         return parts
+
+
+def record_bounds(recorder: Recorder, task: Task, shown: ShownEpsilon) -> None:
+    """Write a row for each of the two bounds."""
+    for metric, value in ((EPSILON_SHOWN, shown.plain), (EPSILON_SHOWN_GAUSSIAN, shown.gaussian)):
+        columns = {AUDIT: shown.to_json()}
+        recorder.row(task, metric=metric.name, value=value, worst=value, n=shown.canaries, **columns)
 
 
 TENSORS = "tensors"

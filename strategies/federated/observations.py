@@ -189,11 +189,7 @@ class AttributesOfProbes(_Updates):
 
     def knowledge(self, observed: Observed) -> Knowledge:
         """The server's knowledge, with one-step updates of its own images and their attribute."""
-        return replace(
-            super().knowledge(observed),
-            sensitive=Auxiliary(observed.task.plan).sensitive(),
-            probes=functools.partial(probes_alone, observed.task, observed.weights),
-        )
+        return replace(PROBE.knowledge(observed), sensitive=Auxiliary(observed.task.plan).sensitive())
 
 
 class AnswersToManipulatedModels(_Updates):

@@ -23,7 +23,7 @@ from defenses.neighbours import BUDGET
 from defenses.pipeline import Pipeline
 from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval
-from strategies.exchange.guard import fault
+from strategies.exchange.guard import fault, targets_of
 
 COUNTED = {"num-examples", "local-steps"}
 """What every update reports beside its metrics."""
@@ -80,11 +80,6 @@ def fault_in_budget(reply: Message, task: Task, examples: int) -> str:
             if not math.isclose(found.get(name, math.nan), value, rel_tol=0.01):
                 return f"metrics: {name} is {shortened(found.get(name))}, expected {value:g} by the plan"
     return ""
-
-
-def targets_of(task: Task) -> tuple[str, ...]:
-    """Names of the records that hold the updates of probes."""
-    return tuple(f"target-{at}" for at in range(task.plan.probe_targets))
 
 
 def reported_by_most(good: Mapping[int, Message]) -> tuple[list[str], int]:

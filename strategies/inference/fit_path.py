@@ -75,10 +75,14 @@ def fit_with_path(
     for position, fitted in pipeline.path(context, key):
         if position in shown:
             measure.record(fitted, {"axis": pipeline.path_axis, "position": position})
-    masking = [index for index, stage in enumerate(fitted.defenses) if isinstance(stage, DeltaAutoencoder)]
+    masking = _masking(fitted)
     if len(masking) == 1:
         measure.record_masked(fitted, masking[0], context, key)
     return fitted
+
+
+def _masking(pipeline: Pipeline) -> list[int]:
+    return [index for index, stage in enumerate(pipeline.defenses) if isinstance(stage, DeltaAutoencoder)]
 
 
 def few(positions: Sequence[int]) -> tuple[int, ...]:
@@ -188,7 +192,7 @@ def picture_masks(pipeline: Pipeline, context: FitContext, key: Key, cut: str, t
     ``DeltaAutoencoder`` has masks, wherever it stands: behind other defences of features it looks through these, and where
     they draw noise, each look meets its own. ``pipeline`` has been fitted to ``context`` with the draws of ``key``.
     """
-    masking = [index for index, defense in enumerate(pipeline.defenses) if isinstance(defense, DeltaAutoencoder)]
+    masking = _masking(pipeline)
     for number, index in enumerate(masking):
         which = f"cut at {cut}" if len(masking) == 1 else f"cut at {cut}, stage {index + 1}"
         for kind, shown in _pictures(pipeline, index, pipeline.context_of(index, context, key), task).items():

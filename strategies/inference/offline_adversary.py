@@ -12,7 +12,7 @@ from attacks.local_model import shared_tensors
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch, Tensors, on_cpu, part_of
+from defenses.base import Batch, Tensors, on_cpu, part_of, under
 from defenses.random_draws import generator_for
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
 from strategies.inference.public_model import Examples
@@ -78,7 +78,9 @@ class OfflineAdversaries:
 
     def tensors(self) -> Tensors:
         """All adversaries, under flat names."""
-        found = {f"{cut}/{name}": tensor for cut, kept in self._kept.items() for name, tensor in kept.items()}
+        found: Tensors = {}
+        for cut, kept in self._kept.items():
+            found |= under(f"{cut}/", kept)
         for cut, one in self._found.items():
             numbers = torch.tensor([one.held, one.accuracy, one.majority], dtype=torch.float64)
             found |= on_cpu(one.network.state_dict(), f"{cut}/")

@@ -23,13 +23,13 @@ from clients.task.batches import chunks
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY, device
 from clients.wire.records import to_record
-from defenses.base import DefenseError, part_of
+from defenses.base import DefenseError, part_of, under
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import FIT, grouped
-from strategies.audit.kinds import Kind, Observed
-from strategies.audit.majority import judged
+from strategies.audit.kinds import Kind
+from strategies.audit.majority import attack_judged
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange
@@ -209,7 +209,7 @@ class InferenceServer:
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """State that later phases depend on, without sent data: open attacks keep their own."""
-        offline = {OFFLINE + name: tensor for name, tensor in self.adversaries.tensors().items()}
+        offline = under(OFFLINE, self.adversaries.tensors())
         return Checkpoint(server_round, self.training.tensors() | offline, {}, self.accuracy)
 
     def restore(self, done: Checkpoint) -> None:
@@ -237,10 +237,7 @@ class InferenceServer:
             answers="known: the server gave them",
             **values,
         )
-        if not (seen := judged(self.auditor, task, kind, seen, card)):
-            return
-        known = {MODEL + name: t for name, t in self.training.weights().items()}
-        observed = Observed(task, known | {DEFENSES + name: t for name, t in pipeline.state().items()}, seen)
+        known = under(MODEL, self.training.weights()) | under(DEFENSES, pipeline.state())
         # All attacks on attributes are one piece of work: what they see is large, and kept in a file until they are done.
         groups = [tuple(self.attacks[kind])] if kind is ATTRIBUTE else grouped(self.attacks[kind])[0]
-        self.auditor.submit_groups(f"{self.label}-r{task.round:04d}-{kind.name}", groups, kind, observed, card)
+        attack_judged(self.auditor, task, kind, known, seen, card, groups, self.label)

@@ -27,8 +27,8 @@ from clients.wire.records import tensors_of, to_record
 from defenses.base import Batch, Tensors, part_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import grouped
-from strategies.audit.kinds import Kind, Observed, Seen
-from strategies.audit.majority import judged
+from strategies.audit.kinds import Kind, Seen
+from strategies.audit.majority import attack_judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.collection import BatchCollection
@@ -217,12 +217,9 @@ class OutsourcedServer:
 
     def _observe(self, task: Task, kind: Kind, weights: Tensors, seen: list[Any]) -> None:
         card = self._card(task, kind, seen)
-        if not (seen := judged(self.auditor, task, kind, seen, card)):
-            return
-        observed = Observed(task, weights, seen)
         at_once, over_rounds = grouped(self.attacks[kind])
         groups = [*at_once, *((attack,) for attack in over_rounds)]
-        self.auditor.submit_groups(f"{self.label}-r{task.round:04d}-{kind.name}", groups, kind, observed, card)
+        attack_judged(self.auditor, task, kind, weights, seen, card, groups, self.label)
 
     def _card(self, task: Task, kind: Kind, seen: list[Seen]) -> ThreatCard:
         passes = self.plan.upload_passes

@@ -29,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from clients.wire.texts import read_object, regular
+from strategies.audit.json_values import changed
 
 EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")
@@ -96,7 +97,7 @@ class RecordingWriter:
 
     def keep_json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        text = json.dumps(plain(values), indent=1, allow_nan=False) + "\n"
+        text = json.dumps(changed(values, plain), indent=1, allow_nan=False) + "\n"
         self._keep(name, lambda path: path.write_text(text, encoding="utf-8"))
 
     def keep_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> str:
@@ -257,10 +258,6 @@ def _require_records(path: Path, values: Mapping[str, Any]) -> None:
 
 def plain(value: Any) -> Any:
     """A JSON value: text for infinite numbers, NaN and types that JSON lacks, and the length of bytes in their place."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
     if isinstance(value, bytes):
         return f"{len(value)} bytes, not recorded"
     known = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))

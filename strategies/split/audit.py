@@ -27,9 +27,9 @@ from defenses.base import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-from strategies.audit.majority import judged
+from strategies.audit.majority import attack_judged
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.exchange.guard import fault, like
+from strategies.exchange.guard import fault, like, targets_of
 from strategies.split.evaluation import Listener
 from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE, SeenTestTokens, SeenTokens
 from strategies.split.server import Holder, SplitServer
@@ -105,7 +105,7 @@ class SplitAudit:
         content = RecordDict({"config": server.exchange.config(task, **config)})
         if SplitPlan.narrow(task.plan).trains_edge:
             content["edge"] = to_record(server.edge)
-        names = [f"target-{at}" for at in range(task.plan.probe_targets)]
+        names = targets_of(task)
         classes = task.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
@@ -142,7 +142,7 @@ class SplitAudit:
             for p, theirs in gradients.items()
         }
         reference = {name: tensor.numpy() for name, tensor in server.edge.items()}
-        names = [f"target-{at}" for at in range(task.plan.probe_targets)]
+        names = targets_of(task)
         replies = server.exchange.ask(
             task, "train.audit_step", contents,
             lambda _, reply: next(filter(None, [fault(reply, reference, name) for name in names]), ""),
@@ -279,8 +279,6 @@ class AttributeAudit:
             labels=KnownLabels.UNKNOWN,
             transmissions=1,
         )
-        if seen := judged(self.auditor, task, TOKEN_ATTRIBUTE, seen, card):
-            observed = Observed(task, server.weights(), seen)
-            # One piece of work: what the attacks see is large, and kept in a file until they are done.
-            name = f"{self.label}-r{task.round:04d}-{TOKEN_ATTRIBUTE.name}"
-            self.auditor.submit_groups(name, [self.attacks], TOKEN_ATTRIBUTE, observed, card)
+        # One piece of work: what the attacks see is large, and kept in a file until they are done.
+        groups = [self.attacks]
+        attack_judged(self.auditor, task, TOKEN_ATTRIBUTE, server.weights(), seen, card, groups, self.label)

@@ -54,8 +54,19 @@ class SeenTestTokens(Seen):
     features: Tensor
 
 
-class Smashed(Kind):
+class _Tokens(Kind):
     """Tokens that leave the client half. An image keeps its row."""
+
+    paired = True
+
+    def sender(self, observed: Observed) -> Sender | None:
+        """The clients' sending side with the weights of this round, as the server can run it."""
+        edge, card = _halves(observed)[0], observed.task.plan.data_card()
+        return Sender(edge, observed.task.plan.defenses, card.mean, card.std)
+
+
+class Smashed(_Tokens):
+    """Batches of training, or of the images that the audit asks for."""
 
     name = "smashed"
     title = "smashed data"
@@ -63,7 +74,6 @@ class Smashed(Kind):
     observation = SmashedData
     seen = SeenTokens
     start = "TokenDecoder()"
-    paired = True
 
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack defines its requests: number of transmissions, true orders, steps."""
@@ -103,13 +113,8 @@ class Smashed(Kind):
             return ""
         return digest(part_of(observed.weights, EDGE))
 
-    def sender(self, observed: Observed) -> Sender | None:
-        """The clients' sending side with the weights of this round, as the server can run it."""
-        edge, card = _halves(observed)[0], observed.task.plan.data_card()
-        return Sender(edge, observed.task.plan.defenses, card.mean, card.std)
 
-
-class AttributesOfTokens(Kind):
+class AttributesOfTokens(_Tokens):
     """A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
 
     name = "smashed-attribute"
@@ -119,7 +124,6 @@ class AttributesOfTokens(Kind):
     seen = SeenTestTokens
     start = "AttributeInference()"
     chosen = False
-    paired = True
     of_attributes = True
 
     def observations(self, observed: Observed) -> list[Any]:
@@ -144,7 +148,6 @@ class AttributesOfTokens(Kind):
         server = part_of(observed.weights, SERVER)
         return replace(
             super().knowledge(observed),
-            sender=Sender(_halves(observed)[0], plan.defenses, card.mean, card.std),
             sensitive=Auxiliary(plan).sensitive(),
             adversary=SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), server),
         )

@@ -15,7 +15,7 @@ from attacks.sender import smash
 from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
-from defenses.base import Tensors, on_cpu
+from defenses.base import Tensors, on_cpu, under
 from strategies.audit.auditor import Auditor
 from strategies.exchange.exchange import Exchange, Posted
 from strategies.exchange.guard import FAR, Answers, Bound, FaultIn, GuardedExchange, Rows, seconds_of
@@ -104,7 +104,7 @@ class SplitServer:
 
     def weights(self) -> Tensors:
         """Both halves under "edge/" and "server/", on the CPU."""
-        return {EDGE + name: tensor for name, tensor in self.edge.items()} | on_cpu(shared_tensors(self.server), SERVER)
+        return under(EDGE, self.edge) | on_cpu(shared_tensors(self.server), SERVER)
 
     def gradient(self, features: Tensor, targets: Tensor) -> Tensor:
         """The server's reply for one batch: the gradient (B, N, D) of its mean loss."""

@@ -38,7 +38,7 @@ from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors, part_of
+from defenses.base import Tensors, part_of, under
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
@@ -123,7 +123,7 @@ class SplitFed(SplitServer):
 
     def checkpoint(self, server_round: int) -> Checkpoint:
         """Both halves and the optimizer's state under flat names, on the CPU."""
-        optimizer = {OPTIMIZER + name: tensor for name, tensor in flat_state([self.optimizer]).items()}
+        optimizer = under(OPTIMIZER, flat_state([self.optimizer]))
         return Checkpoint(server_round, self.weights() | optimizer, {}, self.accuracy)
 
     def restore(self, done: Checkpoint) -> None:

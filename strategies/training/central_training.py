@@ -14,7 +14,7 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import batches, flat_state, load_flat_state, plain_training, train_on
-from defenses.base import Batch, Tensors, TrainingDefense, on_cpu, part_of
+from defenses.base import Batch, Tensors, TrainingDefense, on_cpu, part_of, under
 from defenses.random_draws import Key, generator_for
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
@@ -67,10 +67,7 @@ class CentralTraining:
 
     def tensors(self) -> Tensors:
         """State that a later round depends on, under flat names."""
-        remembered = flat_state([self.training.optimizer])
-        return {MODEL + name: t for name, t in self.weights().items()} | {
-            OPTIMIZER + name: t for name, t in remembered.items()
-        }
+        return under(MODEL, self.weights()) | under(OPTIMIZER, flat_state([self.training.optimizer]))
 
     def restore(self, tensors: Tensors) -> None:
         """Resume from the output of ``tensors``; other names are ignored."""

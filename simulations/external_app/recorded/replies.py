@@ -30,7 +30,7 @@ from simulations.external_app.recorded.update_files import model_tensors, resemb
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates
+from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates, sgd
 from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
@@ -170,9 +170,7 @@ def assumptions(request: Request, reply: RecordedReply, *, renamed: bool, unsent
     found = [
         f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
         "Which classes the examples have: attacks inferred them where they need them.",
-        "Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum "
-        f"{settings.momentum:g}{' (Nesterov)' if settings.nesterov else ''} and weight decay {settings.weight_decay:g} was "
-        "assumed.",
+        f"Which optimizer the clients ran, and that its state starts anew each round: {sgd(settings)} was assumed.",
         "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
         f"Whether gradients were computed in train mode: {settings.probe_mode} mode was assumed; nor whether "
         "dropout acted, or layers were frozen that the model does not freeze: neither was assumed.",

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from flwr.app import Context, RecordDict
 
+from clients.data.card import DataCard
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.experiment.scenario import check_memory, scenarios
+from simulations.experiment.scenario import KnownClients, check_memory, scenarios
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -110,11 +111,15 @@ def test_bad_settings_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
-    memory = 4 * 100 * 10 / 2**30
-    check_memory(memory, 100, 10)
-    for more in ((101, 10), (100, 11), (100, 10, 2)):
+    settings, fits = Experiment.of(image_memory=4 * 100 * 10 / 2**30), 10
+
+    def clients(queries: int) -> KnownClients:
+        return KnownClients(DataCard(2, (1, 1, 1), (0.0,), (1.0,)), {0: (1, queries - 40), 1: (1, 40)}, {})
+
+    check_memory(settings, clients(100), fits)
+    for queries, *more in ((101, fits), (100, fits + 1), (100, fits, 2)):
         with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            check_memory(memory, *more)
+            check_memory(settings, clients(queries), *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

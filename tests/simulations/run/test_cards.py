@@ -39,12 +39,13 @@ def test_shares_that_are_given_are_kept_and_without_a_card_none_is_reserved() ->
     assert card_shares(1, 2, 1) == CardShares(1, 0.3334, 0.3332)  # two of 10000 // 3 + 1, and what they leave
 
 
-def test_shares_are_chosen_unless_they_are_set() -> None:
+def test_shares_are_chosen_unless_they_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Experiment.of(attack_gpus="auto").attack_gpus == Experiment.of().attack_gpus == CHOSEN_SHARE
     with pytest.raises(ConfigError, match=r"attack-gpus is -0\.5; allowed: auto, or at least 0"):
         Experiment.of(attack_gpus=-0.5)
     assert (Experiment.of().attackers, Experiment.of(attack_rounds="").attackers) == (2, 0)
-    chosen = environment_of(0.125, "1 x card")
-    assert attack_share(CHOSEN_SHARE, chosen) == 0.125
-    assert attack_share(0.5, chosen) == 0.5
-    assert attack_share(CHOSEN_SHARE, {}) == 0.0
+    assert attack_share(CHOSEN_SHARE) == 0.0
+    for name, value in environment_of(0.125, "1 x card").items():
+        monkeypatch.setenv(name, value)
+    assert attack_share(CHOSEN_SHARE) == 0.125
+    assert attack_share(0.5) == 0.5
