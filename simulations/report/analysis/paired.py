@@ -70,16 +70,17 @@ class PairedDifference:
 def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:
     """(defence, ``Judged.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
 
-    Corrected for the number of defences that face the same kind and size of message. Both sides are of their strongest attack.
+    Corrected for the number of defences that face the same kind and size of message. Compared is the score behind the verdict
+    without a defence; the side of the defence is of the attack for which it is highest.
     """
-    plain = {one.title: one.cell for one in lines.get("", ()) if one.cell}
+    plain = {one.title: one for one in lines.get("", ())}
     found: dict[tuple[str, str], PairedDifference] = {}
     for title, without in plain.items():
         raw = {
             defense: difference
             for defense, judged in lines.items()
             for one in judged
-            if defense and one.title == title and one.cell and (difference := _difference(one.cell, without))
+            if defense and one.title == title and (difference := _difference(one, without))
         }
         found |= {(defense, title): one for defense, one in holm(raw).items()}
     return found
@@ -94,8 +95,15 @@ def holm(raw: Mapping[str, PairedDifference]) -> dict[str, PairedDifference]:
     return found
 
 
-def _difference(cell: Cell, plain: Cell) -> PairedDifference | None:
-    of = SEEN if any(one.count(SEEN) and one.mean(*SEEN) for one in (cell, plain)) else FOUND
+def _difference(defended: Judged, undefended: Judged) -> PairedDifference | None:
+    of, plain = SEEN if undefended.of == SEEN else FOUND, undefended.cell
+    cell = max(
+        (one for one in defended.cells if one.count(of)),
+        key=lambda one: (one.mean(*of) or 0.0, one is defended.cell),
+        default=None,
+    )
+    if cell is None or plain is None:
+        return None
     under, without = cell.count(of), plain.count(of)
     if under is None or without is None or not (under[0] or without[0]):
         return None

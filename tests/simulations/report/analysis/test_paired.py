@@ -94,3 +94,18 @@ def test_a_round_is_one_message_of_each_client_and_probes_are_numbered_by_their_
     assert each_image([replace(sent, extra={})]) == {}
     odd = replace(sent, extra=row.extra | {"each_of": ["no place", *sent.extra["each_of"][1:]]})
     assert len(each_image([odd])) == 48, "a place that is none is a message of its own"
+
+
+def test_what_is_compared_is_what_the_verdict_without_a_defence_is_of() -> None:
+    """One recognisable image among 45 identified ones does not hide that none is identified under a defence."""
+    plain, defended = lines(attacked(45, 1), attacked(0, 0, defense="D()"))
+    assert plain.messages[0].verdict == "identifiable"
+    difference = difference_of(defended)
+    assert (difference.of, difference.under, difference.without) == ("identified", (0, 48), (45, 48))
+    assert difference.word == FEWER
+
+
+def test_under_a_defence_the_attack_with_the_most_such_images_is_compared() -> None:
+    rows = attacked(48, 48), attacked(48, 48, attack="B()"), attacked(30, 2, defense="D()")
+    difference = difference_of(lines(*rows, attacked(20, 20, defense="D()", attack="B()"))[1])
+    assert (difference.of, difference.under) == ("recognisable", (20, 48))
