@@ -27,8 +27,8 @@ EXACT: tuple[AnyAttack, ...] = (
 )
 ON_PROBES: tuple[AnyAttack, ...] = (
     *EXACT,
-    InvertingGradients(iterations=150),  # what the exact ones leave
-    NoiseModelInversion(iterations=60, adam_iterations=60),  # the same under noise whose law it knows
+    InvertingGradients(iterations=150, max_images=16),  # what the exact ones leave
+    NoiseModelInversion(iterations=60, max_images=16, adam_iterations=60),  # the same under noise whose law it knows
     LabelInference(),
 )
 ON_UPDATES: tuple[AnyAttack, ...] = (

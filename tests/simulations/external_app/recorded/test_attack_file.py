@@ -213,7 +213,7 @@ def test_an_attack_that_crashes_leaves_the_others(files: Path, tmp_path: Path, m
         found = json.loads((tmp_path / name / "result.json").read_text())
         if name == "crash":
             *_, crashed, _, fine = found["attacks"]
-            by_default = ("InvertingGradients(iterations=150)", "LabelInference()")
+            by_default = ("InvertingGradients(iterations=150, max_images=16)", "LabelInference()")
             assert (crashed["attack"], fine["attack"]) == by_default
             assert [one["attack"] for one in found["attacks"]] == list(map(repr, ON_PROBES))
             assert found["attacks"][0]["failure"].startswith("does not apply")
