@@ -228,7 +228,9 @@ def audit_baselines(
         if client.task.plan.objective.one_class and not known.pooled:
             _add(scores[UNIFORM], {LABEL_ACCURACY.of(): uniform_label_accuracy(truth.original, paired=known.paired)})
         if pictures and not known.pooled and (not known.whole_round or _shows_round(client, truth, images)):
-            shared |= {f"original-{target}": truth.original.images, f"protected-{target}": truth.seen.images}
+            places = _places(client, known, target).long().tolist()
+            for kind, batch in (("original", truth.original), ("protected", truth.seen)):
+                shared |= {f"{kind}-{target}-{at}": image for at, image in zip(places, batch.images, strict=True)}
     if totals and (found_totals := defense_totals(client)):
         scores[COUNTS] = {ScoreName(name): [float(number)] for name, number in found_totals.items()}
     return AuditScores({name: dict(of) for name, of in scores.items()}, shared)
@@ -284,7 +286,7 @@ def _beside(client: Client, guess: Reconstruction, known: Truths, target: int, o
 
 
 def _places(client: Client, known: Truths, target: int) -> Tensor:
-    """Numbers (B,) of the images of an observation, by which the report finds the same image under another defence.
+    """Numbers (B,) of the images of an observation: the report finds the original of a guess, and the same image elsewhere.
 
     Of the client's attacked images in the order of observations and rows. Of a whole round they are the places in the client's
     data, as each defence may draw other images; a node with a secret counts the images of the round instead, for which of its

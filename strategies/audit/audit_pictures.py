@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from flwr.app import Message
 from torch import Tensor
 
+from attacks.metrics.images import PLACE
 from clients.scoring.audit import ALONE
 from clients.task.task import Task
 from strategies.audit.audit_replies import scores_of
@@ -17,20 +19,11 @@ from strategies.audit.score_rows import PICTURED, recognisable
 from strategies.audit.threat_card import ThreatCard
 
 
-def own_places(images: Tensor, _: int) -> Sequence[int]:
-    """Number guessed images in their order: only the client knows which original each is compared with."""
-    return range(len(images))
-
-
 class AuditPictures:
-    """Hands pictures to the recorder, with the observation behind them and the scores of each.
+    """Hands pictures to the recorder, with the observation behind them and the scores of each."""
 
-    ``numbers`` maps guessed images (B, C, H, W) of a client to the number of each picture, which it shares with its original.
-    """
-
-    def __init__(self, recorder: Recorder, numbers: Callable[[Tensor, int], Sequence[int]] = own_places) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._numbers = numbers
 
     def keep(
         self,
@@ -42,7 +35,10 @@ class AuditPictures:
         numbers: Sequence[int] = (),
         **fields: Any,
     ) -> None:
-        """Keep images (B, C, H, W) in [0, 1]; ``fields`` are further entries of the index of pictures."""
+        """Keep images (B, C, H, W) in [0, 1]; ``fields`` are further entries of the index of pictures.
+
+        Each has one of the ``numbers``, by default in order; a guess shares it with the original that it is compared with.
+        """
         # What the guess was made from, as its rows say: pictures of one round may come from several kinds of observation.
         seen: dict[str, Any] = {"observation": card.observation}
         if card.rounds_observed is not None:
@@ -60,7 +56,7 @@ class AuditPictures:
         guesses: Mapping[int, list[tuple[int, Any]]],
         replies: Mapping[int, Message],
     ) -> None:
-        """Keep the images that an attack guessed, with the scores that the clients gave them.
+        """Keep the images that an attack guessed, with the scores and the places (``PLACE``) that the clients gave them.
 
         ``guesses`` map a client to (target, guess) for each of its observations, ``replies`` to its answer to the audit; guesses of
         clients without one are left out.
@@ -71,15 +67,17 @@ class AuditPictures:
             scores_alone = scores_of(replies[partition]).get(ALONE, {})
             found = {key: scores_alone.get(name, []) for key, name in PICTURED.items()}
             found["recognisable"] = recognisable(scores_alone) or []
-            # Of more guesses than images, only the client knows which ones it scored.
+            # Of more guesses than images, only the client knows which ones it scored: these keep their order.
             number = sum(len(guess.images) for _, guess in theirs)
             each = {key: iter(values) for key, values in found.items() if len(values) == number}
+            places = scores_alone.get(PLACE.of(), [])
+            numbers = map(int, places if len(places) == number else ())
             role = outcome.role(attack_card(job, outcome.attack))
             for target, guess in theirs:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self.keep(
                     job.task, guess.images, job.card, attack=repr(outcome.attack), role=role, client=partition,
-                    target=target, kind="reconstruction", scores=scores, numbers=self._numbers(guess.images, partition),
+                    target=target, kind="reconstruction", scores=scores, numbers=list(islice(numbers, len(guess.images))),
                 )  # fmt: skip
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
 
 from flwr.app import Message, MetricRecord
 
 from attacks.metrics.guesses import LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, JUDGED, PLACE, RECOGNISABLE
 from attacks.metrics.metric import ATTRIBUTES, CELLS, LABELS
-from attacks.metrics.names import GuessName, Role, ScoreName, Scores, names_of, scores_to_texts
+from attacks.metrics.names import GuessName, Role, ScoreName, Scores, names_of
 from attacks.metrics.registry import MEASURED, known_metric, metric_of
 from attacks.metrics.training import COUNTED
 from clients.scoring.audit import ALONE, COUNTS
@@ -25,7 +23,7 @@ BASELINES = "baselines"
 """The kind of guesses that only clients make."""
 LONGEST_NAME = 200
 MOST_PICTURES = 1024
-"""Of one record; a report shows a few."""
+"""Of one kind and target; a report shows a few."""
 _BESIDE = (FLAT_PSNR.of(), IDENTIFIED_CHANCE.of(), PLACE.of())
 _EXPECTED = {
     "images": (*(one.of("original") for one in (*MEASURED, IDENTIFIED)), *_BESIDE),
@@ -33,7 +31,8 @@ _EXPECTED = {
     **{one.name: (ScoreName(*one.decides),) for one in (ATTRIBUTES, CELLS, LABELS)},
 }
 """Kind of guesses -> scores that all of them have."""
-_PICTURE = re.compile(r"(original|protected)-(\d{1,4})")
+_PICTURE = re.compile(r"(original|protected)-(\d{1,4})-(\d{1,10})")
+"""What it shows, the target, and the place of the image among the client's attacked ones."""
 
 
 def fault_in_scores(
@@ -49,11 +48,18 @@ def fault_in_scores(
     ``guesses`` is the most values of one score, ``dealt`` the most members and the most others of a test of membership.
     Of ``targets`` observations no expected score may be missing; 0: any may be.
     """
-    found = reply.content.get("metrics")
-    if not isinstance(found, MetricRecord):
+    if not isinstance(reply.content.get("metrics"), MetricRecord):
         return "the answer has no 'metrics'"
+    try:
+        found = scores_of(reply)
+    except ValueError as error:
+        return f"metrics: {error}"
     most = {MEMBER_SCORE.name: dealt[0], OTHER_SCORE.name: dealt[1]}
-    faults = (_fault_in_score(name, found, guessed, guesses, most) for name in found)
+    faults = (
+        _fault_in_score(guess, name, scores, guessed, most.get(name.metric, guesses))
+        for guess, scores in found.items()
+        for name in scores
+    )
     steps = task.plan.local_steps
     known = math.inf not in dealt and not (steps and task.plan.defenses.bounded)  # a Poisson sample's size is secret
     least = {LABEL_ACCURACY.of(): targets, MEMBER_SCORE.of(): 1 if steps else dealt[0], OTHER_SCORE.of(): dealt[1]}
@@ -61,60 +67,62 @@ def fault_in_scores(
         f"metrics: {'/'.join(name)} has too few values, expected {number:g}"
         for name in (_EXPECTED.get(guessed, ()) if guesses and targets else ())
         for number in [least.get(name, min(guesses, *filter(None, dealt))) if known else 1]
-        if len(scores_of(reply).get(ALONE, {}).get(name, [])) < number
+        if len(found.get(ALONE, {}).get(name, [])) < number
     )
     return next(filter(None, faults), "") or _fault_in_pictures(reply, task) or next(short, "")
 
 
-def _fault_in_score(
-    text: str, found: Mapping[str, Any], guessed: str, guesses: float, most: Mapping[str, float]
-) -> str:
-    values = found[text]
-    unknown = f"metrics: {shortened(text)} is the name of no score of {guessed}"
-    try:
-        guess, name = names_of(text)
-    except ValueError:
-        return unknown
-    parts = "".join((*guess, *name))
+def _fault_in_score(guess: GuessName, name: ScoreName, scores: Scores, guessed: str, most: float) -> str:
+    """Reason why one of a guess's ``scores`` is none of guesses of a kind, with at most so many values, or ""."""
+    parts, values = (*guess, *name), scores[name]
+    text = shortened("/".join(parts))
+    unknown = f"metrics: {text} is the name of no score of {guessed}"
     expected = (
         guess == COUNTS or guess.role in (Role.NULL_BASELINE, Role.SCALE) if guessed == BASELINES else guess == ALONE
     )
-    if len(parts) > LONGEST_NAME or not parts.isprintable() or not expected:
+    if len("".join(parts)) > LONGEST_NAME or not "".join(parts).isprintable() or not expected:
         return unknown
     metric = metric_of(name.metric)
     if not isinstance(values, list) or not all(map(metric.allows, values)):
-        return f"metrics: {shortened(text)} is {shortened(values)}, expected a list of {metric.allowed}"
-    if len(values) > (allowed := 1 if guess == COUNTS else most.get(name.metric, guesses)):
-        return f"metrics: {shortened(text)} has {len(values)} values, expected at most {allowed}"
+        return f"metrics: {text} is {shortened(values)}, expected a list of {metric.allowed}"
+    if len(values) > (allowed := 1 if guess == COUNTS else most):
+        return f"metrics: {text} has {len(values)} values, expected at most {allowed}"
     if guess == COUNTS:
         # A defence of another package uses its own names; a registered metric must be one that defences report.
         return unknown if known_metric(name.metric) not in (None, *COUNTED) else ""
     if metric is RECOGNISABLE:
         return unknown  # the server's own verdict
-    if metric is IDENTIFIED:
-        for beside in (*JUDGED[1:], *_BESIDE):
-            (other,) = scores_to_texts({guess: {beside: []}})
-            given = found.get(other)
-            if not (isinstance(given, list) and len(given) == len(values)):
-                return f"metrics: {shortened(text)} comes without as many values of {beside.metric}"
+    for beside in (*JUDGED[1:], *_BESIDE) if metric is IDENTIFIED else ():
+        given = scores.get(beside)
+        if not (isinstance(given, list) and len(given) == len(values)):
+            return f"metrics: {text} comes without as many values of {beside.metric}"
     return ""
 
 
 def _fault_in_pictures(reply: Message, task: Task) -> str:
     shape, targets = task.plan.data_card().input_shape, task.plan.probe_targets
-    for name, images in tensors_of(reply, "pictures").items():
+    found = tensors_of(reply, "pictures")
+    for name, image in found.items():
         named = _PICTURE.fullmatch(name)
         if not named or int(named[2]) >= targets:
             return f"pictures: {shortened(name)} is none of the {targets} targets"
-        if not images.is_floating_point() or images.shape[1:] != shape or not 0 < len(images) <= MOST_PICTURES:
-            return f"pictures: {name} is {images.dtype}{tuple(images.shape)}, expected images {shape}"
-    return ""
+        if not image.is_floating_point() or image.shape != shape:
+            return f"pictures: {name} is {image.dtype}{tuple(image.shape)}, expected an image {shape}"
+    most = 2 * targets * MOST_PICTURES
+    return f"pictures: {len(found)} came, expected at most {most}" if len(found) > most else ""
 
 
 def scores_of(reply: Message) -> dict[GuessName, Scores]:
-    """The scores of a client's reply in which ``fault_in_scores`` found nothing."""
+    """The scores of a client's reply, which may be anything until ``fault_in_scores`` finds nothing.
+
+    Raises:
+        ValueError: When a name is none of a score.
+    """
     found: dict[GuessName, Scores] = defaultdict(dict)
     for text, values in values_of(reply, "metrics").items():
-        guess, name = names_of(text)
-        found[guess][name] = list(values)
+        try:
+            guess, name = names_of(text)
+        except ValueError:
+            raise ValueError(f"{shortened(text)} is the name of no score") from None
+        found[guess][name] = values
     return found

@@ -128,8 +128,11 @@ class Auditor:
             self._rows(task, guess, card, scores)
         for partition, reply in replies.items():
             for name, shared in tensors_of(reply, "pictures").items():
-                shown, target = name.rsplit("-", 1)
-                self.pictures.keep(task, shared, card, attack="", client=partition, target=int(target), kind=shown)
+                shown, target, place = name.split("-")
+                self.pictures.keep(
+                    task, shared[None], card, numbers=[int(place)],
+                    attack="", client=partition, target=int(target), kind=shown,
+                )  # fmt: skip
         return [partition for partition in partitions if partition not in replies.refused]
 
     def blind_guess(

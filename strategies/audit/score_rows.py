@@ -28,7 +28,7 @@ from attacks.metrics.images import (
     STRUCTURE,
     is_recognisable,
 )
-from attacks.metrics.metric import Interval, Metric
+from attacks.metrics.metric import ATTRIBUTES, CELLS, Interval, Metric
 from attacks.metrics.names import Scores
 from attacks.metrics.registry import known_metric, metric_of
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
@@ -110,8 +110,17 @@ def recognisable(scores: Scores) -> list[float] | None:
 MOST_LEFT_OUT = 32
 """Clients of which each is left out in turn; of more, one hardly counts."""
 WITHOUT = "without_client"
-"""Key under which a row holds, for each client, what would be other values without it."""
-
+"""Key under which a row of ``_VERDICTS`` holds, for each client, what would be other values without it."""
+_VERDICTS = (
+    IDENTIFIED.of("original"),
+    RECOGNISABLE.of("original"),
+    PSNR.of("original"),
+    CELLS.decides,
+    ATTRIBUTES.decides,
+)
+"""Scores from which verdicts follow."""
+_BEHIND = (*_VERDICTS, *JUDGED, IDENTIFIED_CHANCE.of())
+"""Scores from which their rows are made, besides those of columns of a table."""
 UNSCORED = "unscored"
 """Key under which it holds the number of attacked images without a usable score."""
 
@@ -137,11 +146,9 @@ def _by_place(scores: Scores) -> Scores:
 def rows_of_clients(
     rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard, unscored: int = 0
 ) -> list[Columns]:
-    """Rows of the scores of all clients. Those that decide verdicts have the number of clients as ``clients``, and ``WITHOUT``.
+    """Rows of the scores of all clients. Those with a positive control have the number of clients as ``clients``.
 
     ``unscored`` images were attacked, and their clients' replies are of no use.
-
-    In the place of a client that is left out stand the values of the others, repeated: as many images are scored.
     """
     scores = {client: _by_place(scores[client]) for client in sorted(scores)}
     whole = joined(scores.values())
@@ -150,25 +157,32 @@ def rows_of_clients(
     for columns in found:
         if len(columns.get(EACH, ())) == len(places):
             columns |= {EACH_OF: places} if EACH in columns else {}
-    deciding = [columns for columns in found if metric_of(columns["metric"]).family]
-    for columns in deciding:
-        columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
-    for client in scores if 1 < len(scores) <= MOST_LEFT_OUT else ():
+    for columns in found:
+        if metric_of(columns["metric"]).family:
+            columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
+    if 1 < len(scores) <= MOST_LEFT_OUT:
+        _add_without(found, rows_of, scores, card)
+    return found
+
+
+def _add_without(found: Iterable[Columns], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
+    """Add ``WITHOUT`` to rows: in the place of a client stand the others' values, repeated, so that as many images are scored."""
+    deciding = {of: columns for columns in found if (of := (columns["metric"], columns["reference"])) in _VERDICTS}
+    for client in scores if deciding else ():
         others = joined(of for one, of in scores.items() if one != client)
         filled = {
             name: [values[at * len(values) // n] for at in range(n) if values]
             for name, values in others.items()
-            for n in [len(whole[name])]
+            if name in _BEHIND or known_metric(name.metric) is COLUMN
+            for n in [len(values) + len(scores[client].get(name, ()))]
         }
-        without = {(one["metric"], one["reference"]): one for one in rows_of(filled, card)}
-        for columns in deciding:
-            other = without.get((columns["metric"], columns["reference"]), {})
-            changed = {key: value for key, value in other.items() if key not in ("roc", EACH) and value != columns[key]}
+        for other in rows_of(filled, card):
+            columns = deciding.get((other["metric"], other["reference"]), other)
+            changed = {key: value for key, value in other.items() if key != EACH and value != columns[key]}
             if isinstance(facts := changed.get("card"), ThreatCard):
                 changed["card"] = {"chance": facts.chance}
             if changed:
                 columns.setdefault(WITHOUT, {})[str(client)] = changed
-    return found
 
 
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:

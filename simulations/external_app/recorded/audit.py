@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from flwr.app import Message
 from safetensors.torch import save_file
-from torch import Tensor
 
 from attacks import ClientUpdate, Labels, Reconstruction
 from attacks.base import AnyAttack
@@ -51,7 +50,6 @@ from simulations.run_folder.rows import Row
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import naming
-from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.audit_replies import BASELINES, MOST_PICTURES
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
@@ -113,7 +111,7 @@ class Owners(LocalGrid):
         kind = str(values_of(message, "config")["kind"])
         if kind == BASELINES:
             found = scores_to_texts(truth.baselines(self.num_classes))
-            pictures = to_record({"original-0": truth.images[:MOST_PICTURES]})
+            pictures = to_record({f"original-0-{at}": image for at, image in enumerate(truth.images[:MOST_PICTURES])})
             return reply_to(message, {"metrics": metrics({**found}), "pictures": pictures})
         ((guess, _),) = read_guesses(kind, tensors_of(message, "guesses"), 1, None)
         assert isinstance(guess, Reconstruction | Labels)
@@ -130,7 +128,6 @@ class RecordedAuditor(Auditor):
     ) -> None:
         nodes = dict(enumerate(owners.get_node_ids()))
         super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
-        self.pictures = AuditPictures(results, self._numbers)
         self.prepared, self.owners, self.begin = prepared, owners, begin
         self.folder = results.path / "guesses"
         self.folder.mkdir(exist_ok=True)
@@ -190,15 +187,6 @@ class RecordedAuditor(Auditor):
             card = attack_card(job, outcome.attack).but(attack_failures=why)
             about = without_score("; ".join(why), len(outcome.guesses)) | outcome.cost
             self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
-
-    def _numbers(self, images: Tensor, client: int) -> Sequence[int]:
-        """Of each guess the place of the original that it is scored against."""
-        truth, every = self.owners.truths.get(client), range(len(images))
-        if truth is None:
-            return every
-        rows, columns = truth.pairs(images)
-        pairs = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-        return [pairs.get(at, len(truth.images) + at) for at in every]
 
 
 def attack_rounds(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attacks.metrics.names import Role
-from clients.wire.texts import regular
 from simulations.report.studies.messages import MessageSize
-from simulations.report.studies.rows import grouped, number_in, read_lines
+from simulations.report.studies.rows import number_in, read_lines
 from simulations.report.text import count
 from simulations.run_folder.rows import shown_name
-from strategies.audit.kinds import kinds
 from strategies.audit.threat_card import MOST_WHOLE
 
 _RUNG = re.compile(r"(\d{1,7})(?:x(\d{1,7}))?")
@@ -128,45 +124,3 @@ def _size(rung: object) -> str:
     found = _RUNG.fullmatch(str(rung or ""))
     steps = int(found[2] or 1) if found else 1
     return f" ({MessageSize(int(found[1]) * steps, steps)})" if found else ""
-
-
-def placed(pictures: Sequence[Picture], folder: Path) -> list[Picture]:
-    """The same pictures, each reconstruction of a batch under the original that its score compares it with.
-
-    As scores do (``attacks.scoring.metrics.optimal_assignment``), it pairs by the smallest sum of squared errors, here of 8 bits.
-    The numbers of guesses become those of their images; a file that cannot be read keeps its number.
-    """
-    ordered = {kind.title for kind in kinds().values() if kind.paired}
-    open_order = [one for one in pictures if one.observation not in ordered]
-    groups = grouped(open_order, lambda one: (one.defense, one.round, one.observation, one.target[:-1]))
-    numbers: dict[int, str] = {}
-    for of in groups.values():
-        originals = [one for one in of if one.kind == "original"]
-        if len(originals) > 1:
-            guesses = (one for one in of if one.kind == "reconstruction")
-            for mine in grouped(guesses, lambda one: one.guess).values():
-                numbers |= _numbers(mine, originals, folder)
-    return [replace(one, target=(*one.target[:-1], numbers.get(id(one), one.target[-1]))) for one in pictures]
-
-
-def _numbers(guesses: Sequence[Picture], originals: Sequence[Picture], folder: Path) -> dict[int, str]:
-    """Identity of a guess -> number of its image; guesses beyond the images get numbers behind all of them."""
-    from scipy.optimize import linear_sum_assignment
-
-    try:
-        mine, truth = (np.stack([_read(folder / one.file) for one in of]) for of in (guesses, originals))
-        costs = np.square(mine[:, None] - truth[None]).sum(-1)
-    except (OSError, ValueError):
-        return {}
-    rows, columns = linear_sum_assignment(costs)
-    pairs = zip(rows.tolist(), columns.tolist(), strict=True)
-    found = {id(guesses[row]): originals[column].target[-1] for row, column in pairs}
-    beyond = [one for one in guesses if id(one) not in found]
-    return found | {id(one): str(len(originals) + at) for at, one in enumerate(beyond)}
-
-
-def _read(path: Path) -> np.ndarray[Any, Any]:
-    from PIL import Image
-
-    with Image.open(regular(path)) as image:
-        return np.asarray(image, dtype=np.float64).ravel()

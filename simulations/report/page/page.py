@@ -14,7 +14,7 @@ from simulations.report import text
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.verdict import MEANING, Verdict
 from simulations.report.drawing.looks import looks
-from simulations.report.drawing.picture_index import placed, read_index
+from simulations.report.drawing.picture_index import read_index
 from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
 from simulations.report.page.templates import render
 from simulations.report.page.view import View, own_pictures
@@ -63,8 +63,7 @@ def build(directory: Path) -> Built:
     """The pages and rows of a run directory."""
     run = read_run(directory)
     rows, config, order = run.rows, run.config, run.order
-    listed, picture_notes = read_index(directory)
-    pictures = placed(listed, directory / "pictures")
+    pictures, picture_notes = read_index(directory)
     # One look per pipeline for the whole page, including pipelines that have not started.
     known = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
     faces = looks(sorted(known, key=lambda one: one != ""))

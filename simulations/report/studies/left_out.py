@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import validate
 from simulations.report.studies.study import Study
-from simulations.run_folder.rows import Row
+from simulations.run_folder.rows import NAMES, Row
 from strategies.audit.score_rows import WITHOUT
 
 JUDGED = ("not-validated", "under-powered")
@@ -44,5 +43,7 @@ def _without(row: Row, seed: int, client: str) -> Row:
     if row.seed != seed or not (changed := dict(_others(row).get(client, {}))):
         return row
     facts = changed.pop("card", {})
-    read = Row.from_json({**json.loads(row.to_json()), **changed})
-    return replace(read, card=row.card.but(**facts)) if isinstance(facts, Mapping) else read
+    read = Row.from_json({"metric": row.metric, **changed})
+    known = {name: getattr(read, name) for name in changed if name in NAMES}
+    card = row.card.but(**facts) if isinstance(facts, Mapping) else row.card
+    return replace(row, **known, card=card, extra={**row.extra, **read.extra})

@@ -215,7 +215,7 @@ def test_blind_guesses_are_as_many_as_the_attacks() -> None:
     assert max(found[4]["class-mean:psnr-original"]) < 30
     scores = audit_baselines(one, "probe", pictures=True, images=NO_IMAGES)
     assert {metric for of in scores.scores.values() for metric in of} == {LABEL_ACCURACY.of()}
-    assert set(scores.pictures) == {"original-0", "protected-0"}
+    assert set(scores.pictures) == {f"{kind}-0-{place}" for kind in ("original", "protected") for place in range(16)}
     assert not audit_baselines(one, "probe", pictures=False).pictures
 
 

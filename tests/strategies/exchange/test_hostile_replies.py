@@ -158,7 +158,7 @@ scored = st.dictionaries(
 
 @few
 @given(
-    hostile.contents({"metrics": metrics(SCORES), "pictures": to_record({"original-0": torch.zeros(1, 1, 28, 28)})}),
+    hostile.contents({"metrics": metrics(SCORES), "pictures": to_record({"original-0-1": torch.zeros(1, 28, 28)})}),
     scored,
 )
 @example(RecordDict(), {PSNR: 3.0})  # extend() of a number
@@ -180,9 +180,9 @@ def test_scores_are_refused_or_make_rows(content: RecordDict, more: dict[str, An
                 list(membership_rows(scores, ThreatCard()))
                 list(score_rows(scores, ThreatCard()))
         for name, images in (pair for answer in good.values() for pair in tensors_of(answer, "pictures").items()):
-            assert name.rsplit("-", 1)[1].isdecimal()
-            Reconstruction(images.float(), torch.zeros(len(images), dtype=torch.int64))
-            assert images.shape[1:] == CARD.input_shape
+            assert all(map(str.isdecimal, name.split("-")[1:]))
+            Reconstruction(images[None].float(), torch.zeros(1, dtype=torch.int64))
+            assert images.shape == CARD.input_shape
     assert not hostile.Pickled.executed
 
 

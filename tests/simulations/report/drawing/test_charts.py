@@ -14,12 +14,11 @@ from defenses.neighbours import REPLACE_ONE
 from simulations.report.analysis.finding import findings_of
 from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, bounds, round_values
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
-from simulations.report.drawing.picture_index import Picture, placed
+from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, grids
 from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, plane, rows_of_dots
 from simulations.report.page.templates import macros, read
 from simulations.report.text import plain, short_names, whole_percent
-from strategies.audit.kinds import kinds
 from strategies.federated.shown_epsilon import ShownEpsilon
 from tests.simulations.report.report_run import PIPELINES, demo_rows, study_of
 
@@ -227,28 +226,6 @@ def pictures(folder: Path, levels: tuple[int, ...], kind: str = "reconstruction"
         target = ("e", "", "0", "0", str(number))
         found.append(Picture("", round=1, target=target, kind=kind, file=file, psnr=None, **values))
     return found
-
-
-def order(found: list[Picture]) -> list[str]:
-    return [one.target[-1] for one in found if one.kind == "reconstruction"]
-
-
-def test_a_guess_stands_beside_the_image_that_it_resembles(tmp_path: Path) -> None:
-    levels, guessed = (10, 120, 230), (225, 15, 100)
-    originals, guesses = pictures(tmp_path, levels, "original"), pictures(tmp_path, guessed)
-    found = placed([*originals, *guesses], tmp_path)
-    assert order(found) == ["2", "0", "1"]
-    assert [one.file for one in found] == [one.file for one in (*originals, *guesses)]
-    assert [one.target[-1] for one in found[:3]] == ["0", "1", "2"]
-    # Every attack is paired by itself, and what is too much comes behind.
-    second = pictures(tmp_path, (229, 60, 121, 11), attack="B()")
-    assert order(placed([*originals, *pictures(tmp_path, (228,)), *second], tmp_path)) == ["2", "2", "3", "1", "0"]
-    # Rows that keep their place on the wire keep it, and files that cannot be read change nothing.
-    title = {"observation": next(kind.title for kind in kinds().values() if kind.paired)}
-    kept = [*pictures(tmp_path, levels, "original", **title), *pictures(tmp_path, guessed, **title)]
-    assert order(placed(kept, tmp_path)) == ["0", "1", "2"]
-    (tmp_path / originals[1].file).write_bytes(b"no picture")
-    assert order(placed([*originals, *guesses], tmp_path)) == ["0", "1", "2"]
 
 
 def test_images_of_different_messages_never_stand_in_one_strip(tmp_path: Path) -> None:
