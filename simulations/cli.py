@@ -68,7 +68,7 @@ def fedveil(
 
 @app.command(epilog="Example: fedveil run --preset quick --out quick")
 def run(
-    config: Annotated[Path | None, typer.Argument(help="TOML file of settings; without it, the default audit.")] = None,
+    config: Annotated[Path | None, typer.Argument(help="Settings: a TOML file, or config.json of a run.")] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,7 +137,8 @@ def run(
 ) -> None:
     """Run an experiment in a private local Flower runtime, and show its progress, what it found and where the report is.
 
-    CONFIG is a TOML file of settings; without it, the default audit runs.
+    CONFIG is a TOML file of settings, or the config.json in the folder of a run, whose settings are run again; without it, the
+    default audit runs.
 
     --json prints "directory", "seed" and "outcomes" of each run, one outcome for each defence: "study", "defense", "messages",
     "accuracy", "epsilon" and "warnings". Each message has its "message", "real" (whether clients send it unasked), "images",

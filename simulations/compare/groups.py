@@ -138,19 +138,22 @@ def what_next(groups: Sequence[Group]) -> Mapping[str, str]:
     """Commands under "seeds" and "images", one a line; none where runs of other commands are among the compared ones."""
     if not all("output-dir" in group.run.settings for group in groups):
         return {}
-    runs, given = [group.run.config for group in groups], [str(folder) for group in groups for folder in group.folders]
+    given = [str(folder) for group in groups for folder in group.folders]
     first = max((seed for group in groups for seed in group.seeds), default=-1) + 1
     found = [group.run.settings.get("probe-targets") for group in groups]
     targets = max([LEAST_TARGETS, *(2 * one for one in found if isinstance(one, int))])
     return {
-        "seeds": _commands(runs, f"{first}..{first + MORE_SEEDS - 1}", "more-seeds", given),
-        "images": _commands(runs, f"0..{MORE_SEEDS - 1}", "more-images", [], probe_targets=targets),
+        "seeds": _commands(groups, f"{first}..{first + MORE_SEEDS - 1}", "more-seeds", given),
+        "images": _commands(groups, f"0..{MORE_SEEDS - 1}", "more-images", [], f"probe-targets={targets}"),
     }
 
 
-def _commands(runs: Sequence[Mapping[str, Any]], seeds: str, out: str, given: Sequence[str], **changed: object) -> str:
+def _commands(groups: Sequence[Group], seeds: str, out: str, given: Sequence[str], *changed: str) -> str:
     """Commands for runs of each experiment in new folders, and one that compares these with the ``given`` folders."""
-    folders = [out] if len(runs) == 1 else [f"{out}-{number}" for number in range(1, len(runs) + 1)]
+    folders = [out] if len(groups) == 1 else [f"{out}-{number}" for number in range(1, len(groups) + 1)]
     words = [shlex.quote(one) for one in given] + [f"{one}/seed-*" for one in folders]
-    lines = [command_of(run, seeds, folder, **changed) for run, folder in zip(runs, folders, strict=True)]
+    lines = [
+        command_of(group.folders[0], group.run.config, seeds, folder, *changed)
+        for group, folder in zip(groups, folders, strict=True)
+    ]
     return "\n".join([*lines, f"fedveil compare {' '.join(words)} --out comparison.html"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ _DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
 """A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
 SIZES = ("paper",)
 """Tables that a file of settings may hold: the experiment at another size."""
+OF_ONE_RUN = {"output-dir", "resume"}
+"""Settings in a ``config.json`` that another run does not take from it."""
 errors = Terminal(stderr=True, highlight=False)
 
 
@@ -36,23 +39,24 @@ def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
     """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
 
     Args:
-        path: The file.
+        path: The file; with sizes also the ``config.json`` of a run, which has none.
         size: One of ``SIZES``, or "" for the keys outside tables; None for a kind of file that has no sizes.
 
     Raises:
         ConfigError: When the file cannot be read, or has no such size.
     """
+    kind, reads = ("a configuration of a run", _of_run) if path.name == "config.json" else ("valid TOML", _settings)
     try:
-        values = _settings(regular(path).read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        values = reads(regular(path).read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except OSError as error:
         hint = f"; a configuration of fedveil has this name: --preset {path}" if str(path) in presets() else ""
         raise ConfigError(f"cannot read {path}: {error.strerror}{hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8: {error}") from error
     except RecursionError:
-        raise ConfigError(f"{path} is not valid TOML: it is nested too deep") from None
+        raise ConfigError(f"{path} is not {kind}: it is nested too deep") from None
     except ValueError as error:  # numbers of more digits than Python reads, too
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        raise ConfigError(f"{path} is not {kind}: {error}") from error
     return values if size is None else _of_size(values, path, size)
 
 
@@ -74,6 +78,14 @@ def _settings(text: str) -> dict[str, Any]:
     if _DEEP.search(text):
         raise tomllib.TOMLDecodeError(f"a key has more than {MOST_PARTS} parts")
     return tomllib.loads(text)
+
+
+def _of_run(text: str) -> dict[str, Any]:
+    """The settings in a run's ``config.json``, without those ``OF_ONE_RUN``."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+        raise ValueError("it has no settings under config")
+    return {key: value for key, value in found["config"].items() if key not in OF_ONE_RUN}
 
 
 def self_contained(text: str, key: str) -> str:

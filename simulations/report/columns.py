@@ -1,8 +1,8 @@
-"""Tables of the report's sections as columns, each a heading and what it shows of a row; and the columns that sections share."""
+"""Tables of the report's sections as columns, each a heading and what it shows of a row, and what sections share of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -10,13 +10,23 @@ from typing import Any
 from attacks.metrics.images import PSNR, SSIM
 from attacks.metrics.metric import Metric
 from simulations.report.analysis.finding import Finding
-from simulations.report.page.tables import Cards
 from simulations.report.studies.cell import FOUND, Cell
+from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING, decibel, percent, percentage, round_name, signed, two, within
+from simulations.report.text import NOTHING, decibel, percent, percentage, round_name, setting, signed, two, within
+from strategies.audit.threat_card import ThreatCard
 
 Show = Callable[[float | None], str]
+CARD_ORDER = (
+    *("server", "observation", "clients", "aggregation", "images", "batch", "attacked", "tokens"),
+    *("transmissions_used", "transmissions", "client_half", "client_half_update"),
+    *("local_steps", "labels", "labels_known", "labels_held_by", "learning_rate", "mode", "augmentation", "momentum"),
+    *("defense_strength", "in_training", "mods", "messages", "budget", "batch_norm_statistics"),
+    *("auxiliary_data", "threat_class", "iterations", "restarts", "selection", "training_iterations"),
+    *("knows_defenses", "randomness", "upper_bound"),
+)
+"""Settings of a threat card in the order in which a reader asks for them; unknown ones follow."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,34 @@ def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
         return Shown(show(value), value=value)
 
     return Column(heading, read)
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Threat cards: settings that all share, settings that differ, (number, attacks, texts) of each, and the number by card."""
+
+    shared: dict[str, str]
+    differing: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
+    numbers: dict[ThreatCard, int]
+
+
+def cards(cells: Sequence[Cell]) -> Cards:
+    """Numbers the threat cards in order of appearance."""
+    attacks = {
+        card: dict.fromkeys(cell.attack for cell in of) for card, of in grouped(cells, lambda one: one.card).items()
+    }
+    found = {card: {key: setting(value) for key, value in card.to_json().items()} for card in attacks}
+    order = {key: place for place, key in enumerate(CARD_ORDER)}
+    keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
+    differ = [key for key in keys if len({card.get(key) for card in found.values()}) > 1]
+    first: Mapping[str, str] = next(iter(found.values()), {})
+    rows = (
+        (number, tuple(attacks[card]), tuple(values.get(key, "") for key in differ))
+        for number, (card, values) in enumerate(found.items(), 1)
+    )
+    shared = {key: first[key] for key in keys if key not in differ}
+    return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
 
 
 def card(cards: Cards) -> Column:

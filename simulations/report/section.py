@@ -7,25 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
 from defenses.registry import collected, modules_in
 from simulations.report.analysis.finding import Finding
+from simulations.report.columns import Cards, Table
 from simulations.report.studies.study import Study
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a section shows of a study with the template that all sections of this package share.
-
-    Attributes:
-        parts: In order: a ``Table``; a text, as a paragraph of small print, or ``Markup`` as it is; ``OwnPictures``; threat cards
-            (``page.tables.Cards``); a function of the defences' looks that makes a chart.
-        first: What a reader must know before any other section.
-        steps: (What to do, lines of code or commands), shown below ``first``.
-    """
-
-    parts: Sequence[Any]
-    first: str = ""
-    steps: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +23,31 @@ class OwnPictures:
     text: str = ""
 
 
+KINDS = {str: "text", Markup: "markup", Table: "table", Cards: "cards", OwnPictures: "pictures"}
+"""Type of a part of a section -> how the template shows it; any other is a function that makes a chart."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a section shows of a study.
+
+    Attributes:
+        parts: In order: a ``Table``; a text, as a paragraph of small print, or ``Markup`` as it is; ``OwnPictures``; threat cards
+            (``Cards``); a function of the defences' looks that makes a chart.
+        first: What a reader must know before any other section.
+        steps: (What to do, lines of code or commands), shown below ``first``.
+    """
+
+    parts: Sequence[Any]
+    first: str = ""
+    steps: Sequence[tuple[str, str]] = ()
+
+    @property
+    def kinds(self) -> list[tuple[str, Any]]:
+        """The parts behind their ``KINDS``."""
+        return [(KINDS.get(type(part), "chart"), part) for part in self.parts]
+
+
 @dataclass(frozen=True, eq=False)
 class Section:
     """A section of the report for studies of one scenario.
@@ -43,31 +55,23 @@ class Section:
     Attributes:
         name: The section's anchor; the pictures in ``own_pictures`` have it, too.
         title: Its heading, also in the page's list of contents.
-        view: The study and its findings -> what the template shows, as ``shown``; None where the study has nothing for it.
-        template: Name of its Jinja text, heading and all, rendered once for every study: of a file of ``report/templates``, or, of
-            another package, the absolute path of one; both without .md. The default shows ``text`` and ``Content``.
+        view: The study and its findings -> what it shows; None where the study has nothing for it.
         text: What the section is about.
         metrics: Numbers of the run that it shows, which are then not listed among the others.
         deployed_on: What the accuracy as deployed is measured on besides protected test images, as " or tokens".
         pictures_show: What the pictures of protected images are, where this needs saying.
         own_pictures: What pictures were made from that the section shows itself, as "observation" in their index -> their kinds
-            in order: the template finds them as ``view.own_pictures.NAME``, defence -> strips, and the galleries leave them out.
-            Without kinds they are grids of all attacks, ``view.own_grids.NAME``.
-        first: What ``view`` returned -> what a reader must know before any other section, or "".
-        steps: What ``view`` returned -> (what to do, lines of code or commands), shown below ``first``.
+            in order: ``OwnPictures`` is their place, and the galleries leave them out. Without kinds they are grids of all attacks.
     """
 
     name: str
     title: str
-    view: Callable[[Study, Sequence[Finding]], Any]
-    template: str = "sections/section.html"
+    view: Callable[[Study, Sequence[Finding]], Content | None]
     text: str = ""
     metrics: tuple[str, ...] = ()
     deployed_on: str = ""
     pictures_show: str = ""
     own_pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    first: Callable[[Any], str] = lambda found: getattr(found, "first", "")
-    steps: Callable[[Any], Sequence[tuple[str, str]]] = lambda found: getattr(found, "steps", ())
 
 
 @functools.cache

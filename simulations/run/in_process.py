@@ -85,7 +85,7 @@ def audit(
     are Python warnings. An interrupted run keeps its complete rounds, and ``resume`` continues from there.
 
     Args:
-        config: TOML file of settings.
+        config: TOML file of settings, or the ``config.json`` of a run.
         preset: Name of a configuration that comes with fedveil, such as "quick", in place of a file.
         size: "paper" for the file's experiment at the size of the paper, if it has one.
         out: New folder for the results; default: ``runs/DATE-TIME``.

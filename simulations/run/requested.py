@@ -30,7 +30,7 @@ def requested(
     """The experiment of a request.
 
     Args:
-        config: TOML file of settings.
+        config: TOML file of settings, or the ``config.json`` of a run.
         settings: Over the file: name as in ``fedveil list settings`` -> value.
         out: New folder for the results; else the file's, else ``runs/DATE-TIME``.
         resume: Folder of a run to continue, with the settings that it had.

@@ -40,15 +40,6 @@ class ShownPart:
     largest_plain: Bound
     largest_gaussian: Bound
 
-    @property
-    def largest(self) -> float:
-        """What these canaries could have shown at most, by either bound."""
-        return max(self.largest_plain, self.largest_gaussian)
-
-    def could_exceed(self, claimed: float) -> bool:
-        """Whether right guesses about all canaries would have shown more than a claim."""
-        return self.largest > claimed + SMALLEST
-
 
 @dataclass(frozen=True)
 class ShownEpsilon:
@@ -166,11 +157,6 @@ class ShownEpsilon:
     def could_refute(self) -> bool:
         """Whether some result could have shown more than the claim, by either bound."""
         return self.exceeded_by(self.largest)
-
-    @property
-    def weak_parts(self) -> tuple[str, ...]:
-        """Views that could not have shown more than the claim, whatever the guesses."""
-        return tuple(one.part for one in self.parts if not one.could_exceed(self.claimed))
 
     @property
     def gap(self) -> float:

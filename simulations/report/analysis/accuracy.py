@@ -7,17 +7,11 @@ from statistics import fmean
 from typing import Any
 
 from attacks.metrics.training import TEST_ACCURACY
-from simulations.report.analysis.shown import CLIENTS, EXAMPLES, canaries_in
+from simulations.report.analysis.shown import CLIENTS, canaries_in
 from simulations.report.studies.intervals import interval, newcombe
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 from simulations.report.text import percent, percentage, points, within
-
-NO_MEASURE = {
-    CLIENTS: "canary clients in training: no measure of the defence's cost",
-    EXAMPLES: "canaries in training: no measure of the defence's cost",
-}
-"""What canaries were in a training -> the note beside its accuracy."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,7 @@ class Accuracy:
         protected: On images protected as in deployment, where the defence protects them.
         change: As deployed, against no defence in the same round and seeds (``accuracy_change``). None where the model without a
             defence has not learned, or where whole clients were canaries.
-        canaries: What canaries of an audit were in training, "examples" or "clients"; "" for none. They cost accuracy, too.
+        canaries: What an audit had in training, "canaries" or "canary clients", which cost accuracy, too; "" for nothing.
     """
 
     round: int | None = None
@@ -54,8 +48,8 @@ class Accuracy:
 
     @property
     def note(self) -> str:
-        """Why the accuracy is no measure of the defence's cost; "" without canaries."""
-        return NO_MEASURE.get(self.canaries, "")
+        """That canaries were in training; "" without any."""
+        return f"{self.canaries} in training" if self.canaries else ""
 
     @property
     def change_text(self) -> str:

@@ -97,7 +97,7 @@ class Budget:
 
     @property
     def audit(self) -> str:
-        """Claim, bounds, confidence, canaries and power in sentences; "" without an audit."""
+        """Claim, bounds with their confidence, and what these say of the claim; "" without an audit."""
         return audit_text(self.shown) if self.shown else ""
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 from simulations.console.results import finite
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import in_plain_words, notes, recommendation
-from simulations.report.repeat import settings_in
 from simulations.report.studies.control import validate
 from simulations.report.studies.plain import Plain, plain_words_of
 from simulations.report.studies.rows import read_row_file
@@ -79,7 +78,8 @@ class ReadRun:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Those of the configuration; empty where it has none."""
-        return settings_in(self.config)
+        found = self.config.get("config")
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def finished(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from attacks.dp_audit.bounds import INDEPENDENT, LITTLE
+from attacks.dp_audit.bounds import INDEPENDENT
 from attacks.metrics.training import EPSILON_SHOWN
 from defenses.neighbours import CLIENT_LEVEL, level_of
 from simulations.report.studies.study import Study
@@ -17,8 +17,8 @@ REFUTED = "the claimed epsilon is refuted"
 """How the warning about a refuted claim begins."""
 NO_COST = "canaries were in this training: its accuracy is no measure of the defence's cost"
 """The caveat of a training with canaries."""
-EXAMPLES, CLIENTS = "examples", "clients"
-"""What canaries are."""
+EXAMPLES, CLIENTS = "canaries", "canary clients"
+"""Canaries of either kind."""
 MOST_NAMED = 4
 """Views of the messages that a sentence names."""
 
@@ -57,7 +57,7 @@ def audit_warnings(study: Study, defense: str) -> list[str]:
 
 
 def audit_text(shown: ShownEpsilon) -> str:
-    """Claim, bounds, gap and power of an audit, in sentences."""
+    """Three sentences: the claim; the bounds with their confidence; what these say of the claim."""
     of = ", ".join(filter(None, (shown.level, shown.neighbours)))
     of = f" ({of})" if of else ""
     finite = math.isfinite(shown.claimed)
@@ -66,18 +66,22 @@ def audit_text(shown: ShownEpsilon) -> str:
     confidence = f"{shown.confidence * 100:.4g} % confidence"
     if shown.seeds > 1:
         confidence += f" in one of {shown.seeds} seeds, {shown.corrected * 100:.4g} % if corrected for all"
-    said = [claim if finite else "no finite epsilon is claimed."]
-    said.append(f"Shown: {_bounds(shown)} ({confidence}; {number}, {shown.part}).")
+    bounds = f"Shown: {_bounds(shown)} ({confidence}; {number}, {shown.part})."
+    said = (claim if finite else "no finite epsilon is claimed.", bounds, _found(shown) if finite else "", shown.covers)
+    return " ".join(filter(None, said))
+
+
+def _found(shown: ShownEpsilon) -> str:
+    """That a claim is refuted, or could not have been, or what is between claim and bounds."""
     if shown.refuted:
         every = f" by each of {shown.seeds} seeds" if shown.seeds > 1 and shown.seeds_above == shown.seeds else ""
-        said.append(f"The claim is refuted{every}{_condition(shown)}.")
-    elif shown.uncorrected:
-        said.append(f"{capital(_uncorrected(shown))}.")
-    elif finite:
-        further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
-        said.append(f"Gap: {two(shown.gap)} without an assumption{further}.")
-    said += [*_powerless(shown), *(_without_power(shown) if finite else ()), shown.covers]
-    return " ".join(filter(None, [*said, "Training included the canaries, which costs accuracy."]))
+        return f"The claim is refuted{every}{_condition(shown)}."
+    if shown.uncorrected:
+        return f"{capital(_uncorrected(shown))}."
+    if not shown.could_refute:
+        return f"The canaries could not have refuted the claim: they could show at most {two(shown.largest)}."
+    further = f", {two(shown.gap_gaussian)} if noise is Gaussian" if shown.gaussian_adds else ""
+    return f"Gap: {two(shown.gap)} without an assumption{further}."
 
 
 def _bounds(shown: ShownEpsilon) -> str:
@@ -92,32 +96,6 @@ def _uncorrected(shown: ShownEpsilon) -> str:
     if shown.seeds == 1:
         return f"a bound is above the claim, with less than {CONFIDENCE * 100:.4g} % confidence"
     return f"in {shown.seeds_above} of {shown.seeds} seeds a bound is above the claim; not corrected for {shown.seeds} seeds"
-
-
-def _limits(shown: ShownEpsilon) -> dict[str, float]:
-    """What each bound holds under -> the largest value that the canaries could have given it."""
-    return {"without an assumption": shown.largest_plain, "if noise is Gaussian": shown.largest_gaussian}
-
-
-def _powerless(shown: ShownEpsilon) -> Iterator[str]:
-    """Which bounds could not have been large enough to say anything by being small."""
-    few = [f"{two(most)} {how}" for how, most in _limits(shown).items() if most < LITTLE]
-    if few:
-        of = "this bound" if len(few) == 1 else "a small bound"
-        yield f"The canaries could not have shown more than {', or '.join(few)}: {of} is no evidence of privacy."
-
-
-def _without_power(shown: ShownEpsilon) -> Iterator[str]:
-    """Which bounds and views could not have refuted the claim."""
-    if not shown.could_refute:
-        text = " and ".join(f"{two(most)} {how}" for how, most in _limits(shown).items())
-        yield f"No view could have refuted the claim: the canaries could show at most {text}."
-        return
-    for how, most in _limits(shown).items():
-        if not shown.exceeded_by(most):
-            yield f"The bound {how} could not have refuted the claim: the canaries could show {two(most)} at most."
-    if weak := shown.weak_parts:
-        yield f"{len(weak)} of {len(shown.parts)} views could not have refuted the claim: {_named(weak)}."
 
 
 def _named(parts: Sequence[str]) -> str:

@@ -77,8 +77,7 @@ def build(directory: Path) -> Built:
     claimed = {id(picture) for of in own for picture in of}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
-    settings = config.get("config")
-    changed, unchanged = by_default(settings) if isinstance(settings, Mapping) else ({}, {})
+    changed, unchanged = by_default(run.settings)
     title = ": ".join(filter(None, (studies[0].name[0] if studies else "", "fedveil")))
     context = {
         "about": about(config.get("run")),
@@ -96,7 +95,7 @@ def build(directory: Path) -> Built:
         "config": config,
         "unknown": {key: value for key, value in config.items() if key not in CONFIG_KEYS},
         "command": f"fedveil report {shlex.quote(directory.resolve().name)}",
-        "repeat": command_of(config, "0..4", "five"),
+        "repeat": command_of(run.settings.get("output-dir", directory.name), config, "0..4", "five"),
         "directory": shlex.quote(directory.resolve().name),
     }
     others = {

@@ -1,4 +1,4 @@
-"""Content of the report's long tables: the positive control, threat cards, failures and other numbers."""
+"""Content of the report's long tables: the positive control, failures and other numbers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,13 @@ from attacks.metrics.registry import known_metric
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.section import sections
-from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from simulations.report.text import round_mark, setting
+from simulations.report.text import round_mark
 from simulations.run_folder.rows import Row, shown_name
-from strategies.audit.threat_card import ThreatCard
-
-CARD_ORDER = (
-    *("server", "observation", "clients", "aggregation", "images", "batch", "attacked", "tokens"),
-    *("transmissions_used", "transmissions", "client_half", "client_half_update"),
-    *("local_steps", "labels", "labels_known", "labels_held_by", "learning_rate", "mode", "augmentation", "momentum"),
-    *("defense_strength", "in_training", "mods", "messages", "budget", "batch_norm_statistics"),
-    *("auxiliary_data", "threat_class", "iterations", "restarts", "selection", "training_iterations"),
-    *("knows_defenses", "randomness", "upper_bound"),
-)
-"""Settings of a threat card in the order in which a reader asks for them; unknown ones follow."""
 
 
 @dataclass(frozen=True)
@@ -140,34 +128,6 @@ def _why_fewer(finding: Finding, message: Message) -> str:
         return "DP-SGD draws batches of random size"
     whole = message.rung is None or message.rung.images == 1
     return "some clients or seeds have no score" if whole else "an attack may guess only some images of a message"
-
-
-@dataclass(frozen=True)
-class Cards:
-    """Threat cards: settings that all share, settings that differ, (number, attacks, texts) of each, and the number by card."""
-
-    shared: dict[str, str]
-    differing: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
-    numbers: dict[ThreatCard, int]
-
-
-def cards(cells: Sequence[Cell]) -> Cards:
-    """Numbers the threat cards in order of appearance."""
-    attacks = {
-        card: dict.fromkeys(cell.attack for cell in of) for card, of in grouped(cells, lambda one: one.card).items()
-    }
-    found = {card: {key: setting(value) for key, value in card.to_json().items()} for card in attacks}
-    order = {key: place for place, key in enumerate(CARD_ORDER)}
-    keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
-    differ = [key for key in keys if len({card.get(key) for card in found.values()}) > 1]
-    first: Mapping[str, str] = next(iter(found.values()), {})
-    rows = (
-        (number, tuple(attacks[card]), tuple(values.get(key, "") for key in differ))
-        for number, (card, values) in enumerate(found.items(), 1)
-    )
-    shared = {key: first[key] for key in keys if key not in differ}
-    return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
 
 
 def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:

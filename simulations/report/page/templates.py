@@ -36,7 +36,7 @@ def macros(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read(name: str) -> str:
-    """Text of a template by its name, such as "style.css", or, of another package, by its absolute path; both without .md."""
+    """Text of a template by its name without .md, such as "style.css"."""
     return (TEMPLATES / f"{name}.md").read_text(encoding="utf-8")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
@@ -14,14 +13,15 @@ from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import Verdict
+from simulations.report.columns import Cards, cards
 from simulations.report.drawing import plots
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Grid, Strip, best_guess, captioned, drawn, grids
 from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.tables import Cards, ControlTable, cards, control_table, fewer_images, others
-from simulations.report.section import Section, sections
+from simulations.report.page.tables import ControlTable, control_table, fewer_images, others
+from simulations.report.section import Content, Section, sections
 from simulations.report.studies.cell import SEEN, Cell
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study, mean_each
@@ -43,7 +43,7 @@ class View(Summary):
     """One study's content: its findings with pictures, charts and tables.
 
     Attributes:
-        sections: Name of each section for which the study has something -> what its template shows; ``own``: these sections.
+        own: Each section for which the study has something, and its content.
         star: The first screen's picture.
         grids: Defence -> reconstructions, the best of each; ``every_grid``: (anchor, title, grids) for the page of every attack.
         own_grids: Name of a section -> grids that it shows itself; ``own_pictures``: -> defence -> strips.
@@ -54,8 +54,7 @@ class View(Summary):
         not_run: (reason, attacks, names of defences) of attacks that did not apply or were not needed.
     """
 
-    sections: Mapping[str, Any]
-    own: Sequence[Section]
+    own: Mapping[Section, Content]
     star: Strip | None
     grids: Grids
     every_grid: Sequence[tuple[str, str, Grids]]
@@ -88,15 +87,13 @@ class View(Summary):
         # Where the headline is of one round, its pictures come first.
         leading = {one.defense: one.strongest.round for one in findings if one.strongest}
         titled = [("pictures", "Pictures", guessed), *((one.name, one.title, of) for one, of in gridded.items())]
-        shown = {one: found for one in sections() if (found := one.view(study, findings))}
         members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
         drawing = [cell for cell in study.cells if cell.draws_classes]
         names = text.short_names(study.pipelines)
         return cls(
             study,
             findings,
-            sections={one.name: found for one, found in shown.items()},
-            own=list(shown),
+            own={one: found for one in sections() if (found := one.view(study, findings))},
             star=star(summary, guessed, embed),
             grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
             every_grid=[

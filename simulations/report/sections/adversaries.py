@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Column, Table, attack, card, round_of
-from simulations.report.page.tables import cards
+from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Column, Table, attack, card, cards, round_of
 from simulations.report.section import Content, OwnPictures, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped

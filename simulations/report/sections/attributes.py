@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from attacks.metrics.metric import ATTRIBUTES
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Column, Shown, Table, attack, card, round_of, scored
-from simulations.report.page.tables import cards
+from simulations.report.columns import Column, Shown, Table, attack, card, cards, round_of, scored
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study

@@ -24,8 +24,7 @@ NOTE = """<i>ε shown</i> assumes nothing about the mechanism. <i>If noise is Ga
 as a Gaussian one (μ-GDP), and for some views that the scores of canaries are independent. <i>Gap</i> is the claim less the bound
 above it. All bounds of a defence and seed hold together with the stated confidence. <i>At most</i> is what the bound before it
 could have been if all guesses of these canaries had been right. A bound that could not have exceeded {} is no evidence of
-privacy, and a view that could not have exceeded the claim could not have refuted it. Canaries were among the examples of
-training, or clients in it, which costs accuracy."""
+privacy, and a view that could not have exceeded the claim could not have refuted it."""
 LEVELS = """An example-level ε is about one example, and a client-level ε about all examples of a client: the two cannot be
 compared, whichever is smaller."""
 SEEDS = """Of several seeds, the row has the one whose bound is nearest to its claim or furthest above it. Such a claim is refuted

@@ -15,7 +15,6 @@ from attacks.metrics.registry import metric_of
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
 from simulations.report.columns import Column, Show, Shown, Table, averaged, over_interval, round_of, scored, share
-from simulations.report.page.tables import Cards, cards
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
@@ -49,7 +48,7 @@ def split_learning(study: Study, lines: Sequence[Finding]) -> Content | None:
         return None
     of_images = [cell for cell in cells if RIGHT not in cell.scores]
     of_tables = [cell for cell in study.cells if cell.observation == Smashed.title and RIGHT in cell.scores]
-    differing, numbers = cards(cells).differing, cards(study.cells)
+    differing, numbers = columns.cards(cells).differing, columns.cards(study.cells)
     parts = _costs(study, lines)
     if of_images:
         parts += _of_images(of_images, [key for key in FACTS if key in differing], numbers)
@@ -113,7 +112,7 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
     return [table, f"{COUNTED} {ORDERS}" if any(rows(line, training.LOG10_ORDERS) for line in lines) else COUNTED]
 
 
-def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: Cards) -> list[Table | str]:
+def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Cards) -> list[Table | str]:
     def recognised(cell: Cell) -> Shown:
         chance, oracle = cell.card.chance_of_recognition, cell.mean(images.ORACLE_ACCURACY.name)
         return share(cell.scores.get(images.RECOGNITION.of()), chance=chance, oracle=oracle)
@@ -141,7 +140,9 @@ def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: Cards) -> l
     return [Table("Attacks on smashed data", shown, cells, groups, how="h3"), note]
 
 
-def _of_tables(study: Study, lines: Sequence[Finding], cells: Sequence[Cell], numbers: Cards) -> list[Table | str]:
+def _of_tables(
+    study: Study, lines: Sequence[Finding], cells: Sequence[Cell], numbers: columns.Cards
+) -> list[Table | str]:
     shown = (
         *columns.ATTACKED,
         scored("|#cells right, %", RIGHT, percentage),

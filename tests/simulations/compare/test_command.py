@@ -95,12 +95,17 @@ def test_a_comparison_ends_with_commands_for_more_seeds_and_more_images(tmp_path
     end = html.unescape(text.split("What to do next</h2>")[1])
     commands = [one.split("\n") for one in re.findall(r"<pre[^>]*>(.*?)</pre>", end, re.DOTALL)]
     given = " ".join(shlex.quote(str(one)) for one in folders)
-    runs = ["fedveil run -s rounds=3 -s probe-targets={}", "fedveil run -s model=lenet -s rounds=3 -s probe-targets={}"]
-    for found, targets, seeds, out, earlier in zip(
-        commands, (14, 28), ("3..7", "0..4"), ("more-seeds", "more-images"), (f"{given} ", ""), strict=True
+    runs = ["fedveil run " + shlex.quote(str(folders[at] / "config.json")) for at in (0, 2)]
+    for found, more, seeds, out, earlier in zip(
+        commands,
+        ("", " -s probe-targets=28"),
+        ("3..7", "0..4"),
+        ("more-seeds", "more-images"),
+        (f"{given} ", ""),
+        strict=True,
     ):
         *first, last = found
-        assert first == [f"{one.format(targets)} --seeds {seeds} --out {out}-{n}" for n, one in enumerate(runs, 1)]
+        assert first == [f"{one}{more} --seeds {seeds} --out {out}-{n}" for n, one in enumerate(runs, 1)]
         assert last == f"fedveil compare {earlier}{out}-1/seed-* {out}-2/seed-* --out comparison.html"
     # Apps that were audited have no such command.
     change_config(folders[0], config={"seed": 0, "rounds": 3})

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from simulations.report import write_report
 from simulations.report.page.templates import render
-from simulations.report.section import sections
+from simulations.report.section import Content, Section, sections
 from tests.simulations.report.approved_text import FOLDER, assert_approved, lines_of
 from tests.simulations.report.every_page import PAGES
 from tests.simulations.report.report_run import Page
@@ -110,6 +111,8 @@ def test_every_page_is_well_formed_and_loads_nothing(pages: Pages, subtests: pyt
                 assert str(known["title"]) in " ".join(page.sections["glossary"].split())
 
 
-def test_a_section_of_another_package_names_its_template_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "own.html.md").write_text("<p>{{ number(shown) }}</p>\n", encoding="utf-8")
-    assert "3</td>" in render(str(tmp_path / "own.html"), {"shown": 3})
+def test_a_section_shows_markup_as_it_is_and_text_as_text() -> None:
+    shown = Content([Markup("<p>mine</p>"), "a < b"])
+    page = render("sections/section.html", {"section": Section("mine", "Mine", lambda *_: shown), "shown": shown})
+    assert "<p>mine</p>" in page
+    assert "a &lt; b" in page
