@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from simulations.report.analysis.verdict import Judged
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import LEAST_MESSAGES, LEVEL, Count, paired, unpaired
 from simulations.report.studies.messages import by_message
@@ -64,22 +63,24 @@ class PairedDifference:
         """
         ends = f"{percentage(self.low)} to {percentage(self.high)} points"
         several = f" in {count(self.messages, 'message')}" if self.messages < self.under[1] else ""
-        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several}{f', without a defence by {self.by}' if self.by else ''})"
+        by = f", without a defence by {self.by}" if self.by else ""
+        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several}{by})"
 
 
-def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:
-    """(defence, ``Judged.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
+def differences(strongest: Mapping[str, Mapping[str, Cell]]) -> dict[tuple[str, str], PairedDifference]:
+    """(defence, ``Message.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
 
-    Corrected for the number of defences that face the same kind and size of message. Both sides are of their strongest attack.
+    Corrected for the number of defences that face the same kind and size of message.
+
+    Args:
+        strongest: Defence -> ``Message.title`` -> the strongest attack there.
     """
-    plain = {one.title: one.cell for one in lines.get("", ()) if one.cell}
     found: dict[tuple[str, str], PairedDifference] = {}
-    for title, without in plain.items():
+    for title, without in strongest.get("", {}).items():
         raw = {
             defense: difference
-            for defense, judged in lines.items()
-            for one in judged
-            if defense and one.title == title and one.cell and (difference := _difference(one.cell, without))
+            for defense, cells in strongest.items()
+            if defense and title in cells and (difference := _difference(cells[title], without))
         }
         found |= {(defense, title): one for defense, one in holm(raw).items()}
     return found

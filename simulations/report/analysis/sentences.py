@@ -35,7 +35,8 @@ def sentence(finding: Finding) -> str:
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
     if finding.messages:
-        return " ".join(f"{capital(': '.join(filter(None, (one.title, _found(one)))))}." for one in finding.messages)
+        by = (f", by {one.attack}" if one.verdict in LEAKS else "" for one in finding.every_message)
+        return " ".join(f"{capital(one.text)}{of}." for one, of in zip(finding.every_message, by, strict=True))
     if finding.cells:
         return "No attack on the images has a score, so nothing is known about them."
     if finding.bounds:
@@ -43,11 +44,6 @@ def sentence(finding: Finding) -> str:
         return f"Only attacked with what no server has ({given}), which says nothing of one that can."
     apart = " and ".join(finding.study.apart)
     return f"Attacked only {apart}, which sections of their own describe." if apart else "Not attacked yet."
-
-
-def _found(one: Message) -> str:
-    by = f", by {one.cell.attack}" if one.cell and one.verdict in LEAKS else ""
-    return one.verdict + (f", {one.found[0]} of {one.found[1]} images" if one.found else "") + by
 
 
 def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> list[str]:
@@ -69,7 +65,7 @@ def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> st
         under = [
             ("under " if finding.defense else "")
             + names[finding.defense]
-            + (f" ({one.found[0]} of {one.found[1]})" if one.found and verdict in LEAKS else "")
+            + (f" ({' of '.join(map(str, one.found))})" if one.found and verdict in LEAKS else "")
             for one, finding in words[verdict]
         ]
         parts.append(f"{_SAID[verdict]} {listed(under)}")

@@ -7,8 +7,13 @@ from math import comb
 import pytest
 
 from attacks.metrics.names import Role
+from simulations.external_app.recorded.command import of_recording
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.verdict import Judged, Verdict, judge
+from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.run import ReadRun
+from simulations.report.analysis.verdict import Verdict
+from simulations.report.sections.external_app import RECORDED, recording
+from simulations.report.studies.control import validate
 from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import Strength, ThreatCard
@@ -31,7 +36,7 @@ def lines(*rows: list[Row]) -> list[Finding]:
     return findings_of(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
 
 
-def verdict(line: Finding, at: int = 0) -> Judged:
+def verdict(line: Finding, at: int = 0) -> Message:
     return line.messages[at]
 
 
@@ -128,6 +133,37 @@ def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -
     assert judged.found == (4, 96)
     assert judged.probability == pytest.approx(2 * by_chance(4, 96, 0.01))
     assert judged.verdict is Verdict.IDENTIFIABLE
+
+
+def test_first_screen_banner_and_terminal_give_one_verdict_corrected_for_attacks_on_messages_of_its_size() -> None:
+    sizes = {1: card(4, 1, UPDATE), 2: card(4, 1, UPDATE), 3: card(16, 4, UPDATE), 4: card(16, 4, UPDATE)}
+    rows = [replace(scored(1.0, None, metric=RECORDED, attack=""), role=Role.TRAINING, extra={"scored": True})]
+    for name in ("A()", "B()"):
+        for at, size in sizes.items():
+            found = 3 if (name, at) == ("A()", 1) else 0
+            rows += attacked(found, n=16, chance=0.03, attack=name, round=at, card=size)
+    # Four attacks were tried on messages of this size: three of 16 images are more than chance, and were not of eight.
+    assert 4 * by_chance(3, 16, 0.03) <= LEVEL < 8 * by_chance(3, 16, 0.03)
+    read = ReadRun(tuple(validate(rows)), {})
+    (summary,) = read.summaries
+    assert [one.verdict for one in summary.findings[0].messages] == [Verdict.IDENTIFIABLE, Verdict.UNKNOWN]
+    content = recording(summary.study, summary.findings)
+    assert content is not None
+    assert content.first == "A() in round 1 found images of these updates."
+    said = {(one.attack, one.round): one.verdict for one in of_recording(read, rows)}
+    assert said == dict.fromkeys(said, "unknown") | {("A()", 1): "identifiable"}
+    assert len(said) == 8
+
+
+def test_a_verdict_that_the_number_of_attacks_makes_unknown_says_why() -> None:
+    assert by_chance(2, 16, 0.02) <= LEVEL < 3 * by_chance(2, 16, 0.02)
+    for found in (1, 2):
+        tried = [
+            attacked(found if name == "A()" else 0, n=16, chance=0.02, attack=name) for name in ("A()", "B()", "C()")
+        ]
+        (message,) = lines(*tried)[0].messages
+        assert message.verdict is Verdict.UNKNOWN
+        assert message.warnings == ("positive control failed: this attack does not break the undefended run",)
 
 
 def test_nothing_judged_without_cells() -> None:
