@@ -143,8 +143,7 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
     rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
     (finding,) = read_run(tmp_path / "vit").summaries[0].findings
-    said = "One-step probe, 1 image: recognisable, 16 of 16 images (79.4 to 100.0 %), by PatchEmbeddingInversion()."
-    assert sentence(finding) == said
+    assert "recognisable, 16 of 16 images (79.4 to 100.0 %, chance 8.4 %), by PatchEmb" in sentence(finding)
     mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]
     found = {row["metric"]: row["value"] for row in mine}
     assert (found["tokens"], found["rank"]) == (16, 16)

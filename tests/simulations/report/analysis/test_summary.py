@@ -128,7 +128,7 @@ def test_a_sentence_claims_no_more_than_the_numbers() -> None:
         ([under(11.0, 10.5)], "One-step probe: nothing found, 0 of 16 identified (0.0 to 20.6 %)."),
         (
             [under(9.0, 8.0, seed=s) for s in (0, 1)],
-            "One-step probe: nothing found, 0 of 32 identified (0.0 to 10.9 %).",
+            "One-step probe: nothing found, 0 of 32 identified (0.0 to 10.9 %)",
         ),
         ([under(9.0, 8.0, failures=16)], "One-step probe: unknown, 0 of 16 identified (0.0 to 20.6 %)."),
         ([under(9.0, 8.0, attack="B()")], "One-step probe: unknown, 0 of 16 † identified (0.0 to 20.6 %)."),

@@ -136,34 +136,28 @@ def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -
 
 
 def test_first_screen_banner_and_terminal_give_one_verdict_corrected_for_attacks_on_messages_of_its_size() -> None:
-    sizes = {1: card(4, 1, UPDATE), 2: card(4, 1, UPDATE), 3: card(16, 4, UPDATE), 4: card(16, 4, UPDATE)}
+    sizes = {1: (4, 1), 2: (4, 1), 3: (16, 4), 4: (16, 4)}
     rows = [replace(scored(1.0, None, metric=RECORDED, attack=""), role=Role.TRAINING, extra={"scored": True})]
-    for name in ("A()", "B()"):
-        for at, size in sizes.items():
-            found = 3 if (name, at) == ("A()", 1) else 0
-            rows += attacked(found, n=16, chance=0.03, attack=name, round=at, card=size)
+    keys = [(name, at) for name in ("A()", "B()") for at in sizes]
+    for name, at in keys:
+        size, found = card(*sizes[at], UPDATE), 3 * ((name, at) == keys[0])
+        rows += attacked(found, n=16, chance=0.03, attack=name, round=at, card=size)
     # Four attacks were tried on messages of this size: three of 16 images are more than chance, and were not of eight.
     assert 4 * by_chance(3, 16, 0.03) <= LEVEL < 8 * by_chance(3, 16, 0.03)
     read = ReadRun(tuple(validate(rows)), {})
     (summary,) = read.summaries
     assert [one.verdict for one in summary.findings[0].messages] == [Verdict.IDENTIFIABLE, Verdict.UNKNOWN]
-    content = recording(summary.study, summary.findings)
-    assert content is not None
-    assert content.first == "A() in round 1 found images of these updates."
+    assert recording(summary.study, summary.findings).first == "A() in round 1 found images of these updates."
     said = {(one.attack, one.round): one.verdict for one in of_recording(read, rows)}
-    assert said == dict.fromkeys(said, "unknown") | {("A()", 1): "identifiable"}
-    assert len(said) == 8
+    assert said == dict.fromkeys(keys, "unknown") | {keys[0]: "identifiable"}
 
 
 def test_a_verdict_that_the_number_of_attacks_makes_unknown_says_why() -> None:
     assert by_chance(2, 16, 0.02) <= LEVEL < 3 * by_chance(2, 16, 0.02)
+    others = [attacked(0, n=16, chance=0.02, attack=name) for name in ("B()", "C()")]
     for found in (1, 2):
-        tried = [
-            attacked(found if name == "A()" else 0, n=16, chance=0.02, attack=name) for name in ("A()", "B()", "C()")
-        ]
-        (message,) = lines(*tried)[0].messages
-        assert message.verdict is Verdict.UNKNOWN
-        assert message.warnings == ("positive control failed: this attack does not break the undefended run",)
+        (message,) = lines(attacked(found, n=16, chance=0.02), *others)[0].messages
+        assert (message.verdict, [one[:23] for one in message.warnings]) == ("unknown", ["positive control failed"])
 
 
 def test_nothing_judged_without_cells() -> None:
