@@ -146,11 +146,10 @@ def defences(study: Study, lines: Sequence[Finding]) -> str:
                 found.append([_named(line.defense), *["-"] * 7, *of_line])
                 continue
             best, difference = one.cell, one.difference
-            of_best = (
-                [_found(best, SEEN), _found(best, FOUND), difference.text if difference else "-",
-                 f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original")]
-                if best else ["-"] * 5
-            )  # fmt: skip
+            of_best = [
+                _found(best, SEEN), _found(best, FOUND), difference.text if difference else "-",
+                f"{_attack(best)}, {_when(best)}", _number(best, "psnr", "original"),
+            ]  # fmt: skip
             found.append([_named(line.defense), one.title, one.verdict, *of_best, *of_line])
             of_line = [""] * len(of_line)
     return table(header, found)

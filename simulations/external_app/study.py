@@ -22,6 +22,7 @@ from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.report import validate, write_report
 from simulations.report.analysis.run import read_run
+from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.shown import audit_text
 from simulations.run_folder.folder_lock import require_free, take_lock
 from simulations.run_folder.rows import Row
@@ -208,8 +209,9 @@ class AppResults(RunDirectory[AppStudy]):
         self.conclude()
         page = self.path / "report.html"
         log(INFO, "Audit: report written to %s", page)
-        for verdict in read_run(self.path).verdicts():
-            log(INFO, "Audit verdict: %s; %s", verdict, page)
+        for summary in read_run(self.path).summaries:
+            for one in summary.findings:
+                log(INFO, "Audit verdict: %s: %s See %s", one.defense or summary.plain.name, sentence(one), page)
         for row in self._rows:
             if row.metric == EPSILON_SHOWN.name and (shown := ShownEpsilon.from_json(row.extra.get(AUDIT))):
                 log(INFO, "Audit: %s", audit_text(shown))

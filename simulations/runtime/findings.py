@@ -35,7 +35,7 @@ def print_read(console: Terminal, read: ReadRun, title: str = "") -> None:
 def _of(one: Finding) -> Iterator[str]:
     """What is said of a defence below its name."""
     for message in one.every_message:
-        yield ": ".join(filter(None, (message.title, message.text)))
+        yield message.text
         if message.difference:
             yield f"    {message.difference.text}"
     if accuracy := one.accuracy.text or (one.reported and one.reported.text):

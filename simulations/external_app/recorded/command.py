@@ -15,7 +15,6 @@ from torch import Tensor
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import LABELS
-from attacks.metrics.names import Role
 from attacks.observations import untried
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
@@ -26,7 +25,7 @@ from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.audit import prepare_recording, run_recording
 from simulations.external_app.recorded.known import doubts_of
 from simulations.report.analysis.run import ReadRun, read_run
-from simulations.report.analysis.verdict import Verdict, tried, verdict_of
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import NOTHING, dagger, decibel, percent, percentage, within
@@ -105,12 +104,16 @@ def of_entries(entries: Iterable[Mapping[str, Any]], truth: Mapping[str, Tensor]
 def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
     """Findings on a recording, in order of rounds."""
     failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
-    cells = [cell for study in read.studies for cell in study.cells if cell.role is Role.ATTACK]
-    found = [_of_cell(cell, failures.get((cell.round, cell.attack), ""), tried(cells)) for cell in cells]
+    findings = [one for summary in read.summaries for one in summary.findings]
+    found = [
+        _of_cell(cell, failures.get((cell.round, cell.attack), ""), one.verdict_of(cell))
+        for one in findings
+        for cell in one.cells
+    ]
     return sorted(found, key=lambda one: one.round or 0)
 
 
-def _of_cell(cell: Cell, failure: str, among: int) -> AttackFinding:
+def _of_cell(cell: Cell, failure: str, verdict: Verdict) -> AttackFinding:
     if failure:
         return AttackFinding(cell.attack, cell.round, failure=failure)
     images, share = cell.psnr, cell.scores.get(FOUND)
@@ -124,7 +127,7 @@ def _of_cell(cell: Cell, failure: str, among: int) -> AttackFinding:
         *((share.mean, share.low, share.high) if share else (None, None, None)),
         *((images.mean, images.worst) if images else (None, None)),
         cell.best_null[1] if cell.best_null else None,
-        verdict_of(cell, among).value if images else "",
+        verdict.value if images else "",
         cell.mean(*LABELS.decides),
         cell.status if images else "",
     )

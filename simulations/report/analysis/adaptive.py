@@ -39,11 +39,11 @@ def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False
     """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
 
     Args:
-        cells: All attacks on the defence.
+        cells: All attacks on the defence, without upper bounds.
         known: Its configuration, as in ``is_adaptive``.
         running: The run goes on, so that a missing attack waits.
     """
-    able = [cell for cell in cells if cell.has_result and not cell.is_upper_bound]
+    able = [cell for cell in cells if cell.has_result]
     by_name = {name: [cell for cell in able if _runs(name, cell)] for name in _adaptive_names(known)}
     if not by_name:
         return [UNTESTED]

@@ -7,7 +7,8 @@ from typing import Any
 
 from attacks.metrics.metric import MEMBERSHIP
 from simulations.report.analysis.adaptive import adaptive_caveats, once_per_update, out_of_reach, untested
-from simulations.report.analysis.verdict import Judged, Verdict, judge, verdict_of
+from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.intervals import LEVEL, by_chance
@@ -26,8 +27,8 @@ INITIAL_AVERAGES = (
 
 
 def message_caveats(
-    one: Judged,
-    judged: Sequence[Judged],
+    one: Message,
+    judged: Sequence[Message],
     known: Any,
     without: Mapping[str, Study],
     plain: Cell | None,
@@ -43,13 +44,10 @@ def message_caveats(
         plain: The strongest attack on such messages without a defence.
         rows: All of the defence.
     """
-    if one.cell is None:
-        return
-    yield from _doubts(one.cell)
+    yield from _doubts(one)
     yield from once_per_update(one.cell)
     if one.cell.defense:
         yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
-    if one.verdict is Verdict.NOTHING:
         yield from out_of_reach(one.cell, plain, rows)
     yield from _hangs_on(one, without)
 
@@ -68,9 +66,10 @@ def membership_caveats(cell: Cell | None) -> Iterator[str]:
         yield INITIAL_AVERAGES
 
 
-def _doubts(cell: Cell) -> Iterator[str]:
-    """Why the score of an attack may say little."""
-    plain, unknown = plain_words(cell.card), verdict_of(cell) is Verdict.UNKNOWN
+def _doubts(one: Message) -> Iterator[str]:
+    """Why the score of the strongest attack may say little."""
+    cell, unknown = one.cell, one.verdict is Verdict.UNKNOWN
+    plain = plain_words(cell.card)
     if cell.status == "not-validated" and unknown:
         if cell.defense == "":
             yield f"positive control failed: this attack does not break the {plain.run}"
@@ -89,13 +88,13 @@ def _doubts(cell: Cell) -> Iterator[str]:
     yield from map(str, further if isinstance(further, list) else ())
 
 
-def _hangs_on(one: Judged, without: Mapping[str, Study]) -> Iterator[str]:
+def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:
     """The clients without one of which the verdict would be another."""
-    changed = []
-    for name, study in without.items():
-        cells = [found for cell in one.cells if (found := same_cell(cell, study)) is not None]
-        other = next((found for found in judge(cells) if found.title == one.title), None)
-        if other is not None and other.verdict is not one.verdict:
-            changed.append(f"without {name} {other.verdict}")
+    changed = [
+        f"without {name} {other.verdict}"
+        for name, study in without.items()
+        for other in judge(list(filter(None, (same_cell(cell, study) for cell in one.cells))))
+        if other.verdict is not one.verdict
+    ]
     if changed:
         yield f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}"

@@ -15,12 +15,12 @@ from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.adaptive import adapted
 from simulations.report.analysis.budget import Budget
 from simulations.report.analysis.caveats import defense_caveats, membership_caveats, message_caveats
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.shown import NO_COST, audit_warnings
-from simulations.report.analysis.verdict import Judged, judge, worst
+from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
-from simulations.report.studies.cell import Cell
+from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import Range
 from simulations.report.studies.left_out import left_out
 from simulations.report.studies.rows import grouped
@@ -54,12 +54,12 @@ class Finding:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """All attacks, without upper bounds."""
-        return tuple(cell for cell in self.study.cells_of(self.defense) if not cell.is_upper_bound)
+        return self.study.cells_of(self.defense)
 
     @property
     def bounds(self) -> tuple[str, ...]:
         """What upper bounds were given, in words, where there are any."""
-        cells = self.study.cells_of(self.defense)
+        cells = [cell for cell in self.study.cells if cell.defense == self.defense]
         return tuple(dict.fromkeys(cell.card.upper_bound for cell in cells if cell.is_upper_bound))
 
     @property
@@ -68,17 +68,21 @@ class Finding:
         cell = strongest(self.cells, ATTRIBUTES.decides)
         if cell is None or any(one.cell == cell for one in self.messages):
             return self.messages
-        found = ((one, self.message(one.title)) for one in judge([cell]))
-        return (*self.messages, *(replace(same, **vars(one)) if same else Message(**vars(one)) for one, same in found))
+        of = judge([cell])
+        return (*self.messages, *(replace(self.message(one.title) or one, cells=one.cells) for one in of))
 
     def message(self, title: str) -> Message | None:
         """What was found in the messages of a title."""
         return next((one for one in self.messages if one.title == title), None)
 
+    def verdict_of(self, cell: Cell) -> Verdict:
+        """The verdict on one attack, among all on messages of its kind and size; unknown where it attacks none."""
+        return next((one.verdict_of(cell) for one in self.messages if cell in one.cells), Verdict.UNKNOWN)
+
     @property
-    def worst(self) -> Judged | None:
-        """The messages with the worst verdict."""
-        return worst(self.messages)
+    def worst(self) -> Message | None:
+        """The messages with the worst verdict; of equals the first."""
+        return min(self.messages, key=lambda one: list(Verdict).index(one.verdict), default=None)
 
     @property
     def strongest(self) -> Cell | None:
@@ -216,12 +220,12 @@ class Finding:
 
 
 def strongest(cells: Sequence[Cell], metric: Scored) -> Cell | None:
-    """The strongest attack by a deciding score other than that of images. Upper bounds do not count.
+    """The strongest attack by a deciding score other than that of images.
 
     An attack whose interval lies above its null baselines comes first, validated or not; then attacks that did not fail on
     everything, then validated ones. Labels are ranked by what lies over chance, which depends on the number of images.
     """
-    scored = [cell for cell in cells if cell.mean(*metric) is not None and not cell.is_upper_bound]
+    scored = [cell for cell in cells if cell.mean(*metric) is not None]
     return max(scored, key=lambda cell: _strength(cell, metric), default=None)
 
 
@@ -237,17 +241,24 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
-    changed = differences(judged)
-    plain = {one.title: one.cell for one in judged.get("", ())}
+    plain = {one.title: one for one in judged.get("", ()) if one.cell}
+    compared = {title: (one.cell, one.of) for title, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
+    # The strongest attack first: it is the one that is compared where another has as many images.
+    attacks = {
+        defense: {one.title: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
+        for defense, of in judged.items()
+    }
+    changed = differences(attacks, compared)
     found = []
     for defense, of in judged.items():
+        beside = {title: one.cell for title, one in plain.items()}
         known, rows = defenses.get(defense), [row for row in study.rows if row.defense == defense]
         messages = (
-            Message(
-                **vars(one),
+            replace(
+                one,
                 difference=changed.get((defense, one.title)),
                 adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, without, plain.get(one.title), rows)),
+                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.title), rows)),
             )
             for one in of
         )

@@ -1,15 +1,21 @@
-"""What attacks found in one kind and size of a defence's messages, in words and for programs."""
+"""What attacks found in one kind and size of a defence's messages: the one verdict that every page, table and count follows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
-from attacks.metrics.metric import ATTRIBUTES, CELLS
+from attacks.metrics.metric import ATTRIBUTES, CELLS, IMAGES
 from simulations.report.analysis.paired import PairedDifference
-from simulations.report.analysis.verdict import LEAKS, Judged
-from simulations.report.studies.cell import FOUND, SEEN
-from simulations.report.studies.score import Score
+from simulations.report.analysis.verdict import LEAKS, Verdict
+from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.control import LEAST_IMAGES
+from simulations.report.studies.intervals import LEVEL, Count
+from simulations.report.studies.messages import MessageSize, stand_ins
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import Score, Scored
 from simulations.report.text import count, dagger, percent, percentage, within
 
 USUAL_CHANCE = 0.0105
@@ -19,23 +25,111 @@ COUNTED = {SEEN: "recognisable", FOUND: "identified", CELLS.decides: "of cells",
 
 
 @dataclass(frozen=True)
-class Message(Judged):
-    """The verdict on messages of one kind and size, with what a reader must know beside it.
+class Message:
+    """A defence's messages of one kind and size: the verdict on them, and what a reader must know beside it.
 
     Attributes:
+        message: What was attacked, such as "one-step probe"; "" where the scenario sends one kind alone.
+        rung: How much entered one message; None where cards do not say.
+        cells: All attacks tried, in every round, without upper bounds; at least one.
         difference: To no defence, by image; None where neither has any image.
         adaptive: An attack made against the defence was tried.
         warnings: What a reader must know of these messages alone.
     """
 
+    message: str
+    rung: MessageSize | None
+    cells: tuple[Cell, ...]
     difference: PairedDifference | None = None
     adaptive: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
+    def real(self) -> bool:
+        """Whether clients send such messages without being asked: neither a probe nor another request."""
+        return self.message not in stand_ins()
+
+    @property
+    def order(self) -> tuple[bool, MessageSize]:
+        """Sort key: real messages first, each kind from the smallest to the largest."""
+        return not self.real, self.rung or MessageSize(0, 0)
+
+    @property
+    def size(self) -> str:
+        """The rung in words, as "1 image" or "4 steps on 16 images"; "" where it is not known."""
+        return str(self.rung or "")
+
+    @property
+    def title(self) -> str:
+        """Message and size."""
+        return ", ".join(filter(None, (self.message, self.size)))
+
+    @cached_property
+    def tried(self) -> int:
+        """Attacks and rounds among which the strongest was chosen, for which every verdict is corrected."""
+        return sum(FOUND in cell.scores for cell in self.cells)
+
+    def verdict_of(self, cell: Cell) -> Verdict:
+        """The verdict on one attack among those tried."""
+        if FOUND in cell.scores:
+            for word, of in ((Verdict.RECOGNISABLE, SEEN), (Verdict.IDENTIFIABLE, FOUND)):
+                if self.tried * cell.chances.get(of, 1.0) <= LEVEL:
+                    return word
+            return Verdict.NOTHING if _counts(cell.scores[FOUND]) else Verdict.UNKNOWN
+        other = next((one for one in (CELLS.decides, ATTRIBUTES.decides) if one in cell.scores), None)
+        if other is None:
+            return Verdict.UNKNOWN
+        score, null = cell.scores[other], cell.null(other) or 0.0
+        if other in cell.leaking and score.attacked >= LEAST_IMAGES:
+            return Verdict.INFERRED
+        return Verdict.NOTHING if _counts(score) and (score.mean or 0.0) <= null else Verdict.UNKNOWN
+
+    @cached_property
+    def cell(self) -> Cell:
+        """The strongest attack, which decides."""
+        strongest = max(self.cells, key=self._strength)
+        # What one attack leaves unknown, another may have decided: an attack that fails its control says nothing.
+        unknown = self.verdict_of(strongest) is Verdict.UNKNOWN
+        decided = [cell for cell in self.cells if unknown and self.verdict_of(cell) is Verdict.NOTHING]
+        return max(decided, key=self._strength, default=strongest)
+
+    @property
+    def verdict(self) -> Verdict:
+        """On all attacks together."""
+        return self.verdict_of(self.cell)
+
+    def _strength(self, cell: Cell) -> tuple[int, float, float, bool, float]:
+        word, psnr = self.verdict_of(cell), cell.psnr.mean if cell.psnr else None
+        order = (SEEN, FOUND) if word is Verdict.RECOGNISABLE else (FOUND, SEEN)  # by what the verdict is of
+        first, second = (cell.mean(*of) or 0.0 for of in order)
+        return -list(Verdict).index(word), first, second, cell.status == "ok", psnr or 0.0
+
+    @property
+    def of(self) -> Scored | None:
+        """The score behind the verdict: that of recognisable images where it is of these, else of identified ones."""
+        if self.verdict is Verdict.RECOGNISABLE:
+            return SEEN
+        return next((one for one in (FOUND, CELLS.decides, ATTRIBUTES.decides) if one in self.cell.scores), None)
+
+    @property
+    def found(self) -> Count | None:
+        """(k, n): images that the strongest attack makes recognisable, or identifies where it makes none recognisable."""
+        return self.cell.count(self.of) if self.of in (FOUND, SEEN) else None
+
+    @property
+    def score(self) -> Score | None:
+        """The share behind the verdict, with its interval."""
+        return self.cell.scores.get(self.of) if self.of else None
+
+    @property
+    def probability(self) -> float | None:
+        """Bound on the probability that the best of as many guesses of the class alone has as many images."""
+        return min(1.0, self.tried * self.cell.chances.get(self.of, 1.0)) if self.of in (FOUND, SEEN) else None
+
+    @property
     def attack(self) -> str:
         """Text of the strongest attack; "" without a score."""
-        return self.cell.attack if self.cell and self.score else ""
+        return self.cell.attack if self.score else ""
 
     @property
     def counted(self) -> str:
@@ -45,14 +139,14 @@ class Message(Judged):
     @property
     def null(self) -> float | None:
         """The null baseline of cells or values; of images the largest chance of a guess that knows the class."""
-        if not (self.cell and self.of and self.score):
+        if not (self.of and self.score):
             return None
         return self.cell.chance if self.found else self.cell.null(self.of)
 
     @property
     def shown(self) -> str:
         """The count, or the share; "" without a score."""
-        if self.cell is None or self.score is None or self.score.mean is None:
+        if self.score is None or self.score.mean is None:
             return ""
         share = " of ".join(map(str, self.found)) if self.found else f"{percent(self.score.mean)} {self.counted}"
         return share + dagger(self.cell.status)
@@ -81,13 +175,14 @@ class Message(Judged):
 
     @property
     def text(self) -> str:
-        """Verdict, count and interval in a line."""
+        """Message, verdict, count and interval in a line."""
         counted = self.shown
         if self.found:
             # The verdict has said what was counted where it found something.
-            counted += " images" if self.verdict[:5] == self.counted[:5] else f" {self.counted}"
+            counted += " images" if self.verdict in LEAKS else f" {self.counted}"
         ends = f" ({self.interval})" if counted and self.interval else ""
-        return ", ".join(filter(None, (self.verdict, counted))) + ends
+        said = ", ".join(filter(None, (self.verdict, counted))) + ends
+        return ": ".join(filter(None, (self.title, said)))
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers are None without a score."""
@@ -106,3 +201,16 @@ class Message(Judged):
             "difference": asdict(self.difference) if cell and self.difference else None,
             "warnings": self.warnings, "title": self.title,
         }  # fmt: skip
+
+
+def judge(cells: Sequence[Cell]) -> list[Message]:
+    """Attacks, without upper bounds, by the kind and size of message: real ones first, each from the smallest to the largest."""
+    of_images = [cell for cell in cells if IMAGES.scored(cell.scores)]
+    others = [cell for cell in cells if CELLS.scored(cell.scores) or ATTRIBUTES.scored(cell.scores)]
+    groups = grouped(of_images or others, lambda cell: (cell.observation, cell.rung if cell.card.images else None))
+    return sorted((Message(*key, tuple(of)) for key, of in groups.items()), key=lambda one: one.order)
+
+
+def _counts(score: Score) -> bool:
+    """Whether the attack's failure says anything: its control passed, on enough images."""
+    return score.status == "ok" and score.attacked - score.failures >= LEAST_IMAGES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulations.report.analysis.verdict import Judged
-from simulations.report.studies.cell import FOUND, SEEN, Cell
+from simulations.report.studies.cell import SEEN, Cell
 from simulations.report.studies.intervals import LEAST_MESSAGES, LEVEL, Count, paired, unpaired
 from simulations.report.studies.messages import by_message
 from simulations.report.studies.rows import grouped
@@ -64,23 +63,28 @@ class PairedDifference:
         """
         ends = f"{percentage(self.low)} to {percentage(self.high)} points"
         several = f" in {count(self.messages, 'message')}" if self.messages < self.under[1] else ""
-        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several}{f', without a defence by {self.by}' if self.by else ''})"
+        by = f", without a defence by {self.by}" if self.by else ""
+        return f"{self.said} ({'paired, ' if self.paired else ''}{ends}, n = {self.under[1]}{several}{by})"
 
 
-def differences(lines: Mapping[str, Sequence[Judged]]) -> dict[tuple[str, str], PairedDifference]:
-    """(defence, ``Judged.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
+def differences(
+    attacks: Mapping[str, Mapping[str, Sequence[Cell]]], plain: Mapping[str, tuple[Cell, Scored]]
+) -> dict[tuple[str, str], PairedDifference]:
+    """(defence, ``Message.title``) -> its difference to no defence, for messages in which the attacks of either find an image.
 
-    Corrected for the number of defences that face the same kind and size of message. Compared is the score behind the verdict
-    without a defence; the side of the defence is of the attack for which it is highest.
+    Corrected for the number of defences that face the same kind and size of message. The side of a defence is of the attack that
+    has the highest compared score.
+
+    Args:
+        attacks: Defence -> ``Message.title`` -> the attacks there.
+        plain: ``Message.title`` -> the strongest attack without a defence, and the score behind its verdict, which is compared.
     """
-    plain = {one.title: one for one in lines.get("", ())}
     found: dict[tuple[str, str], PairedDifference] = {}
-    for title, without in plain.items():
+    for title, (without, of) in plain.items():
         raw = {
             defense: difference
-            for defense, judged in lines.items()
-            for one in judged
-            if defense and one.title == title and (difference := _difference(one, without))
+            for defense, tried in attacks.items()
+            if defense and (difference := _difference(tried.get(title, ()), without, of))
         }
         found |= {(defense, title): one for defense, one in holm(raw).items()}
     return found
@@ -95,15 +99,11 @@ def holm(raw: Mapping[str, PairedDifference]) -> dict[str, PairedDifference]:
     return found
 
 
-def _difference(defended: Judged, undefended: Judged) -> PairedDifference | None:
-    of, plain = SEEN if undefended.of == SEEN else FOUND, undefended.cell
-    cell = max(
-        (one for one in defended.cells if one.count(of)),
-        key=lambda one: (one.mean(*of) or 0.0, one is defended.cell),
-        default=None,
-    )
-    if cell is None or plain is None:
+def _difference(tried: Sequence[Cell], plain: Cell, of: Scored) -> PairedDifference | None:
+    able = [cell for cell in tried if cell.count(of)]
+    if not able:
         return None
+    cell = max(able, key=lambda one: one.mean(*of) or 0.0)
     under, without = cell.count(of), plain.count(of)
     if under is None or without is None or not (under[0] or without[0]):
         return None

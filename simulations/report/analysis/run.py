@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -114,16 +114,6 @@ class ReadRun:
             for of in self.summaries
             for one in of.findings
         ]
-
-    def verdicts(self) -> Iterator[str]:
-        """The verdict on each defence and kind of message, a line for each."""
-        for summary in self.summaries:
-            for one in summary.findings:
-                name = one.defense or summary.plain.name
-                for message in one.every_message:
-                    yield f"{', '.join(filter(None, (name, message.title)))}: {message.text}"
-                if not one.every_message:
-                    yield f"{name}: unknown, no attack on images has a score"
 
     def beside(self, other: ReadRun) -> ReadRun:
         """Both runs together, with this one's configuration: runs that differ in their seeds, and in their experiment's name."""

@@ -17,9 +17,9 @@ from simulations.report.text import capital, points, short_names, within
 NO_CHOICE = "These measurements support no choice of a defence"
 MOST_COST = 0.1
 """Fall in accuracy up to which a defence is supported: a model that loses more is another model."""
-MOST_EPSILON = 10.0
-"""Epsilon up to which a bound stands for an attack that knows the defence: above it a guarantee is weak (Ponomareva et al., "How to
-DP-fy ML", 2023)."""
+MOST_EPSILON = 1.0
+"""Epsilon up to which a bound stands for an attack that knows the defence: it multiplies the chance of any guess by at most
+e^epsilon, 2.7, but for delta."""
 _SAID = {
     Verdict.RECOGNISABLE: "attacks make images recognisable",
     Verdict.IDENTIFIABLE: "attacks identify images",
@@ -35,7 +35,8 @@ def sentence(finding: Finding) -> str:
     Never says that something is private: an attack that fails shows only that this attack fails.
     """
     if finding.messages:
-        return " ".join(f"{capital(': '.join(filter(None, (one.title, _found(one)))))}." for one in finding.messages)
+        by = (f", by {one.attack}" if one.verdict in LEAKS else "" for one in finding.every_message)
+        return " ".join(f"{capital(one.text)}{of}." for one, of in zip(finding.every_message, by, strict=True))
     if finding.cells:
         return "No attack on the images has a score, so nothing is known about them."
     if finding.bounds:
@@ -43,11 +44,6 @@ def sentence(finding: Finding) -> str:
         return f"Only attacked with what no server has ({given}), which says nothing of one that can."
     apart = " and ".join(finding.study.apart)
     return f"Attacked only {apart}, which sections of their own describe." if apart else "Not attacked yet."
-
-
-def _found(one: Message) -> str:
-    by = f", by {one.cell.attack}" if one.cell and one.verdict in LEAKS else ""
-    return one.verdict + (f", {one.found[0]} of {one.found[1]} images" if one.found else "") + by
 
 
 def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> list[str]:
@@ -59,7 +55,9 @@ def in_plain_words(findings: Sequence[Finding], plain: Plain = OWN_CLIENTS) -> l
     names = short_names([finding.defense for finding in findings if finding.defense]) | {"": plain.without}
     asked = [of for (real, _, _), of in titles.items() if not real]
     shown = [of for (real, _, _), of in titles.items() if real] + asked[:1]
-    return [_told(of, names) for of in shown]
+    told = [_told(of, names) for of in shown]
+    named = [f"{'under ' if one.defense else ''}{names[one.defense]}" for one in findings if _infers_members(one)]
+    return [*told, *([f"Attacks also infer which images were in training {listed(named)}."] if named else [])]
 
 
 def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> str:
@@ -69,7 +67,7 @@ def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> st
         under = [
             ("under " if finding.defense else "")
             + names[finding.defense]
-            + (f" ({one.found[0]} of {one.found[1]})" if one.found and verdict in LEAKS else "")
+            + (f" ({' of '.join(map(str, one.found))})" if one.found and verdict in LEAKS else "")
             for one, finding in words[verdict]
         ]
         parts.append(f"{_SAID[verdict]} {listed(under)}")
@@ -77,6 +75,7 @@ def _told(of: Sequence[tuple[Message, Finding]], names: Mapping[str, str]) -> st
     name = first.message or "message"
     several = name if name.endswith(("s", "data")) else f"{name}s"
     start = ["From", "real" if first.real else "", several, f"of {first.size}" if first.size else ""]
+    start[-1] += "" if first.real else ", which ordinary clients do not answer"
     return f"{' '.join(filter(None, start))}, {'. '.join([parts[0], *map(capital, parts[1:])])}."
 
 
@@ -89,8 +88,8 @@ def recommendation(findings: Sequence[Finding]) -> str:
     """Which defence the measurements support, or that they support none.
 
     The rule: attacks find images without a defence. Under the defence, attacks find nothing in any message; where they found
-    images without it, the difference is beyond chance; an attack that knows the defence was tried, or an epsilon of at most
-    ``MOST_EPSILON`` bounds all attacks; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such
+    images without it, the difference is beyond chance; an attack that knows the defence was tried, or epsilon, of probes with what
+    they cost, is at most ``MOST_EPSILON``; and accuracy falls by at most ``MOST_COST``, by the whole interval. Of several such
     defences it is the one that costs least, of those first under which nothing else is inferred (``_inferred``).
     """
     plain = next((one for one in findings if not one.defense), None)
@@ -129,8 +128,11 @@ def _supported(lacking_nothing: Sequence[Finding]) -> str:
 def _inferred(finding: Finding) -> str:
     """What attacks infer under a defence besides images; "" for nothing."""
     attributes = [one for one in finding.every_message if one.verdict is Verdict.INFERRED]
-    members = any(cell.tells_members for cell in finding.cells)
-    return listed([*(["members"] if members else []), *(["an attribute"] if attributes else [])])
+    return listed([*(["members"] if _infers_members(finding) else []), *(["an attribute"] if attributes else [])])
+
+
+def _infers_members(finding: Finding) -> bool:
+    return any(cell.tells_members for cell in finding.cells)
 
 
 def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
@@ -143,15 +145,19 @@ def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
     found = [finding.message(title) for title in leaking]
     if not all(one and one.difference and one.difference.word == FEWER for one in found):
         return "too few images or messages were attacked to tell the difference to no defence"
-    bounded = finding.epsilon is not None and finding.epsilon <= MOST_EPSILON
-    if not bounded and not all(one and one.adaptive for one in found):
-        above = finding.epsilon is not None and math.isfinite(finding.epsilon)
+    budget, real = finding.budget, all(one and one.real for one in found)
+    epsilon = None if budget is None else budget.spent if real or budget.with_probes is None else budget.with_probes
+    if not (epsilon is not None and epsilon <= MOST_EPSILON) and not all(one and one.adaptive for one in found):
+        above = epsilon is not None and math.isfinite(epsilon)
         weak = f", and an epsilon above {MOST_EPSILON:g} bounds little" if above else ""
         return f"no attack that knows the defence was tried{weak}"
     change = finding.accuracy.change
     if change is None or change.low is None:
         return "the cost in accuracy was not measured"
-    return f"accuracy may fall by more than {100 * MOST_COST:.0f} points" if change.low < -MOST_COST else ""
+    if change.low >= -MOST_COST:
+        return ""
+    falls = "falls" if change.high is not None and change.high < -MOST_COST else "may fall"
+    return f"accuracy {falls} by more than {100 * MOST_COST:.0f} points"
 
 
 def notes(findings: Sequence[Finding], plain: str) -> list[str]:

@@ -50,7 +50,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Grid:
-    """Targets of one defence in messages of one kind and round, the most similar guess (``Picture.rank``) first; ``hidden`` more are left out."""
+    """Targets of a defence in one kind of message of a round, best guesses (``Picture.rank``) first; ``hidden`` are left out."""
 
     defense: str
     round: int

@@ -41,7 +41,7 @@ def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
     points, names, spent = list[tuple[Point, Look]](), list[tuple[str, Look]](), list[tuple[float, float, float]]()
     for line in lines:
         accuracy, one, look = line.accuracy.deployed, line.worst, faces[line.defense]
-        share = one.cell.scores.get(FOUND) if one and one.cell and one.found else None
+        share = one.cell.scores.get(FOUND) if one and one.found else None
         if accuracy and accuracy.mean is not None and one and share and share.mean is not None:
             tip = f"{look.name}: {text.percent(accuracy.mean)}, {one.title}: {one.verdict}"
             points.append((Point.of(accuracy.mean, share, tip, (accuracy.low, accuracy.high)), look))
@@ -72,9 +72,7 @@ def over_rounds(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
         domain = share_bounds(_ends(measured.values()), least=0.04)
         title = "Test accuracy as deployed"
         charts.append(("Accuracy", curves(measured, faces, title, text.whole_percent, (), domain, study.final_rounds)))
-    cells = [
-        one for one in study.cells if one.attack not in study.upper_bounds and one.mean(*IMAGES.decides) is not None
-    ]
+    cells = [one for one in study.feasible if one.mean(*IMAGES.decides) is not None]
     groups = grouped(cells, lambda cell: cell.observation).items()
     found = {of: _highest(cells, faces) for of, cells in groups if len({cell.round for cell in cells}) >= LEAST_ROUNDS}
     domain = bounds(_ends(of for series, null in found.values() for of in (*series.values(), null)), least=4.0)

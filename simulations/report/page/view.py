@@ -172,12 +172,11 @@ def star(summary: Summary, pictures: Sequence[Picture], embed: Embedder) -> Stri
 
     def rank(pair: tuple[Finding, Message]) -> tuple[int, bool, bool, float]:
         of, one = pair
-        seen = one.cell.mean(*SEEN) if one.cell else None
-        return list(Verdict).index(one.verdict), not one.real, not of.defense, -(seen or 0.0)
+        return list(Verdict).index(one.verdict), not one.real, not of.defense, -(one.cell.mean(*SEEN) or 0.0)
 
     found = [(of, one) for of in summary.findings for one in of.messages]
     for of, one in sorted(found, key=rank):
-        if one.cell and (strip := best_guess(pictures, one.cell, embed)):
+        if strip := best_guess(pictures, one.cell, embed):
             name = text.short_names([of.defense])[of.defense] if of.defense else summary.plain.name
             return replace(strip, target=f"{', '.join(filter(None, (name, one.title)))}: {strip.target}")
     return None

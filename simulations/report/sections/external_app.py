@@ -8,9 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from attacks.metrics.images import IDENTIFIED
-from attacks.metrics.metric import IMAGES
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.verdict import LEAKS, verdict_of
+from simulations.report.analysis.verdict import LEAKS
 from simulations.report.columns import Column, Table
 from simulations.report.section import Content, Section
 from simulations.report.studies.control import LEAST_IMAGES
@@ -39,12 +38,12 @@ DISTANCES = (
 )
 
 
-def recording(study: Study, _: Sequence[Finding]) -> Content | None:
+def recording(study: Study, findings: Sequence[Finding]) -> Content | None:
     """Rounds of a recording, its verdict, never about what was not measured, and how guesses get scores; else None."""
     rows = _of(study, RECORDED)
     if not rows:
         return None
-    verdict = _verdict(study, rows)
+    verdict = _verdict(study, findings, rows)
     numbers = (row.extra.get("clients") for row in rows)
     clients = {str(key): str(node) for of in numbers if isinstance(of, dict) for key, node in of.items()}
     ordered = sorted(clients.items(), key=lambda item: (len(item[0]), item[0]))
@@ -98,7 +97,7 @@ def _steps(rows: Iterable[Row]) -> tuple[tuple[str, str], ...]:
     return tuple((str(one[0]), str(one[1])) for one in pairs if isinstance(one, list) and len(one) == 2)
 
 
-def _verdict(study: Study, rows: Sequence[Row]) -> str:
+def _verdict(study: Study, findings: Sequence[Finding], rows: Sequence[Row]) -> str:
     if not any(row.extra.get("scored") is True for row in rows):
         attacked = sum(row.n for row in rows)
         replies = "1 reply" if attacked == 1 else f"{attacked} replies"
@@ -107,11 +106,11 @@ def _verdict(study: Study, rows: Sequence[Row]) -> str:
             "among the pictures below, if an attack made any. Only the people who hold the data can tell whether a guess shows an "
             "image of theirs."
         )
-    of_images = [cell for cell in study.cells if cell.psnr]
-    if found := [cell for cell in of_images if verdict_of(cell, len(of_images)) in LEAKS]:
-        named = dict.fromkeys(f"{cell.attack} in round {cell.round}" for cell in found)
-        return f"{'; '.join(named)} found images of these updates."
-    if of_images and all(cell.scores[IMAGES.decides].attacked < LEAST_IMAGES for cell in of_images):
+    judged = [(cell, one.verdict_of(cell)) for of in findings for one in of.messages for cell in one.cells]
+    if found := [f"{cell.attack} in round {cell.round}" for cell, verdict in judged if verdict in LEAKS]:
+        return f"{'; '.join(dict.fromkeys(found))} found images of these updates."
+    of_images = [cell.psnr for cell, _ in judged if cell.psnr]
+    if of_images and all(score.attacked < LEAST_IMAGES for score in of_images):
         return "Under-powered: too few images for a verdict."
     why = dict.fromkeys(one.reason for one in study.controls if one.row.metric == IDENTIFIED.name and one.reason)
     reasons, failed = f" ({'; '.join(why)})" if why else "", "these attacks, with these settings, fail"

@@ -111,11 +111,6 @@ class Cell:
         return self.null_scores.get(IMAGES.decides, {})
 
     @property
-    def leaks(self) -> bool:
-        """Whether the attack's PSNR lies above the best null baseline."""
-        return IMAGES.decides in self.leaking
-
-    @property
     def tells_members(self) -> bool:
         """Whether it distinguishes members better than chance: by the AUC, or by the rate at 1 % false positives."""
         return bool(MEMBERSHIP_SCORES & self.leaking)

@@ -119,9 +119,14 @@ class Study:
         """Attacks that draw class representatives."""
         return class_attacks(self.rows)
 
-    def cells_of(self, defense: str) -> list[Cell]:
-        """Cells under one defence."""
-        return [cell for cell in self.cells if cell.defense == defense]
+    @cached_property
+    def feasible(self) -> tuple[Cell, ...]:
+        """Cells of attacks that a server can make: all but upper bounds."""
+        return tuple(cell for cell in self.cells if not cell.is_upper_bound)
+
+    def cells_of(self, defense: str) -> tuple[Cell, ...]:
+        """``feasible`` ones under one defence."""
+        return tuple(cell for cell in self.feasible if cell.defense == defense)
 
     def series(self, defense: str, metric: str, reference: str = "") -> dict[int, Score]:
         """Round -> score of a number about training."""

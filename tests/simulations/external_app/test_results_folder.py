@@ -37,7 +37,7 @@ def test_a_second_run_writes_beside_the_first_and_says_where(tmp_path: Path, cap
     said = [record.getMessage() for record in caplog.records if "Audit" in record.getMessage()]
     assert said[-1].startswith("Audit verdict: No mod known")
     assert re.search(r": (recognisable|identifiable|nothing found|unknown), \d+ of 16 ", said[-1])
-    assert said[-1].endswith(f"; {tmp_path / 'audit-2' / 'report.html'}")
+    assert said[-1].endswith(f". See {tmp_path / 'audit-2' / 'report.html'}")
 
 
 def test_a_process_that_inherited_the_lock_does_not_keep_the_folder(tmp_path: Path) -> None:

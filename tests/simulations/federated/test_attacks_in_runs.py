@@ -142,9 +142,8 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
     assert [one.defense for one in failed_attacks(tmp_path / "mlp")] == [noise]
     attack = {"probe_attacks": "PatchEmbeddingInversion()", "probe_targets": 8, "batch_size": 32}
     rows = rows_of(tmp_path / "vit", model=f"{__file__}:OfDigits", **attack, **exact)
-    assert list(read_run(tmp_path / "vit").verdicts()) == [
-        "No defence, one-step probe, 1 image: recognisable, 16 of 16 images (79.4 to 100.0 %)"
-    ]
+    (finding,) = read_run(tmp_path / "vit").summaries[0].findings
+    assert "recognisable, 16 of 16 images (79.4 to 100.0 %, chance 8.4 %), by PatchEmb" in sentence(finding)
     mine = [row for row in rows if row["attack"] == attack["probe_attacks"] and row["reference"] in ("", "original")]
     found = {row["metric"]: row["value"] for row in mine}
     assert (found["tokens"], found["rank"]) == (16, 16)

@@ -46,7 +46,7 @@ class Cut:
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self.cells = [cell for cell in study.cells if not cell.is_upper_bound]
+        self.cells = study.feasible
         """Attacks without upper bounds."""
         self.queried = [cell for cell in study.cells if cell.observation == Queried.title and cell.psnr is not None]
         """Attacks that reconstruct queries."""

@@ -124,11 +124,14 @@ def test_a_sentence_claims_no_more_than_the_numbers() -> None:
     bound = PROBE.but(upper_bound="knows the order")
     summed = under(30.0, 28.0, card=PROBE.but(clients=4))
     for rows, expected in (
-        ([under(15.0, 12.5)], "One-step probe: identifiable, 16 of 16 images, by A()."),
-        ([under(11.0, 10.5)], "One-step probe: nothing found, 0 of 16 images."),
-        ([under(9.0, 8.0, seed=s) for s in (0, 1)], "One-step probe: nothing found, 0 of 32 images."),
-        ([under(9.0, 8.0, failures=16)], "One-step probe: unknown, 0 of 16 images."),
-        ([under(9.0, 8.0, attack="B()")], "One-step probe: unknown, 0 of 16 images."),
+        ([under(15.0, 12.5)], "One-step probe: identifiable, 16 of 16 images (79.4 to 100.0 %), by A()."),
+        ([under(11.0, 10.5)], "One-step probe: nothing found, 0 of 16 identified (0.0 to 20.6 %)."),
+        (
+            [under(9.0, 8.0, seed=s) for s in (0, 1)],
+            "One-step probe: nothing found, 0 of 32 identified (0.0 to 10.9 %)",
+        ),
+        ([under(9.0, 8.0, failures=16)], "One-step probe: unknown, 0 of 16 identified (0.0 to 20.6 %)."),
+        ([under(9.0, 8.0, attack="B()")], "One-step probe: unknown, 0 of 16 † identified (0.0 to 20.6 %)."),
         ([accuracy(0.9, defense="D()")], "Not attacked yet."),
         ([under(None, status="failed")], "One-step probe: unknown."),
         (

@@ -7,8 +7,13 @@ from math import comb
 import pytest
 
 from attacks.metrics.names import Role
+from simulations.external_app.recorded.command import of_recording
 from simulations.report.analysis.finding import Finding, findings_of
-from simulations.report.analysis.verdict import Judged, Verdict, judge
+from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.run import ReadRun
+from simulations.report.analysis.verdict import Verdict
+from simulations.report.sections.external_app import RECORDED, recording
+from simulations.report.studies.control import validate
 from simulations.report.studies.intervals import LEVEL, by_chance
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import Strength, ThreatCard
@@ -31,7 +36,7 @@ def lines(*rows: list[Row]) -> list[Finding]:
     return findings_of(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
 
 
-def verdict(line: Finding, at: int = 0) -> Judged:
+def verdict(line: Finding, at: int = 0) -> Message:
     return line.messages[at]
 
 
@@ -97,8 +102,8 @@ def test_the_strongest_attack_without_a_defence_that_does_not_apply_under_one_is
     assert told in " ".join(lines(*rows, unable)[1].all_caveats)
     for other in ([replace(unable[0], card=card(4))], [replace(unable[0], status="failed")], []):
         assert told not in " ".join(lines(*rows, other)[1].all_caveats)
-    # Nothing hangs on it where the defence is broken.
-    assert told not in " ".join(lines(*rows[:2], attacked(40, 40, defense="D()"), unable)[1].all_caveats)
+    # Other attacks may be all that breaks the defence.
+    assert told in " ".join(lines(*rows[:2], attacked(40, 40, defense="D()"), unable)[1].all_caveats)
 
 
 def test_a_probe_on_which_a_defence_acts_once_is_no_measure_of_its_strength_in_training() -> None:
@@ -128,6 +133,31 @@ def test_seeds_are_pooled_and_the_probability_bounds_the_best_of_all_attacks() -
     assert judged.found == (4, 96)
     assert judged.probability == pytest.approx(2 * by_chance(4, 96, 0.01))
     assert judged.verdict is Verdict.IDENTIFIABLE
+
+
+def test_first_screen_banner_and_terminal_give_one_verdict_corrected_for_attacks_on_messages_of_its_size() -> None:
+    sizes = {1: (4, 1), 2: (4, 1), 3: (16, 4), 4: (16, 4)}
+    rows = [replace(scored(1.0, None, metric=RECORDED, attack=""), role=Role.TRAINING, extra={"scored": True})]
+    keys = [(name, at) for name in ("A()", "B()") for at in sizes]
+    for name, at in keys:
+        size, found = card(*sizes[at], UPDATE), 3 * ((name, at) == keys[0])
+        rows += attacked(found, n=16, chance=0.03, attack=name, round=at, card=size)
+    # Four attacks were tried on messages of this size: three of 16 images are more than chance, and were not of eight.
+    assert 4 * by_chance(3, 16, 0.03) <= LEVEL < 8 * by_chance(3, 16, 0.03)
+    read = ReadRun(tuple(validate(rows)), {})
+    (summary,) = read.summaries
+    assert [one.verdict for one in summary.findings[0].messages] == [Verdict.IDENTIFIABLE, Verdict.UNKNOWN]
+    assert recording(summary.study, summary.findings).first == "A() in round 1 found images of these updates."
+    said = {(one.attack, one.round): one.verdict for one in of_recording(read, rows)}
+    assert said == dict.fromkeys(keys, "unknown") | {keys[0]: "identifiable"}
+
+
+def test_a_verdict_that_the_number_of_attacks_makes_unknown_says_why() -> None:
+    assert by_chance(2, 16, 0.02) <= LEVEL < 3 * by_chance(2, 16, 0.02)
+    others = [attacked(0, n=16, chance=0.02, attack=name) for name in ("B()", "C()")]
+    for found in (1, 2):
+        (message,) = lines(attacked(found, n=16, chance=0.02), *others)[0].messages
+        assert (message.verdict, [one[:23] for one in message.warnings]) == ("unknown", ["positive control failed"])
 
 
 def test_nothing_judged_without_cells() -> None:
