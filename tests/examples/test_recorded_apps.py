@@ -132,7 +132,7 @@ def test_a_batch_of_32_of_quickstart_is_recorded_and_attacked(tmp_path: Path, mo
     assert psnr["status"] in ("ok", "not-validated")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert ("Validated: " in page) == (psnr["status"] == "ok")
-    assert ("Not validated: no attack here recovered these images" in page) == (psnr["status"] == "not-validated")
+    assert ("Not validated: no attack here found these images" in page) == (psnr["status"] == "not-validated")
 
 
 @pytest.mark.parametrize("app", APPS)

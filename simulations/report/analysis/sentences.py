@@ -145,19 +145,19 @@ def _lacks(finding: Finding, leaking: Iterable[str]) -> str:
     found = [finding.message(title) for title in leaking]
     if not all(one and one.difference and one.difference.word == FEWER for one in found):
         return "too few images or messages were attacked to tell the difference to no defence"
+    change = finding.accuracy.change
+    if change is None or change.low is None:
+        return "the cost in accuracy was not measured"
+    if change.low < -MOST_COST:
+        falls = "falls" if change.high is not None and change.high < -MOST_COST else "may fall"
+        return f"accuracy {falls} by more than {100 * MOST_COST:.0f} points"
     budget, real = finding.budget, all(one and one.real for one in found)
     epsilon = None if budget is None else budget.spent if real or budget.with_probes is None else budget.with_probes
     if not (epsilon is not None and epsilon <= MOST_EPSILON) and not all(one and one.adaptive for one in found):
         above = epsilon is not None and math.isfinite(epsilon)
         weak = f", and an epsilon above {MOST_EPSILON:g} bounds little" if above else ""
         return f"no attack that knows the defence was tried{weak}"
-    change = finding.accuracy.change
-    if change is None or change.low is None:
-        return "the cost in accuracy was not measured"
-    if change.low >= -MOST_COST:
-        return ""
-    falls = "falls" if change.high is not None and change.high < -MOST_COST else "may fall"
-    return f"accuracy {falls} by more than {100 * MOST_COST:.0f} points"
+    return ""
 
 
 def notes(findings: Sequence[Finding], plain: str) -> list[str]:

@@ -10,7 +10,6 @@ from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric
 from simulations.report.analysis.finding import Finding
-from simulations.report.analysis.message import Message
 from simulations.report.section import sections
 from simulations.report.studies.control import Control, images_behind
 from simulations.report.studies.messages import MessageSize
@@ -108,26 +107,13 @@ def _check(of: Sequence[Control] | None) -> Check | None:
 
 
 def fewer_images(findings: Sequence[Finding]) -> str:
-    """Why some counts on a kind and size of message are of fewer images than others; "" where all are of as many."""
-    every = grouped(((one, message) for one in findings for message in one.messages), lambda pair: pair[1].title)
-    most = {title: max(_attacked(message) for _, message in of) for title, of in every.items()}
-    fewer = [pair for title, of in every.items() for pair in of if 0 < _attacked(pair[1]) < most[title]]
-    reasons = grouped(fewer, lambda pair: _why_fewer(*pair))
-    said = [
-        f"{why} (of {'/'.join(dict.fromkeys(str(_attacked(one)) for _, one in of))})" for why, of in reasons.items()
-    ]
-    return f"Counts of fewer images: {'; '.join(said)}." if said else ""
-
-
-def _attacked(message: Message) -> int:
-    return message.score.attacked if message.score else 0
-
-
-def _why_fewer(finding: Finding, message: Message) -> str:
-    if message.real and finding.epsilon:
-        return "DP-SGD draws batches of random size"
-    whole = message.rung is None or message.rung.images == 1
-    return "some clients or seeds have no score" if whole else "an attack may guess only some images of a message"
+    """What counts on a kind and size of message may be of fewer images than others for; "" where all are of as many."""
+    attacked = grouped(
+        ((one.title, one.score.attacked) for of in findings for one in of.messages if one.score), lambda pair: pair[0]
+    )
+    fewer = {str(n) for of in attacked.values() for _, n in of if 0 < n < max(most for _, most in of)}
+    why = "batches are of random size, or some images, clients or seeds have no score"
+    return f"Counts of fewer images (of {', '.join(sorted(fewer))}): {why}." if fewer else ""
 
 
 def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:
