@@ -14,7 +14,7 @@ from simulations.report.studies.plain import OWN_CLIENTS, Plain
 from simulations.report.studies.rows import grouped
 from simulations.report.text import capital, points, short_names, within
 
-NO_CHOICE = "These measurements support no choice of a defence"
+NO_CHOICE = "These measurements support none of the defences"
 MOST_COST = 0.1
 """Fall in accuracy up to which a defence is supported: a model that loses more is another model."""
 MOST_EPSILON = 1.0
