@@ -35,8 +35,8 @@ GLOSSARY = {
     "no images there, its failure elsewhere shows nothing. † marks a score that is not validated so, or of too few images.",
     "Adaptive attack": "An attack that knows the defence and its settings, though not its random draws.",
     "Upper bound": "An attack that knows what no server of this run knows, such as the true labels. No verdict counts it.",
-    "ε (epsilon)": "A proven bound, smaller is stronger: one example, or one client, multiplies the probability of anything that the "
-    "server sees by at most e to the power of ε, but for a probability of δ.",
+    "ε (epsilon)": "A proven bound, smaller is stronger: one example, or one client, multiplies the probability of all that "
+    "the server may see by at most e to the power of ε, but for a probability of δ.",
     "Threat card": "What an attack saw and knew, recorded with every number.",
 }
 """Term -> meaning."""
