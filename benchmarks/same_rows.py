@@ -176,7 +176,7 @@ DISTURBED = LENET | {
     "attack-rounds": "all",
 }  # fmt: skip
 """What is run undisturbed, through Flower, and killed and resumed."""
-SEARCHED = ("dataset=mnist-5k", "semi-share=0.003", "candidates=12", "images=4", "semi-epochs=1", "model=lenet",
+SEARCHED = ("dataset=mnist-5k", "semi-share=0.004", "candidates=12", "images=4", "semi-epochs=1", "model=lenet",
             "workers=1")  # fmt: skip
 
 
