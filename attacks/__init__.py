@@ -12,6 +12,7 @@ from attacks.base import Attack as Attack
 from attacks.base import Knowledge as Knowledge
 from attacks.exact.cocktail_party import CocktailParty as CocktailParty
 from attacks.exact.head_inversion import HeadInversion as HeadInversion
+from attacks.exact.matched_filter import MatchedFilter as MatchedFilter
 from attacks.exact.patch_embedding_inversion import PatchEmbeddingInversion as PatchEmbeddingInversion
 from attacks.exact.spear import Spear as Spear
 from attacks.exact.spear_plus_plus import SpearPlusPlus as SpearPlusPlus

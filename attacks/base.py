@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -66,69 +66,92 @@ Observation = TypeVar("Observation")
 Guess = TypeVar("Guess")
 
 
+@dataclass(frozen=True)
+class Profile:
+    """What an attack needs, when it applies and what it yields: read by ``auto``, checks, catalogue, threat cards and tests.
+
+    An attack states what differs from its base as arguments of its class: ``class FedMIA(FederationAttack, least_clients=2)``.
+
+    Attributes:
+        observes: Type of the attacked observations: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... An attack on one of the
+            first two also runs on the other.
+        observes_history: Observations are ``UpdateHistory``, one for each client, not single updates.
+        least_rounds: Fewest attacked rounds of a history.
+        least_clients: Fewest clients that train in each attacked round.
+        data: Examples that the attack applies to: "images", "tables" or both.
+        needs_classes: The attack guesses or uses the single class of each example, and the data must have one.
+        needs_step: The attack on smashed data also uses the update of a trained client half.
+        needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
+        guesses: What a guess is: "images", "labels", "attributes" (a sensitive one, no part of the task), "membership" (of records
+            in the training) or "cells" (of a table).
+        begins_chains: Guesses are images that a ``Refinement`` can improve.
+        learns_prior: The attack learns a prior that can hallucinate plausible images. An audit then also runs the attack on updates
+            of noise, and counts only a better result on the clients' updates.
+        learns_from_model: The result of ``fit`` depends on the global model of the attacked round; each round needs a new fit.
+        reads_steps: The attack uses the difference of two models, not only the model after the update.
+        shares_updates: The test that clients apply holds other clients' updates. It runs only where all clients draw from the run's
+            seed, as in a simulation: an audit of real clients must not hand one client's update to another.
+        trains_shadows: Where the attack trains ``num_shadows`` new models as a client trains its own, for all rounds: "server"
+            (once a pipeline), "client" (each attacked client in each attacked round) or "": nowhere.
+        effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
+            each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
+            the card shows the last one, unless ``card`` adds more.
+        selection: Rule for choosing the returned iterate and start; "" if there is no choice.
+        quick: Settings, field -> value, under which the attack ends within about a second on a small model, with any result:
+            for tests that run every attack.
+    """
+
+    observes: type = Probe
+    observes_history: bool = False
+    least_rounds: int = 1
+    least_clients: int = 1
+    data: tuple[str, ...] = ("images",)
+    needs_classes: bool = False
+    needs_step: bool = False
+    needs_auxiliary: bool = False
+    guesses: Literal["images", "labels", "attributes", "membership", "cells"] = "images"
+    begins_chains: bool = False
+    learns_prior: bool = False
+    learns_from_model: bool = False
+    reads_steps: bool = False
+    shares_updates: bool = False
+    trains_shadows: Literal["", "server", "client"] = ""
+    effort: Mapping[str, str] = field(default_factory=dict)
+    selection: str = ""
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+
+FORMER = {"infers_labels", "infers_attributes", "infers_membership", "on_images", "on_tables"}
+"""Class variables of attacks that ``Profile`` replaces by ``guesses`` and ``data``."""
+
+
 class Attack(Generic[Observation, Guess]):
     """Base of all attacks: a frozen dataclass whose ``repr`` is its configuration text.
 
     Attributes:
         source: The paper, with the number of the algorithm or equation.
         threat: Assumed knowledge of the server, in one line.
-        needs_auxiliary: The attack must be fitted (``fit``) before use, on auxiliary data.
-        observes: Type of the attacked observations: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... An attack on one of the
-            first two also runs on the other.
-        observes_history: Observations are ``UpdateHistory``, one for each client, not single updates.
-        least_rounds: Fewest attacked rounds of a history.
-        least_clients: Fewest clients that train in each attacked round.
-        begins_chains: Guesses are images that a ``Refinement`` can improve.
-        learns_prior: The attack learns a prior that can hallucinate plausible images. An audit then also runs the attack on updates
-            of noise, and counts only a better result on the clients' updates.
-        learns_from_model: The result of ``fit`` depends on the global model of the attacked round; each round needs a new fit.
-        reads_steps: The attack uses the difference of two models, not only the model after the update.
-        on_images: The attack applies to messages about images.
-        on_tables: The attack applies to messages about rows of a table.
-        needs_classes: The attack guesses or uses the single class of each example, and the data must have one.
-        infers_labels: The attack guesses only classes.
-        infers_attributes: The attack guesses only a sensitive attribute, which is not part of the task.
-        infers_membership: The attack guesses only which records were part of the training.
-        shares_updates: The test that clients apply holds other clients' updates. It runs only where all clients draw from the run's
-            seed, as in a simulation: an audit of real clients must not hand one client's update to another.
-        reads_linear_layer: The attack solves for the pixel inputs of a linear layer, and does not apply without such a layer.
-        reads_patch_embedding: The attack solves for the pixels that a patch embedding sees, and does not apply without one.
-        effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
-            each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
-            the card shows the last one, unless ``card`` adds more.
-        selection: Rule for choosing the returned iterate and start; "" if there is no choice.
-        trains_shadows: Where the attack trains ``num_shadows`` new models as a client trains its own, for all rounds: "server"
-            (once a pipeline), "client" (each attacked client in each attacked round) or "": nowhere.
-        quick: Settings, field -> value, under which the attack ends within about a second on a small model, with any result:
-            for tests that run every attack.
+        profile: What the attack needs and yields. The arguments of a class change that of its base.
         learned: Result of ``fit``, if a subclass makes it a field; None before ``fit``.
     """
 
     source: ClassVar[str] = ""
     threat: ClassVar[str] = ""
-    needs_auxiliary: ClassVar[bool] = False
-    observes: ClassVar[type] = Probe
-    observes_history: ClassVar[bool] = False
-    least_rounds: ClassVar[int] = 1
-    least_clients: ClassVar[int] = 1
-    begins_chains: ClassVar[bool] = False
-    learns_prior: ClassVar[bool] = False
-    learns_from_model: ClassVar[bool] = False
-    reads_steps: ClassVar[bool] = False
-    on_images: ClassVar[bool] = True
-    on_tables: ClassVar[bool] = False
-    needs_classes: ClassVar[bool] = False
-    infers_labels: ClassVar[bool] = False
-    infers_attributes: ClassVar[bool] = False
-    infers_membership: ClassVar[bool] = False
-    shares_updates: ClassVar[bool] = False
-    reads_linear_layer: ClassVar[bool] = False
-    reads_patch_embedding: ClassVar[bool] = False
-    effort: ClassVar[Mapping[str, str]] = {}
-    selection: ClassVar[str] = ""
-    trains_shadows: ClassVar[str] = ""
-    quick: ClassVar[Mapping[str, Any]] = {}
+    profile: ClassVar[Profile] = Profile()
     learned: Any = None
+
+    def __init_subclass__(cls, **differs: Any) -> None:
+        super().__init_subclass__()
+        stated = {*FORMER, *(one.name for one in fields(Profile))} & vars(cls).keys()
+        # Two of them also depend on settings: properties of every attack, which a class may override.
+        if wrong := sorted(
+            name for name in stated if not (hasattr(Attack, name) and isinstance(vars(cls)[name], property))
+        ):
+            raise TypeError(
+                f"{cls.__name__} sets {wrong[0]} in its body; allowed: fields of attacks.base.Profile as arguments of the class, "
+                f"such as class {cls.__name__}(..., needs_auxiliary=True)"
+            )
+        cls.profile = replace(cls.profile, **differs)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -142,9 +165,14 @@ class Attack(Generic[Observation, Guess]):
         return ""
 
     @property
-    def guesses_images(self) -> bool:
-        """Whether guesses are images, and not only classes, an attribute or membership."""
-        return self.on_images and not (self.infers_labels or self.infers_attributes or self.infers_membership)
+    def needs_auxiliary(self) -> bool:
+        """Whether the attack must be fitted on auxiliary data before use; with some attacks the settings decide."""
+        return self.profile.needs_auxiliary
+
+    @property
+    def learns_prior(self) -> bool:
+        """Whether the attack, or a stage of a chain, learns a prior that can hallucinate images."""
+        return self.profile.learns_prior
 
     @property
     def needs_learning_rate(self) -> bool:
@@ -152,11 +180,11 @@ class Attack(Generic[Observation, Guess]):
         return False
 
     def card(self) -> dict[str, int | str]:
-        """Entries of the attack on its threat card: ``effort`` and ``selection``."""
-        spent = {entry: getattr(self, name) for name, entry in self.effort.items()}
-        if not self.selection:
+        """Entries of the attack on its threat card: ``Profile.effort`` and ``Profile.selection``."""
+        spent = {entry: getattr(self, name) for name, entry in self.profile.effort.items()}
+        if not self.profile.selection:
             return spent
-        return ({"restarts": 1} if "iterations" in spent else {}) | spent | {"selection": self.selection}
+        return ({"restarts": 1} if "iterations" in spent else {}) | spent | {"selection": self.profile.selection}
 
     @property
     def knows_defenses(self) -> bool:
@@ -177,7 +205,7 @@ class Attack(Generic[Observation, Guess]):
         Source: Carletti, Foggia, Mazzocca, Parrella, Vento, "SoK: Gradient Inversion Attacks in Federated Learning", USENIX
         Security 2025, threat models.
         """
-        if not (self.observes_history or issubclass(self.observes, ClientUpdate)):
+        if not (self.profile.observes_history or issubclass(self.profile.observes, ClientUpdate)):
             return ""
         return "D" if self.needs_auxiliary else "C"
 

@@ -55,12 +55,16 @@ class Turns:
         first, *refinements = stages_of(attack)
         if refinements:
             return None if self._found.get(repr(first)) else ""
-        return f"not needed: {self._solver} has recovered every image" if self._solver and first.begins_chains else None
+        return (
+            f"not needed: {self._solver} has recovered every image"
+            if self._solver and first.profile.begins_chains
+            else None
+        )
 
     def note(self, attack: AnyAttack, guesses: Sequence[Any]) -> None:
         """Take up the guesses of an attack, none where it ended with an error."""
         self._found[repr(attack)] = not all(map(found_nothing, guesses))
-        if attack.begins_chains and guesses and all(map(is_solved, guesses)):
+        if attack.profile.begins_chains and guesses and all(map(is_solved, guesses)):
             self._solver = self._solver or repr(attack)
 
 

@@ -51,7 +51,7 @@ class Placement:
             AttackError: When the attack needs ``fit`` first, or memory does not hold a single observation.
         """
         # Attacks on histories compare clients with each other, which all must be there.
-        return self._guesses(attack.attack_many, (observations,), generators, together=attack.observes_history)
+        return self._guesses(attack.attack_many, (observations,), generators, together=attack.profile.observes_history)
 
     def refine_many(
         self,

@@ -56,7 +56,9 @@ def quick(*names: str, **changes: Any) -> str:
     """Attacks or defences at the size of a second, as their classes have it in ``quick``; what this tree lacks is left out."""
     known = {**ATTACKS, **DEFENSES}
     return "; ".join(
-        repr(replace(known[name](), **{**known[name].quick, **changes})) for name in names if name in known
+        repr(replace(known[name](), **{**getattr(known[name], "profile", known[name]).quick, **changes}))
+        for name in names
+        if name in known
     )
 
 

@@ -72,13 +72,11 @@ class AgreedModel:
         return rows * std, rows @ mean
 
 
-class ActiveAttack(SolvingAttack):
+class ActiveAttack(SolvingAttack, observes=ManipulatedProbe):
     """Base of attacks by a server that sends a manipulated model of the agreed architecture and attacks the reply.
 
     The threat model is F, or G if the server learns the manipulation from its own examples (Carletti et al. 2025).
     """
-
-    observes = ManipulatedProbe
 
     @property
     def threat_class(self) -> str:

@@ -21,7 +21,13 @@ MOST_BIAS = 1e6
 
 
 @algorithm
-class ClassFishing(ActiveAttack):
+class ClassFishing(
+    ActiveAttack,
+    needs_classes=True,
+    effort={"iterations": "iterations", "restarts": "restarts"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 40},
+):
     """Manipulate the head so that only examples of one class have a gradient, and invert that gradient.
 
     In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of
@@ -55,10 +61,6 @@ class ClassFishing(ActiveAttack):
         "sends a model of its own making, of the agreed architecture; knows one update of one step, its number of examples and "
         "learning rate; no auxiliary data"
     )
-    needs_classes = True
-    effort = {"iterations": "iterations", "restarts": "restarts"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 40}
 
     target: int = whole_field(0, 0, MOST_CLASSES - 1)
     bias: float = scale_field(50.0, most=MOST_BIAS)

@@ -29,7 +29,9 @@ MOST_OUTSIDE = 0.05
 
 
 @algorithm
-class ImprintLayer(ActiveAttack):
+class ImprintLayer(
+    ActiveAttack, needs_auxiliary=True, selection="measurement within its bin, pixels within [0, 1]", quick={"bins": 16}
+):
     """Sort the batch into bins by brightness, and recover exactly each image that is alone in its bin.
 
     The brightness is the mean of all pixels, h(x) = d . x. The first ``bins`` rows of the linear layer on the pixels become d,
@@ -58,10 +60,6 @@ class ImprintLayer(ActiveAttack):
         "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for "
         "quantiles"
     )
-    needs_auxiliary = True
-    reads_linear_layer = True
-    selection = "measurement within its bin, pixels within [0, 1]"
-    quick = {"bins": 16}
 
     bins: int = whole_field(64, 2, MOST_BINS)
     learned: tuple[Tensor, Tensor] = learned_field()

@@ -25,7 +25,12 @@ HALVINGS = 40
 
 
 @algorithm
-class TrapWeights(ActiveAttack):
+class TrapWeights(
+    ActiveAttack,
+    needs_auxiliary=True,
+    selection="repeated by several neurons, pixels within [0, 1]",
+    quick={"activation": 0.4},
+):
     """Set the first linear layer so that few images activate each neuron, and recover one image from each neuron's gradient.
 
     A random half of each row's weights is negative, -|n| with n ~ N(0, 1); the other half holds the same numbers in another order
@@ -52,10 +57,6 @@ class TrapWeights(ActiveAttack):
         "sends a model of its own making, of the agreed architecture; knows one update of one step; auxiliary images for the "
         "scale"
     )
-    needs_auxiliary = True
-    reads_linear_layer = True
-    selection = "repeated by several neurons, pixels within [0, 1]"
-    quick = {"activation": 0.4}
 
     activation: float = checked_field(
         0.05, lambda share: is_number(share) and SMALLEST <= share < 1, f"a number from {SMALLEST:g}, below 1"

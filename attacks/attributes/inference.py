@@ -24,7 +24,9 @@ a whole network that takes the features as its image."""
 
 
 @algorithm
-class AttributeInference(LearnedQueryAttack[Attributes]):
+class AttributeInference(
+    LearnedQueryAttack[Attributes], guesses="attributes", quick={"iterations": 12, "batch_size": 8}
+):
     """Classify the sensitive attribute by a network trained on features of auxiliary images with a known attribute.
 
     The paper's "static" adversary is trained on unprotected features and sees protected features only in the attack.
@@ -44,8 +46,6 @@ class AttributeInference(LearnedQueryAttack[Attributes]):
         "features of queries, or of test images in split learning; the client half; the defences' algorithm and what they have "
         "learned; auxiliary images like the clients', with the sensitive attribute"
     )
-    infers_attributes = True
-    quick = {"iterations": 12, "batch_size": 8}
 
     architecture: str = choice_field("split", ARCHITECTURES)
     training: str = choice_field(RETRAINED, TRAININGS)

@@ -28,7 +28,13 @@ def majority(values: Tensor) -> Tensor:
 
 
 @algorithm
-class PropertyInference(Attack[ClientUpdate, Attributes]):
+class PropertyInference(
+    Attack[ClientUpdate, Attributes],
+    needs_auxiliary=True,
+    guesses="attributes",
+    effort={"iterations": "training_iterations"},
+    quick={"updates": 32, "size": 32, "iterations": 20},
+):
     """Classify the sensitive attribute behind an update by a network trained on updates of the server's own images.
 
     The attack infers one value of a one-step update (``majority``). The server simulates updates of the attacked global model, on
@@ -57,10 +63,6 @@ class PropertyInference(Attack[ClientUpdate, Attributes]):
         "global model, one update, the client's training procedure and its defences' algorithm; auxiliary images like the "
         "clients', with the sensitive attribute"
     )
-    needs_auxiliary = True
-    infers_attributes = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"updates": 32, "size": 32, "iterations": 20}
 
     training: str = choice_field(RETRAINED, TRAININGS)
     updates: int = examples_field(800, FEWEST)

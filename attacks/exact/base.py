@@ -72,7 +72,7 @@ def gradient_distance(model: nn.Module, images: Tensor, labels: Tensor, observed
 
 
 @algorithm
-class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
+class SolvingAttack(Attack[ClientUpdate, Reconstruction], begins_chains=True):
     """Base of attacks that solve updates one by one; where the attack does not apply, the guess is grey with a reason.
 
     A guess has an image for each example: what the attack did not find is grey (``Reconstruction.found``).
@@ -81,7 +81,6 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction]):
     """
 
     threat = "global model, one update of one step, its number of examples; no labels, no auxiliary data"
-    begins_chains = True
 
     @property
     def threat_class(self) -> str:

@@ -87,7 +87,12 @@ def negentropy(sources: Tensor) -> Tensor:
 
 
 @algorithm
-class CocktailParty(SolvingAttack):
+class CocktailParty(
+    SolvingAttack,
+    effort={"iterations": "iterations", "restarts": "restarts"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 40, "restarts": 1},
+):
     """Separate a linear layer's inputs by independent component analysis: approximate, for any activation, large batches.
 
     Each row of dL/dW = sum_i dL/dz_i x_i^T is a mixture of the batch's inputs. Its singular value decomposition L R has rank B. The
@@ -118,15 +123,11 @@ class CocktailParty(SolvingAttack):
         relaxation: Last weight of the decorrelation divided by its first weight: sources need not be uncorrelated.
     """
 
-    reads_linear_layer = True
     source = (
         "Kariyappa, Guo, Maeng, Xiong, Suh, Qureshi, Lee, Cocktail Party Attack: Breaking Aggregation-Based Privacy in Federated "
         "Learning Using Independent Component Analysis, ICML 2023; differences as samples, the start, the bias, the weights and "
         "their annealing are ours"
     )
-    effort = {"iterations": "iterations", "restarts": "restarts"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 40, "restarts": 1}
 
     restarts: int = starts_field(2)
     iterations: int = steps_field(600)

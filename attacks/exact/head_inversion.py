@@ -74,7 +74,12 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
 
 
 @algorithm
-class HeadInversion(SolvingAttack):
+class HeadInversion(
+    SolvingAttack,
+    effort={"iterations": "iterations"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 40, "max_starts": 2},
+):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 
     The features a_i are exact: for one example a = (dL/dW)_j / (dL/db)_j, for several as of ``SpearPlusPlus`` if a ReLU follows the
@@ -106,9 +111,6 @@ class HeadInversion(SolvingAttack):
         "features: Phong et al. 2017, section 3, and Dimitrov et al. 2024 (SPEAR), Algorithm 1; their inversion: Kariyappa et al. "
         "2023 (Cocktail Party Attack), section 5, after Mahendran and Vedaldi 2015, Eq. 1"
     )
-    effort = {"iterations": "iterations"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 40, "max_starts": 2}
 
     iterations: int = steps_field(600)
     learning_rate: float = scale_field(0.05)

@@ -208,7 +208,6 @@ class PatchEmbeddingInversion(SolvingAttack):
     is that of pixels beyond [0, 1] by 0.01 or more.
     """
 
-    reads_patch_embedding = True
     source = (
         "Lu, Zhang, Zhao, He, Cheng, APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers, CVPR 2022: the gradient "
         "of the position embedding is that of the tokens, and gives a linear system for them. The paper solves it at the first "

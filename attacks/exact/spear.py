@@ -45,7 +45,9 @@ class Factors:
 
 
 @algorithm
-class Spear(SolvingAttack):
+class Spear(
+    SolvingAttack, selection="agreement of signs and zeros", quick={"max_samples": 20_000, "max_descents": 256}
+):
     """Solve for a batch of images exactly, from the gradient of a linear layer on the pixels with a ReLU behind it.
 
     With Z = W X + b the gradient is dL/dW = dL/dZ X^T, of rank B. Its singular value decomposition L R leaves an invertible Q
@@ -75,13 +77,10 @@ class Spear(SolvingAttack):
         max_descents: Largest number of starts of the descent.
     """
 
-    reads_linear_layer = True
     source = (
         "Dimitrov, Baader, Mueller, Vechev, SPEAR: Exact Gradient Inversion of Batches in Federated Learning, NeurIPS 2024, "
         "Algorithm 1 and Theorems 3.1 to 3.3; batch 1: Phong et al. 2017, section 3"
     )
-    selection = "agreement of signs and zeros"
-    quick = {"max_samples": 20_000, "max_descents": 256}
 
     search: str = choice_field("all", SEARCHES)
     max_samples: int = steps_field(1_000_000)

@@ -168,7 +168,7 @@ def orthogonal_dictionary(rows: Tensor, start: Tensor) -> Tensor:
 
 
 @algorithm
-class SpearPlusPlus(SolvingAttack):
+class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", quick={"max_starts": 2}):
     """Solve for a batch of images as ``Spear`` does, with all sparse directions learned together (``SparseDictionary``).
 
     SPEAR tests kernels of random rows, of which it needs twice as many with every example. Here a column costs one descent from
@@ -191,13 +191,10 @@ class SpearPlusPlus(SolvingAttack):
     """
 
     threat = "global model, one update, its number of examples; no labels, no auxiliary data"
-    reads_linear_layer = True
     source = (
         "Bakarsky, Dimitrov, Baader, Vechev, SPEAR++: Scaling Gradient Inversion via Sparsely-Used Dictionary Learning, "
         "arXiv 2510.24200, 2025; the learning, the separation of similar columns and the last least squares are ours"
     )
-    selection = "agreement of signs and zeros"
-    quick = {"max_starts": 2}
 
     max_starts: int = steps_field(8)
 

@@ -37,7 +37,13 @@ Trials = Sequence[tuple[Target, int]]
 
 
 @algorithm
-class GradientInversion(TargetPreparation):
+class GradientInversion(
+    TargetPreparation,
+    begins_chains=True,
+    effort={"iterations": "iterations", "restarts": "restarts"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 40, "restarts": 1},
+):
     """Optimise dummy images until their gradient matches the observed gradient.
 
         argmin_x  D(grad_w loss(model_w(x), y), g) + total_variation * TV(x)
@@ -94,12 +100,8 @@ class GradientInversion(TargetPreparation):
             derivative at the first start. "exact": always the second derivative.
     """
 
-    begins_chains = True
     source = "Zhu 2019 (DLG), Algorithm 1; Geiping 2020 (Inverting Gradients), Eq. 4"
     threat = "global model, one update, its number of examples, learning rate and normalisation; no auxiliary data"
-    effort = {"iterations": "iterations", "restarts": "restarts"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 40, "restarts": 1}
 
     cost: str = "cosine"
     optimizer: str = choice_field("adam", ("adam", "sgd", "lbfgs"))

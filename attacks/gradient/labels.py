@@ -16,7 +16,7 @@ from defenses.module_calls import calls_of
 
 
 @algorithm
-class LabelInference(Attack[ClientUpdate, Labels]):
+class LabelInference(Attack[ClientUpdate, Labels], guesses="labels"):
     """Infer the classes of a batch from the signs and sizes of the last layer's gradient; see ``infer_labels``.
 
     Attributes:
@@ -25,7 +25,6 @@ class LabelInference(Attack[ClientUpdate, Labels]):
 
     source = "Zhao 2020 (iDLG), Eq. 3-6; Wainakh 2022 (LLG), Algorithm 1"
     threat = "global model, one update, its number of examples and learning rate; no labels, no auxiliary data"
-    infers_labels = True
 
     max_labels: int = examples_field(1024)
 

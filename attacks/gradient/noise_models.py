@@ -36,7 +36,11 @@ GAUSSIAN = GaussianNoise | ClientDP | FlowerLocalDP
 
 
 @algorithm
-class NoiseModelInversion(GradientInversion):
+class NoiseModelInversion(
+    GradientInversion,
+    effort={"adam_iterations": "iterations", **GradientInversion.profile.effort},
+    quick={"iterations": 40, "adam_iterations": 40},
+):
     """Find the most probable images for an update with additive noise of known distribution.
 
         argmin_x  |g(x) - g|^2 / (2 s^2) + sum |dx| / PIXEL_SCALE        for N(0, s^2) on every entry of the gradient,
@@ -60,8 +64,6 @@ class NoiseModelInversion(GradientInversion):
 
     source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
     threat = "as GradientInversion, and the law and strength of the noise"
-    effort = {"adam_iterations": "iterations", **GradientInversion.effort}
-    quick = {"iterations": 40, "adam_iterations": 40}
 
     cost: str = "l2"
     optimizer: str = "lbfgs"

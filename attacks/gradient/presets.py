@@ -92,14 +92,13 @@ class SGDCosine(AdamCosine):
 
 
 @algorithm
-class LBFGSCosine(GradientInversion):
+class LBFGSCosine(GradientInversion, quick={"iterations": 4, "restarts": 1}):
     """Gradient inversion by L-BFGS on gradient signs: fixed step 1e-4, 300 steps of up to 20 iterations, 16 restarts.
 
     Signs differ between two points in few entries, so that quasi-Newton pairs carry little information and progress is slow.
     """
 
     source = "Gao 2021 (ATS), section 6, LBFGS+Cosine"
-    quick = {"iterations": 4, "restarts": 1}  # Steps of up to 20 evaluations.
 
     optimizer: str = "lbfgs"
     learning_rate: float = 1e-4

@@ -24,7 +24,7 @@ ALPHA_UNIT = 0.1
 
 
 @algorithm
-class SurrogateMatching(GradientInversion):
+class SurrogateMatching(GradientInversion, observes=TrainingUpdate):
     """Match a client's whole round, from w_0 to w_T, by a gradient at one surrogate model on the line between the two.
 
         min over x, alpha of  D(grad_w L(w_alpha, x), w_0 - w_T) + TV(x),    w_alpha = (1 - alpha) w_0 + alpha w_T
@@ -44,7 +44,6 @@ class SurrogateMatching(GradientInversion):
         alpha: Where it starts; ``0.0`` is the global model, as all other inversions have it.
     """
 
-    observes = TrainingUpdate
     source = "Zhu 2023 (SME: surrogate model extension), Algorithm 1"
     threat = "global model, one update of any number of steps, its number of examples and normalisation"
 

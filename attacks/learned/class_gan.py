@@ -34,7 +34,13 @@ Rounds = list[tuple[ClientUpdate, nn.Module]]
 
 
 @algorithm
-class ClassGAN(Attack[UpdateHistory, Representatives]):
+class ClassGAN(
+    Attack[UpdateHistory, Representatives],
+    observes=TrainingUpdate,
+    observes_history=True,
+    effort={"iterations": "iterations"},
+    quick={"iterations": 20, "batch_size": 8, "latent": 8, "width": 4, "images_per_class": 1},
+):
     """Train a generator of typical images for each class, which a client's received models classify as this class.
 
         min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
@@ -61,10 +67,6 @@ class ClassGAN(Attack[UpdateHistory, Representatives]):
 
     source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
     threat = "global models and updates of one client over the rounds, normalisation; no auxiliary data"
-    observes = TrainingUpdate
-    observes_history = True
-    effort = {"iterations": "iterations"}
-    quick = {"iterations": 20, "batch_size": 8, "latent": 8, "width": 4, "images_per_class": 1}
 
     iterations: int = steps_field(200)
     batch_size: int = whole_field(32, 2, MOST_EXAMPLES, ", for BatchNorm")

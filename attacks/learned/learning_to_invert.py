@@ -27,7 +27,15 @@ AT_A_STEP = 64
 
 
 @algorithm
-class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
+class LearningToInvert(
+    Attack[ClientUpdate, Reconstruction],
+    needs_auxiliary=True,
+    begins_chains=True,
+    learns_prior=True,
+    learns_from_model=True,
+    effort={"iterations": "training_iterations"},
+    quick={"updates": 32, "size": 32, "hidden": 32, "iterations": 20},
+):
     """Map updates to images by a perceptron, trained on updates that the server simulates with its own images.
 
     The server simulates updates of the attacked global model by the clients' own code, defences included, with new draws for every
@@ -57,9 +65,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         learning_rate: The largest.
     """
 
-    learns_from_model = True
-    learns_prior = True
-    begins_chains = True
     source = (
         "Wu, Chen, Liu, Guo, Weinberger, Learning To Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, "
         "UAI 2023 (permutation-invariant loss, feature hashing)"
@@ -68,9 +73,6 @@ class LearningToInvert(Attack[ClientUpdate, Reconstruction]):
         "global model, one update, its number of examples, the client's training procedure and its defences' algorithm; auxiliary "
         "images like the clients', with labels"
     )
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"updates": 32, "size": 32, "hidden": 32, "iterations": 20}
 
     updates: int = examples_field(800, FEWEST)
     size: int = width_field(512)

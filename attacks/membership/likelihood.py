@@ -74,7 +74,7 @@ class FittedLikelihood:
 
 
 @algorithm
-class LikelihoodAttack(MembershipAttack):
+class LikelihoodAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="server", quick={"num_shadows": 4}):
     """Base of attacks that compare a record's confidence under the client's model with that under models without the record.
 
     A shadow model is trained as by a client, under the same defences, on random auxiliary records. The client applies the test to
@@ -86,10 +86,7 @@ class LikelihoodAttack(MembershipAttack):
             client's, because models memorise smaller training sets better.
     """
 
-    needs_auxiliary = True
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
-    trains_shadows = "server"
-    quick = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8)
     num_members: int = members_field()

@@ -199,11 +199,8 @@ class Membership:
         )
 
 
-class MembershipAttack(Attack[ClientUpdate, Membership]):
+class MembershipAttack(Attack[ClientUpdate, Membership], observes=TrainingUpdate, guesses="membership"):
     """Base of attacks on membership that make a test from one update."""
-
-    observes = TrainingUpdate
-    infers_membership = True
 
     def failed(self, observation: ClientUpdate, reason: str) -> Membership:
         """The failed test, which scores no record."""

@@ -14,7 +14,7 @@ from defenses.random_draws import seed_of
 
 
 @algorithm
-class OnlineAttack(MembershipAttack):
+class OnlineAttack(MembershipAttack, trains_shadows="client", quick={"num_shadows": 4}):
     """Base of attacks whose shadow models are trained on the records in question, members and non-members alike.
 
     The papers' attacker holds the candidate record, as the attacker of every test of membership does. Beyond any server goes the
@@ -35,8 +35,6 @@ class OnlineAttack(MembershipAttack):
         "global model, one update, the client's training procedure; the client's other members and exactly the non-members that "
         "are scored, with true classes (an upper bound: no server holds this pool)"
     )
-    trains_shadows = "client"
-    quick = {"num_shadows": 4}
 
     num_shadows: int = starts_field(8, 2 * FEWEST_WITH)
     num_members: int = members_field()

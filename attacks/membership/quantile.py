@@ -40,7 +40,9 @@ class Population:
 
 
 @algorithm
-class QuantileRegression(MembershipAttack):
+class QuantileRegression(
+    MembershipAttack, needs_auxiliary=True, effort={"iterations": "training_iterations"}, quick={"iterations": 40}
+):
     """Score a record by how unusual its confidence is, among those that the client's model has in non-members like it.
 
     For each update, one small network learns to predict mean and standard deviation of the logit-scaled confidence of the client's
@@ -66,9 +68,6 @@ class QuantileRegression(MembershipAttack):
 
     source = "Bertran et al. 2023, section 3"
     threat = "global model, one update, auxiliary data; true classes of the records in question"
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 40}
 
     hidden: int = width_field(64)
     side: int = whole_field(14, 1, MOST_SIDE)

@@ -107,7 +107,13 @@ def true_classes(knowledge: Knowledge) -> Tensor:
 
 
 @algorithm
-class ShadowModels(MembershipAttack):
+class ShadowModels(
+    MembershipAttack,
+    needs_auxiliary=True,
+    trains_shadows="server",
+    effort={"iterations": "training_iterations"},
+    quick={"num_shadows": 2, "iterations": 40},
+):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
     Each shadow model is trained as by a client, under the same defences, on a random half of the auxiliary data; the rest are its
@@ -131,10 +137,6 @@ class ShadowModels(MembershipAttack):
 
     source = "Shokri et al. 2017, section V"
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    trains_shadows = "server"
-    quick = {"num_shadows": 2, "iterations": 40}
 
     num_shadows: int = starts_field(4)
     num_members: int = members_field()

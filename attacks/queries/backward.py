@@ -21,7 +21,9 @@ IGNORED, INCLUDED = PLUG_INS = ("ignored", "included")
 
 
 @algorithm
-class BackwardReconstruction(QueryAttack[Reconstruction]):
+class BackwardReconstruction(
+    QueryAttack[Reconstruction], effort={"iterations": "iterations"}, selection=OWN_OBJECTIVE, quick={"iterations": 12}
+):
     """Search for an image that the client half maps to the received features, for each image separately.
 
         argmin_x  mean (f(x) - z)^2 + total_variation * TV(x) + energy * mean x^2
@@ -48,9 +50,6 @@ class BackwardReconstruction(QueryAttack[Reconstruction]):
         "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, white box, as ADP uses it"
     )
     threat = "one query; weights of the client half; included: the defences' algorithm and what they have learned"
-    effort = {"iterations": "iterations"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 12}
 
     plug_in: str = choice_field(INCLUDED, PLUG_INS)
     iterations: int = steps_field(5000)

@@ -44,10 +44,8 @@ class Query:
     pipeline: Pipeline = Pipeline()  # noqa: RUF009 (it is frozen)
 
 
-class QueryAttack(Attack[Query, Guess], Generic[Guess]):
+class QueryAttack(Attack[Query, Guess], Generic[Guess], observes=Query):
     """Base of attacks on queries. A subclass implements ``attack_one``."""
-
-    observes = Query
 
     def failed(self, observation: Query, reason: str) -> Guess:
         """Uniform grey. An attack that guesses something else overrides this."""

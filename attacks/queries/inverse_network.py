@@ -52,7 +52,7 @@ def _block(into: int, out: int) -> nn.Sequential:
 
 
 @algorithm
-class InverseNetwork(LearnedQueryAttack[Reconstruction]):
+class InverseNetwork(LearnedQueryAttack[Reconstruction], quick={"iterations": 12, "width": 8, "batch_size": 8}):
     """Decode features to images by a convolutional network, trained on features of auxiliary images by squared error.
 
     "retrained" trains on features protected by the clients' own algorithm, with new draws at every step. The network then undoes
@@ -71,7 +71,6 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction]):
         "features of queries; the client half as a black box; the defences' algorithm and what they have learned; auxiliary images "
         "like the clients'"
     )
-    quick = {"iterations": 12, "width": 8, "batch_size": 8}
 
     training: str = choice_field(RETRAINED, TRAININGS)
     iterations: int = steps_field(1000)

@@ -21,7 +21,9 @@ prior leaves of a start what the client half does not see, and what is left of s
 
 
 @algorithm
-class QueryInversion(QueryAttack[Reconstruction]):
+class QueryInversion(
+    QueryAttack[Reconstruction], effort={"iterations": "iterations"}, selection=OWN_OBJECTIVE, quick={"iterations": 12}
+):
     """Optimise images until a client would send the observed query for them.
 
         argmin_x  |P(F(x)) - z|^2 / (numel(z) Var(z)) + total_variation * TV(x)
@@ -42,9 +44,6 @@ class QueryInversion(QueryAttack[Reconstruction]):
 
     source = "He, Zhang, Lee, Model Inversion Attacks against Collaborative Inference, ACSAC 2019, Algorithm 1"
     threat = "one query; weights of the client half; the defences' algorithm and what they have learned"
-    effort = {"iterations": "iterations"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 12}
 
     iterations: int = steps_field(300)
     learning_rate: float = scale_field(0.1)

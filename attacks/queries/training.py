@@ -51,7 +51,7 @@ class LearnedNetwork:
             return in_batches(lambda rows: self.network(known[rows]), torch.arange(len(known)))
 
 
-class LearnedQueryAttack(QueryAttack[Guess]):
+class LearnedQueryAttack(QueryAttack[Guess], needs_auxiliary=True, effort={"iterations": "training_iterations"}):
     """Base of attacks that train a network on features of auxiliary images; one in eight is held out to judge it by.
 
     Attributes:
@@ -61,8 +61,6 @@ class LearnedQueryAttack(QueryAttack[Guess]):
         learning_rate: The largest.
     """
 
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
     training: str
     iterations: int
     batch_size: int

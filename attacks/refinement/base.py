@@ -99,12 +99,12 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         return " | ".join(map(repr, self.stages))
 
     @property
-    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+    def needs_auxiliary(self) -> bool:
         """Whether any stage must be fitted."""
         return any(stage.needs_auxiliary for stage in self.stages)
 
     @property
-    def learns_prior(self) -> bool:  # type: ignore[override]
+    def learns_prior(self) -> bool:
         """Whether any stage learns a prior that can hallucinate images."""
         return any(stage.learns_prior for stage in self.stages)
 

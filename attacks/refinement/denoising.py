@@ -21,7 +21,7 @@ GRAINS = (1, 2, 4)
 
 
 @algorithm
-class LearnedDenoiser(NetworkRefinement):
+class LearnedDenoiser(NetworkRefinement, learns_prior=True):
     """Denoise recovered images by a U-Net that is trained to remove noise from auxiliary images.
 
     The network learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error. n is normal, in grains of 1,
@@ -46,7 +46,6 @@ class LearnedDenoiser(NetworkRefinement):
         "(U-Net); differs: applied once, behind the inversion, to grains of several sizes"
     )
     threat = "a guess of the images; auxiliary images like the clients'"
-    learns_prior = True
 
     iterations: int = 400
     strongest: float = scale_field(0.5, most=2)

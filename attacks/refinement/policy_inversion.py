@@ -125,7 +125,7 @@ class _Undo(NamedTuple):
 
 
 @algorithm
-class PolicyInversion(Refinement):
+class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable draw"):
     """Find the policy and signs that ATS drew for a recovered image, and undo them.
 
     ATS draws one of a few policies and a sign per step, so that all possible draws can be listed. Each draw T is applied to the
@@ -147,9 +147,7 @@ class PolicyInversion(Refinement):
     """
 
     source = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
-    selection = "most probable draw"
     threat = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
-    needs_auxiliary = True
 
     components: int = examples_field(64)
     noise: float = scale_field(0.05, most=1)

@@ -41,7 +41,12 @@ class LearnedMap:
 
 
 @algorithm
-class NetworkRefinement(Refinement):
+class NetworkRefinement(
+    Refinement,
+    needs_auxiliary=True,
+    effort={"iterations": "training_iterations"},
+    quick={"iterations": 40, "width": 4, "batch_size": 8},
+):
     """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
 
     Attributes:
@@ -50,10 +55,6 @@ class NetworkRefinement(Refinement):
         batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
         learning_rate: The largest.
     """
-
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 40, "width": 4, "batch_size": 8}
 
     iterations: int = steps_field(200)
     width: int = width_field(12)

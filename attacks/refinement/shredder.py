@@ -22,7 +22,7 @@ MOST_PIECES = 1024
 
 
 @algorithm
-class Shredder(Unshuffle):
+class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
     """Undo pixel shuffles in windows by simulated annealing of swaps, which minimises total variation, also across windows.
 
     One step proposes a swap in every fourth window (no two of them touch, so that their costs do not interact) of every image and
@@ -36,8 +36,6 @@ class Shredder(Unshuffle):
     """
 
     source = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
-    effort = {"sweeps": "iterations"}
-    quick = {"sweeps": 5}
 
     sweeps: int = steps_field(1000)
     temperature: float = scale_field(0.2, zero=True)
@@ -69,7 +67,7 @@ class Shredder(Unshuffle):
 
 
 @algorithm
-class Jigsaw(Unshuffle):
+class Jigsaw(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
     """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
 
     Pieces are the units that the clients' defence moved: blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, whose
@@ -83,8 +81,6 @@ class Jigsaw(Unshuffle):
     """
 
     source = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
-    effort = {"sweeps": "iterations"}
-    quick = {"sweeps": 5}
 
     sweeps: int = steps_field(10)
 

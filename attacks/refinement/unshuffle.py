@@ -63,7 +63,7 @@ class Learned(NamedTuple):
 
 
 @algorithm
-class Unshuffle(Refinement):
+class Unshuffle(Refinement, needs_auxiliary=True):
     """Base of attacks on the first shuffle in the clients' pipeline.
 
     The windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; running its algorithm on the
@@ -75,7 +75,6 @@ class Unshuffle(Refinement):
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    needs_auxiliary = True
     learned: Learned = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -68,17 +68,14 @@ class SmashedData:
     step: EdgeStep | None = None
 
 
-class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess]):
+class SmashedAttack(Attack[SmashedData, Guess], Generic[Guess], observes=SmashedData):
     """Base of attacks on smashed data. A subclass implements ``attack_one``.
 
     Attributes:
-        needs_step: The attack also uses the update of a trained client half.
         transmissions: Most transmissions of the same images that the attack uses. It gets those that the run has made, at least 1.
         beyond_run: Clients send the images ``transmissions`` times, even if the run does not: an upper bound.
     """
 
-    observes = SmashedData
-    needs_step: ClassVar[bool] = False
     transmissions: int = 1
     beyond_run: bool = False
 
@@ -117,7 +114,7 @@ def check_features(features: Tensor, expected: Shape) -> None:
 
 
 @algorithm
-class ServerPrediction(SmashedAttack[Labels]):
+class ServerPrediction(SmashedAttack[Labels], data=("images", "tables"), needs_classes=True, guesses="labels"):
     """Infer the class of each image as the server half's own prediction from its smashed data, in the images' order.
 
     No defence can prevent this attack and keep the accuracy, because the server needs the prediction. Its score is a baseline for
@@ -126,9 +123,6 @@ class ServerPrediction(SmashedAttack[Labels]):
 
     source = "the task itself: a server half that classifies smashed data"
     threat = "one transmission of smashed data; the server's own half"
-    infers_labels = True
-    on_tables = True
-    needs_classes = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
         """Predict the classes of the first transmission's targets."""

@@ -44,7 +44,12 @@ class LearnedDecoder:
 
 
 @algorithm
-class DecoderAttack(SmashedAttack[Reconstruction]):
+class DecoderAttack(
+    SmashedAttack[Reconstruction],
+    needs_auxiliary=True,
+    effort={"iterations": "training_iterations"},
+    quick={"iterations": 12, "width": 16, "batch_size": 8},
+):
     """Base of attacks that train a network on (smashed data, clean image) pairs of auxiliary images.
 
     A subclass defines the pooling of several transmissions to one input (``pool_of``), and the network and training (``train``).
@@ -60,9 +65,6 @@ class DecoderAttack(SmashedAttack[Reconstruction]):
     """
 
     threat = "smashed data; the client half as a black box; the defences' algorithm; auxiliary images like the clients'"
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = steps_field(600)
     width: int = width_field(64)

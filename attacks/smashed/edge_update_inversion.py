@@ -23,7 +23,13 @@ from defenses.pipeline import Pipeline
 
 
 @algorithm
-class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
+class EdgeUpdateInversion(
+    SmashedAttack[Reconstruction],
+    needs_step=True,
+    effort={"iterations": "iterations"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 12},
+):
     """Find images that explain both the client half's update and the smashed data.
 
     The server returned g, the gradient of the loss with respect to the smashed data F(x). The client's gradient is therefore that
@@ -52,10 +58,6 @@ class EdgeUpdateInversion(SmashedAttack[Reconstruction]):
         "one transmission of smashed data, the gradient returned for it, and the client half's one-step update; its weights, "
         "learning rate and defences' algorithm"
     )
-    needs_step = True
-    effort = {"iterations": "iterations"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 12}
 
     iterations: int = steps_field(200)
     learning_rate: float = scale_field(0.1)

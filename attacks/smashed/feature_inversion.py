@@ -76,7 +76,12 @@ class Prepared:
 
 
 @algorithm
-class FeatureInversion(SmashedAttack[Reconstruction]):
+class FeatureInversion(
+    SmashedAttack[Reconstruction],
+    effort={"iterations": "iterations", "reader_iterations": "training_iterations"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 12, "reader_iterations": 12},
+):
     """Optimise a batch of images until the client half would send the observed smashed data for them.
 
         argmin_x  |F(x) - z|^2 / (numel(z) Var(z)),    F = defences, noise left out, on the edge(x)
@@ -105,9 +110,6 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
         "Yao et al., ICDM 2022, Eq. 4 (white box)"
     )
     threat = "one transmission of smashed data; weights of the client half; the defences' algorithm"
-    effort = {"iterations": "iterations", "reader_iterations": "training_iterations"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 12, "reader_iterations": 12}
 
     permutation: str = choice_field("fixed", PERMUTATIONS)
     iterations: int = steps_field(200)
@@ -116,7 +118,7 @@ class FeatureInversion(SmashedAttack[Reconstruction]):
     learned: Prepared = learned_field()
 
     @property
-    def needs_auxiliary(self) -> bool:  # type: ignore[override]
+    def needs_auxiliary(self) -> bool:
         """Whether ``permutation`` is "jigsaw"."""
         return self.permutation == "jigsaw"
 

@@ -171,7 +171,12 @@ def place_pairs(scores: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
 
 
 @algorithm
-class HermitianPairing(SmashedAttack[Reconstruction]):
+class HermitianPairing(
+    SmashedAttack[Reconstruction],
+    needs_auxiliary=True,
+    effort={"iterations": "training_iterations"},
+    quick={"iterations": 12},
+):
     """Undo a spectral shuffle: pair patches that are conjugate mirror images, place the pairs, and transform back.
 
     1. The spectrum of a real image satisfies X(-f) = conj X(f). So the patch at row a and column b of a g x g grid is that at
@@ -193,9 +198,6 @@ class HermitianPairing(SmashedAttack[Reconstruction]):
 
     source = "Hermitian symmetry of the Fourier transform of real signals; attack on Yao et al., ICDM 2022, PS+"
     threat = "one transmission of smashed data; the defences' algorithm; auxiliary images like the clients'"
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 12}
 
     iterations: int = steps_field(500)
     reader: str = choice_field("network", READERS)

@@ -73,7 +73,9 @@ class Channel:
 
 
 @algorithm
-class TokenPuzzle(SmashedAttack[Reconstruction]):
+class TokenPuzzle(
+    SmashedAttack[Reconstruction], effort={"evaluations": "iterations"}, quick={"evaluations": 8, "transmissions": 3}
+):
     """Invert the client half on shuffled tokens, and solve the jigsaw puzzle of the patches. The server needs no image.
 
     1. The server knows the client's blocks, and blocks commute with permutations. So the attack inverts them numerically in the
@@ -98,8 +100,6 @@ class TokenPuzzle(SmashedAttack[Reconstruction]):
 
     source = "Gallagher, CVPR 2012 (puzzle); blocks that commute with permutations: Yao et al., ICDM 2022"
     threat = "smashed data; the client half and its weights; the defences' algorithm; no images"
-    effort = {"evaluations": "iterations"}
-    quick = {"evaluations": 8, "transmissions": 3}
 
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)

@@ -66,12 +66,8 @@ class Dictionary:
 
 
 @algorithm
-class TableAttack(SmashedAttack[Cells]):
+class TableAttack(SmashedAttack[Cells], data=("tables",), needs_auxiliary=True, guesses="cells"):
     """Base of attacks that guess rows of a table from their embeddings, by what they learn from auxiliary rows."""
-
-    on_images = False
-    on_tables = True
-    needs_auxiliary = True
 
     def failed(self, observation: SmashedData, reason: str) -> Cells:
         """No category at all."""

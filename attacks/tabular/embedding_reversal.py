@@ -50,7 +50,9 @@ class ReversalNetwork(nn.Module):
 
 
 @algorithm
-class EmbeddingReversal(TableAttack):
+class EmbeddingReversal(
+    TableAttack, effort={"iterations": "training_iterations"}, quick={"iterations": 5, "width": 8, "batch_size": 8}
+):
     """Recover a table row's embeddings from the F numbers m_vec of DIFM by a transformer, trained on auxiliary rows.
 
     The paper's score is the squared error of the embeddings ("MSE" of its Table III). An error below that of the mean embedding
@@ -70,8 +72,6 @@ class EmbeddingReversal(TableAttack):
 
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, VI-B (attacker on Criteo)"
     threat = "m_vec of smashed data; both halves; the defences' algorithm; auxiliary rows"
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 5, "width": 8, "batch_size": 8}
 
     iterations: int = steps_field(400)
     width: int = width_field(16)

@@ -82,7 +82,7 @@ class FieldReader:
 
 
 @algorithm
-class FieldReading(TableAttack):
+class FieldReading(TableAttack, quick={"batch_size": 8}):
     """Recover a table row from its embeddings: Bayes' rule over categories, and an optimal assignment of embeddings to fields.
 
     A shuffle hides only the order of a row's embeddings. In a frozen table, embeddings of different fields rarely coincide, so
@@ -107,7 +107,6 @@ class FieldReading(TableAttack):
 
     source = "ours, after the remark that PatchShuffle hides the order and not the tokens; assignment by Kuhn 1955"
     threat = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
-    quick = {"batch_size": 8}
 
     transmissions: int = examples_field(8)
     beyond_run: bool = flag_field(False)

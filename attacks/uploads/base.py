@@ -53,10 +53,8 @@ class UploadedCollection:
         return Reconstruction(self.images[:count].float().clamp(0, 1), self.targets[:count].argmax(1))
 
 
-class CollectionAttack(Attack[UploadedCollection, Reconstruction]):
+class CollectionAttack(Attack[UploadedCollection, Reconstruction], observes=UploadedCollection):
     """Base of attacks on all uploads of a client, with one guess for each of the client's images."""
-
-    observes = UploadedCollection
 
     def failed(self, observation: UploadedCollection, reason: str) -> Reconstruction:
         """Grey images with the labels of the first pass."""
@@ -70,14 +68,12 @@ class TrainedModel(TrainingUpdate):
 
 
 @algorithm
-class AsUploaded(Attack[UploadedImages, Reconstruction]):
+class AsUploaded(Attack[UploadedImages, Reconstruction], observes=UploadedImages, begins_chains=True):
     """Take the uploaded images as the guess, without an attack: what a defence of images hides from a passive viewer.
 
     Refinements can follow without an inversion: ``AsUploaded() | LearnedRestorer()``.
     """
 
-    observes = UploadedImages
-    begins_chains = True
     source = "VisualMixer (NDSS 2024), threat model"
     threat = "the uploaded images; no auxiliary data"
 

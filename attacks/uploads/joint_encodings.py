@@ -139,7 +139,13 @@ class _Known(NamedTuple):
 
 
 @algorithm
-class JointEncodingInversion(CollectionAttack):
+class JointEncodingInversion(
+    CollectionAttack,
+    needs_auxiliary=True,
+    effort={"iterations": "iterations", "restarts": "restarts"},
+    selection=OWN_OBJECTIVE,
+    quick={"iterations": 6, "restarts": 1},
+):
     """Recover a client's images from all its uploads under InstaHide, which encodes each image several times.
 
     Encoding m is s_m * sum_j w_mj x_j with pixels in [-1, 1] and secret signs s_m, so that
@@ -170,10 +176,6 @@ class JointEncodingInversion(CollectionAttack):
 
     source = "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
     threat = "all uploads of a client, InstaHide's algorithm (never its draws), auxiliary images with labels"
-    needs_auxiliary = True
-    effort = {"iterations": "iterations", "restarts": "restarts"}
-    selection = OWN_OBJECTIVE
-    quick = {"iterations": 6, "restarts": 1}
 
     iterations: int = steps_field(150)
     restarts: int = starts_field(2)

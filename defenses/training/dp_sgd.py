@@ -111,7 +111,7 @@ class DPSGD(TrainingDefense):
     accountant: str = choice_field(PRV, CLAIMING)
     clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
 
-    adaptive_attacks = ("LossThreshold", "ShadowModels")
+    adaptive_attacks = ("LossThreshold", "ShadowModels", "MatchedFilter")
     bounds_examples = True
     source = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016, Alg. 1; Opacus, arXiv 2109.12298"
     needs_group_norm = True

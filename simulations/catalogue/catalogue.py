@@ -52,9 +52,13 @@ def _attacks() -> Iterator[tuple[str, ...]]:
 
 def _shadows(cls: Any) -> Iterator[str]:
     """Where the attack's shadow models are trained, and whether the attack exceeds every server of a run."""
-    if not cls.trains_shadows:
+    if not cls.profile.trains_shadows:
         return
-    where = "the server, for each pipeline" if cls.trains_shadows == "server" else "each client, in each attacked round"
+    where = (
+        "the server, for each pipeline"
+        if cls.profile.trains_shadows == "server"
+        else "each client, in each attacked round"
+    )
     yield f"shadow models: num_shadows, trained by {where}"
     required = [one for one in fields(cls) if one.init and one.default is MISSING and one.default_factory is MISSING]
     if bound := "" if required else cls().upper_bound:

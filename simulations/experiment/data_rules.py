@@ -69,7 +69,7 @@ def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
             f"have several labels each: {' or '.join(DEALS_BY_NO_CLASS)}"
         )
     for kind, chosen in attacks.items():
-        if wrong := [attack for attack in chosen if stages_of(attack)[0].needs_classes]:
+        if wrong := [attack for attack in chosen if stages_of(attack)[0].profile.needs_classes]:
             raise ConfigError(
                 f"{kind.setting}: {wrong[0]} is about the class of an example, and those of dataset = {dataset!r} have several "
                 "labels each; leave it out"

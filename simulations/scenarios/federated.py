@@ -79,15 +79,15 @@ def check_histories(experiment: FederatedExperiment, num_clients: int) -> None:
     """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
     rounds = len(update_rounds(experiment.attacked_rounds, experiment.rounds))
     for attack in (stages_of(one)[0] for one in experiment.attacks[UPDATE] if rounds):
-        if rounds < attack.least_rounds:
+        if rounds < attack.profile.least_rounds:
             raise ConfigError(
                 f"attack-rounds is {experiment.attack_rounds!r}, with updates of {count(rounds, 'round')} of {experiment.rounds}, "
-                f"and {attack} in update-attacks needs {attack.least_rounds}; name more, or leave the attack out"
+                f"and {attack} in update-attacks needs {attack.profile.least_rounds}; name more, or leave the attack out"
             )
-        if max(num_clients, 1) < attack.least_clients:
+        if max(num_clients, 1) < attack.profile.least_clients:
             raise ConfigError(
                 f"num-clients is {num_clients}, and {attack} in update-attacks needs "
-                f"{attack.least_clients}; use more clients, or leave the attack out"
+                f"{attack.profile.least_clients}; use more clients, or leave the attack out"
             )
 
 

@@ -33,7 +33,7 @@ def adaptive_attacks(
     controls = not pipeline.defenses
     if controls:
         names = tuple(dict.fromkeys(name for one in pipelines for name in one.adaptive_attacks))
-    starts = [attack for attack in chosen if attack.begins_chains][: None if in_turn else 1]
+    starts = [attack for attack in chosen if attack.profile.begins_chains][: None if in_turn else 1]
     found: list[AnyAttack] = []
     if any(one.defenses for one in pipelines):
         found += [attack.aware() for attack in chosen if attack.aware() not in chosen]
@@ -60,4 +60,4 @@ def adaptive_names(pipeline: Pipeline, kinds: Sequence[Kind], tables: bool = Fal
 
 def reads(attack: AnyAttack, tables: bool) -> bool:
     """Whether an attack suits the examples: rows of a table, or images."""
-    return attack.on_tables if tables else attack.on_images
+    return ("tables" if tables else "images") in attack.profile.data

@@ -143,11 +143,11 @@ def grouped(
     groups: dict[str, list[AnyAttack]] = {}
     over_rounds = []
     for attack in chosen:
-        if attack.observes_history:
+        if attack.profile.observes_history:
             over_rounds.append(attack)
         else:
             first = stages_of(attack)[0]
-            groups.setdefault("" if in_turn and first.begins_chains else repr(first), []).append(attack)
+            groups.setdefault("" if in_turn and first.profile.begins_chains else repr(first), []).append(attack)
     return [tuple(group) for group in groups.values()], tuple(over_rounds)
 
 

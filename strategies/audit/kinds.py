@@ -1,25 +1,25 @@
 """Kinds of observations: what the server sees of clients, how a job keeps it, and what attacks receive of it.
 
-A kind is an object without state. Those of this package are found in the modules ``strategies.NAME.observations``, those of others
-by entry points of the group "fedveil.observations".
+A kind is a value. Those of this package are found in the modules ``strategies.NAME.observations``, those of others by entry points
+of the group "fedveil.observations".
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor, nn
 
-from attacks.base import AnyAttack, Knowledge
+from attacks.base import AnyAttack, Knowledge, Profile
 from attacks.observations import AttackError
-from attacks.sender import Sender
+from attacks.refinement.base import Chain, Refinement
 from attacks.spec import ATTACKS, parse_attacks, stages_of
+from clients.data.datasets import has_sensitive_attribute
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
 from clients.task.task import Plan, Task, WholeModelPlan, load_weights
@@ -116,17 +116,30 @@ class Observed:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Kind(ABC):
-    """Rules of the audit for one kind of observation.
+def undefended(observed: Observed) -> Observed:
+    """Observations as if clients had no defences."""
+    return replace(observed, task=observed.task.but(pipeline=""))
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What one kind of observation is, and how attacks get it: a declaration, of which the rules of the audit follow.
 
     Attributes:
         name: In messages and file names; the setting that names the attacks on it is NAME-attacks, or ATTRIBUTE_SETTING.
         title: What threat cards and reports call one.
-        plural: What sentences call several.
-        observation: Type of the observations that attacks get; attacks with this type as ``observes`` fit the kind.
+        observation: Type of the observations that attacks get; attacks with this type as ``Profile.observes`` fit the kind.
+        observations: Makes observations in the form that attacks receive, one for each entry of ``Observed.seen``.
+        plural: What sentences call several; "" for the title.
         seen: Type of an observation at the server.
         start: Text of the first attack that a chain may have.
+        auto: Attacks for the setting "auto", of attributes only on a data set with a sensitive one: a function, as it may change.
+        accepts: Attacks that observe a subclass of this type fit as well; None: no others.
+        refuses: Whether an attack of this profile does not fit, although it observes the right type.
+        made_for: Attacks that observe this type are made for the kind, too: as adaptive attacks they run by default.
+        refined: Refinements are made for the kind as well.
+        chains: A refinement may follow an attack on it.
+        setting_of: Name of the kind whose setting names attacks on this kind, too; "" for its own.
         chosen: The audit chooses the images (``probe-targets``, ``probe-images``), so that pictures of them can be shown;
             of others while they are few (``MOST_SHARED``).
         instead_of: Title of the kind that training sends, in whose place the server requests this kind; reports show both; "" for
@@ -134,67 +147,80 @@ class Kind(ABC):
         paired: The observation keeps the rows of images, so that guess i is of image i.
         pooled: An observation covers several clients together, each of which scores the guess.
         of_attributes: Attacks guess a sensitive attribute; on other kinds they never do.
+        limited: The attack to fit for what was observed.
+        depends_on: Facts that a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for none.
+        undefended: What attacks that learn of no defences are fitted for (``Attack.learns_from_defenses``).
+        knows: Fields of ``Knowledge`` that differ for this kind.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    plural: ClassVar[str]
-    observation: ClassVar[type]
-    seen: ClassVar[type[Seen]]
-    start: ClassVar[str] = "InvertingGradients()"
-    chosen: ClassVar[bool] = True
-    instead_of: ClassVar[str] = ""
-    paired: ClassVar[bool] = False
-    pooled: ClassVar[bool] = False
-    of_attributes: ClassVar[bool] = False
+    name: str
+    title: str
+    observation: type
+    observations: Callable[[Observed], list[Any]]
+    plural: str = ""
+    seen: type[Seen] = Seen
+    start: str = "InvertingGradients()"
+    auto: Callable[[], Sequence[AnyAttack]] = tuple
+    accepts: type | None = None
+    refuses: Callable[[Profile], bool] = lambda _: False
+    made_for: type | None = None
+    refined: bool = False
+    chains: bool = True
+    setting_of: str = ""
+    chosen: bool = True
+    instead_of: str = ""
+    paired: bool = False
+    pooled: bool = False
+    of_attributes: bool = False
+    limited: Callable[[AnyAttack, Observed], AnyAttack] = lambda stage, _: stage
+    depends_on: Callable[[Observed], str] = lambda _: ""
+    undefended: Callable[[Observed], Observed] = undefended
+    knows: Callable[[Observed], Mapping[str, Any]] = lambda _: {}
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError(
+            f"{cls.__name__} derives from Kind; declare a kind as a value: Kind(name=..., observations=...)"
+        )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plural", self.plural or self.title)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Its functions stay at home: another process has the same kind under its name.
+        return kind_of, (self.name,)
 
     @property
     def setting(self) -> str:
         """The setting that names the attacks on this kind, as users write it."""
-        return ATTRIBUTE_SETTING if self.of_attributes else f"{self.name}-attacks"
+        return ATTRIBUTE_SETTING if self.of_attributes else f"{self.setting_of or self.name}-attacks"
 
     def suits(self, attack: AnyAttack) -> bool:
         """Whether the attack runs on this kind, and guesses the right target."""
-        first = stages_of(attack)[0]
-        return first.observes is self.observation and first.infers_attributes == self.of_attributes
+        profile = stages_of(attack)[0].profile
+        observes = profile.observes is self.observation or (self.accepts and issubclass(profile.observes, self.accepts))
+        return bool(observes) and self._fits(profile) and (self.chains or not isinstance(attack, Chain))
 
     def meant(self, attack: AnyAttack) -> bool:
         """Whether the attack, alone or in a chain, is made for this kind: as an adaptive attack it then runs by default."""
-        return attack.observes is self.observation and attack.infers_attributes == self.of_attributes
+        if isinstance(attack, Refinement) and self.refined:
+            return True
+        return attack.profile.observes in (self.observation, self.made_for) and self._fits(attack.profile)
+
+    def _fits(self, profile: Profile) -> bool:
+        return (profile.guesses == "attributes") == self.of_attributes and not self.refuses(profile)
 
     def usual(self, dataset: str) -> list[AnyAttack]:
-        """Attacks for the setting "auto", of attributes those on a data set's sensitive one; by default none."""
-        return []
-
-    @abstractmethod
-    def observations(self, observed: Observed) -> list[Any]:
-        """Observations in the form that attacks receive, one for each entry of ``observed.seen``."""
-
-    def limited(self, stage: AnyAttack, observed: Observed) -> AnyAttack:
-        """The attack to fit for these observations; by default the attack itself."""
-        return stage
-
-    def depends_on(self, observed: Observed) -> str:
-        """Facts that a fitted attack depends on besides text and pipeline, such as a digest of weights; "" for none."""
-        return ""
-
-    def undefended(self, observed: Observed) -> Observed:
-        """Observations as if clients had no defences, for attacks that learn of none (``Attack.learns_from_defenses``)."""
-        return replace(observed, task=observed.task.but(pipeline=""))
-
-    def sender(self, observed: Observed) -> Sender | None:
-        """Function that makes smashed data of images as a client would; None where clients send none."""
-        return None
-
-    def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
-        """Function (examples, seed) -> model that trains on the server's own examples as in the run; by default none."""
-        return functools.partial(_untrainable, self.plural)
+        """Attacks for the setting "auto", of attributes those on a data set's sensitive one."""
+        if self.of_attributes and not has_sensitive_attribute(dataset):
+            return []
+        return [attack for attack in self.auto() if self.suits(attack)]
 
     def knowledge(self, observed: Observed) -> Knowledge:
         """The server's knowledge besides its observations; without auxiliary data, an empty batch."""
         plan = observed.task.plan
         card, own = plan.data_card(), _auxiliary(replace(plan.of_training, pipeline=""))
-        return Knowledge(own, plan.defenses, card.mean, card.std, self.train(plan), self.sender(observed))
+        train = functools.partial(untrainable, self.plural)
+        return replace(Knowledge(own, plan.defenses, card.mean, card.std, train), **self.knows(observed))
 
     def parse(self, text: str, beside: Sequence[Kind] = ()) -> list[AnyAttack]:
         """Parse attacks on this kind from its setting's text, which may name attacks on the other kinds with that setting, too.
@@ -222,7 +248,7 @@ class Kind(ABC):
 def kinds() -> dict[str, Kind]:
     """Name -> kind; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("strategies", "observations")
-    return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")  # type: ignore[type-abstract]
+    return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")
 
 
 def kind_of(name: str) -> Kind:
@@ -242,7 +268,8 @@ def digest(tensors: Tensors) -> str:
     return found.hexdigest()
 
 
-def _untrainable(plural: str, _: Batch, __: int) -> nn.Module:
+def untrainable(plural: str, _: Batch, __: int) -> nn.Module:
+    """Refuse to train a model, where attacks on such observations have none."""
     raise AttackError(f"attacks on {plural} have no models of their own")
 
 

@@ -78,7 +78,7 @@ class _Runner:
         plan = self.job.task.plan
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
-        if attack.shares_updates and self.job.card.randomness not in ("", FROM_SEED):
+        if attack.profile.shares_updates and self.job.card.randomness not in ("", FROM_SEED):
             raise AttackError(
                 "does not apply: the client that scores the test would receive other clients' updates; allowed: a simulation, "
                 "whose clients draw from its seed"
@@ -131,7 +131,7 @@ class _Runner:
     def _guess(self, attack: AnyAttack) -> list[Any]:
         first, *refinements = stages_of(attack)
         streams = self._streams(repr(attack))
-        if attack.observes_history:
+        if attack.profile.observes_history:
             return place().attack_many(_fitted(first, self.job), self.histories, streams)
         name = repr(first)
         if name not in self.first:
@@ -173,10 +173,10 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     stage = job.kind.limited(stage, job.observed)
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
-    model = f"{observed.task.round} {digest(observed.weights)}" if stage.learns_from_model else ""
+    model = f"{observed.task.round} {digest(observed.weights)}" if stage.profile.learns_from_model else ""
     key = (
         repr(stage),
-        plan if stage.learns_from_model else plan.of_training,
+        plan if stage.profile.learns_from_model else plan.of_training,
         f"{job.kind.depends_on(observed)} {model}",
     )
     if key in _learned:

@@ -121,7 +121,9 @@ def fewest_guesses(attacks: Iterable[AnyAttack], seen: Sequence[SeenUpdate]) -> 
     """
     every = max(one.num_examples for one in seen)
     first = (stages_of(attack)[0] for attack in attacks)
-    return min((getattr(one, "max_images", every) for one in first if one.guesses_images), default=NO_IMAGES)
+    return min(
+        (getattr(one, "max_images", every) for one in first if one.profile.guesses == "images"), default=NO_IMAGES
+    )
 
 
 def seen_updates(task: Task, kind: Kind, good: Mapping[int, Message], records: Iterable[str]) -> list[SeenUpdate]:

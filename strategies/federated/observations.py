@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks import choice
 from attacks.active.base import ManipulatedProbe
-from attacks.base import AnyAttack, Knowledge
+from attacks.base import Profile
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
-from attacks.refinement.base import Refinement
-from attacks.spec import stages_of
 from clients.federated.local_training import probes_alone, train_alone
 from clients.task.auxiliary import Auxiliary
-from clients.task.task import Plan
-from defenses.base import Batch, Update
-from strategies.audit.kinds import Kind, Observed, Seen, digest
+from defenses.base import Update
+from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
 
 
 @dataclass(frozen=True)
@@ -60,177 +56,110 @@ class SeenAggregate(SeenUpdate):
         return len(self.scorers) * min(images, self.num_examples // self.num_clients)
 
 
-class _Updates(Kind):
-    """Updates of whole models; an attack on one kind of them can be run on the other."""
-
-    seen = SeenUpdate
-
-    def suits(self, attack: AnyAttack) -> bool:
-        """Whether it attacks updates, and guesses what is guessed of them; attacks that send a model read the answer to that
-        only.
-        """
-        first = stages_of(attack)[0]
-        if issubclass(ManipulatedProbe, self.observation) or issubclass(first.observes, ManipulatedProbe):
-            return first.observes is self.observation
-        return issubclass(first.observes, ClientUpdate) and first.infers_attributes == self.of_attributes
-
-    def train(self, plan: Plan) -> Callable[[Batch, int], nn.Module]:
-        """On the server's own examples, as a client trains on its."""
-        return functools.partial(train_alone, plan)
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """What an attack gets to see of each update."""
-        size, training = observed.task.plan.batch_size, observed.of_training()
-        return [
-            self.observation(
-                update=seen.update,
-                num_examples=seen.num_examples,
-                batch_size=min(size, seen.num_examples),
-                local_steps=seen.local_steps,
-                labels=seen.labels,
-                train_mode=seen.train_mode,
-                **training,
-            )
-            for seen in observed.seen
-            if isinstance(seen, SeenUpdate)
-        ]
+def read_updates(observed: Observed, observation: type[ClientUpdate] = Probe) -> list[Any]:
+    """What an attack gets to see of each update."""
+    size, training = observed.task.plan.batch_size, observed.of_training()
+    return [
+        observation(
+            update=seen.update,
+            num_examples=seen.num_examples,
+            batch_size=min(size, seen.num_examples),
+            local_steps=seen.local_steps,
+            labels=seen.labels,
+            train_mode=seen.train_mode,
+            **training,
+        )
+        for seen in observed.seen
+        if isinstance(seen, SeenUpdate)
+    ]
 
 
-class TrainingUpdates(_Updates):
-    """Updates that training sends."""
-
-    name = "update"
-    title = "training update"
-    plural = "training updates"
-    observation = TrainingUpdate
-    chosen = False
-
-    def usual(self, dataset: str) -> list[AnyAttack]:
-        """Attacks for the setting "auto"."""
-        return list(choice.ON_UPDATES)
+_of_training = functools.partial(read_updates, observation=TrainingUpdate)
 
 
-class Probes(_Updates):
-    """Updates of one step on few images: the strongest setting of the papers."""
-
-    name = "probe"
-    title = "one-step probe"
-    instead_of = TrainingUpdates.title
-    plural = "one-step probes"
-    observation = Probe
-
-    def usual(self, dataset: str) -> list[AnyAttack]:
-        """Attacks for the setting "auto"."""
-        return list(choice.ON_PROBES)
-
-    def suits(self, attack: AnyAttack) -> bool:
-        """Whether the attack fits probes; membership is excluded, because the server itself chose the probed images."""
-        return super().suits(attack) and not stages_of(attack)[0].infers_membership
-
-    def knowledge(self, observed: Observed) -> Knowledge:
-        """The server's knowledge, with a function that makes one-step updates of the server's own images."""
-        made = functools.partial(probes_alone, observed.task, observed.weights)
-        return replace(super().knowledge(observed), probes=made)
+def _of_steps(observed: Observed) -> list[Any]:
+    """A step is on all images that the probe has for it."""
+    return [replace(one, batch_size=observed.task.plan.probe_images) for one in _of_training(observed)]
 
 
-class ProbesOfSteps(_Updates):
-    """Updates of several local steps, each on a few other images: between a one-step probe and a round."""
-
-    name = "steps"
-    title = "probe of several steps"
-    instead_of = TrainingUpdates.title
-    plural = "probes of several steps"
-    observation = TrainingUpdate
-
-    @property
-    def setting(self) -> str:
-        """Its attacks are those on training updates that ``suits`` names."""
-        return UPDATE.setting
-
-    def usual(self, dataset: str) -> list[AnyAttack]:
-        """Attacks for the setting "auto"."""
-        return [attack for attack in choice.ON_UPDATES if self.suits(attack)]
-
-    def suits(self, attack: AnyAttack) -> bool:
-        """Whether the attack reads one update of several steps, whose images the server chose."""
-        first = stages_of(attack)[0]
-        wrong = first.infers_membership or first.observes_history
-        return super().suits(attack) and not wrong
-
-    def meant(self, attack: AnyAttack) -> bool:
-        """Not membership, of which the server knows the answer: it chose the images."""
-        return super().meant(attack) and self.suits(attack)
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """See ``_Updates``; a step is on all images that the probe has for it."""
-        size = observed.task.plan.probe_images
-        return [replace(one, batch_size=size) for one in super().observations(observed)]
+def _of_sums(observed: Observed) -> list[Any]:
+    """For each sum, the update of one step on the images of all its clients."""
+    of = [one.num_clients for one in observed.seen if isinstance(one, SeenAggregate)]
+    found = zip(read_updates(observed, Aggregate), of, strict=True)
+    return [replace(one, batch_size=one.num_examples, num_clients=clients) for one, clients in found]
 
 
-class AttributesOfProbes(_Updates):
-    """One-step updates; attacks guess one sensitive value for each."""
-
-    name = "probe-attribute"
-    title = "attributes of one-step probes"
-    plural = "attributes of one-step probes"
-    observation = Probe
-    start = "PropertyInference()"
-    chosen = False
-    of_attributes = True
-
-    def depends_on(self, observed: Observed) -> str:
-        """The round and its global model, on which updates are computed."""
-        return f"{observed.task.round} {digest(observed.weights)}"
-
-    def undefended(self, observed: Observed) -> Observed:
-        """Observations without defences, but with the attacked model's layers."""
-        plain, defended = super().undefended(observed), observed.task.plan.defenses
-        return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
-
-    def knowledge(self, observed: Observed) -> Knowledge:
-        """The server's knowledge, with one-step updates of its own images and their attribute."""
-        return replace(PROBE.knowledge(observed), sensitive=Auxiliary(observed.task.plan).sensitive())
+def _of_active_server(profile: Profile) -> bool:
+    """Attacks that send a model of their own read the answer to that only."""
+    return issubclass(profile.observes, ManipulatedProbe)
 
 
-class AnswersToManipulatedModels(_Updates):
-    """One-step updates in reply to manipulated models; only an active server receives them."""
-
-    name = "active"
-    title = "probe of a manipulated model"
-    plural = "probes of manipulated models"
-    observation = ManipulatedProbe
-    start = "ImprintLayer()"
+def _of_members(profile: Profile) -> bool:
+    """The server itself chose the probed images, so that it knows the members."""
+    return profile.guesses == "membership" or _of_active_server(profile)
 
 
-class Aggregates(_Updates):
-    """Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
-
-    name = "aggregate"
-    title = "sum of clients' one-step probes"
-    plural = "sums of clients' one-step probes"
-    observation = Aggregate
-    seen = SeenAggregate
-    chosen = False
-    pooled = True
-
-    def suits(self, attack: AnyAttack) -> bool:
-        """Whether the attack guesses images of any single update; one that learns from one client's probes does not know sums."""
-        first = stages_of(attack)[0]
-        return super().suits(attack) and first.begins_chains and not (first.observes_history or first.learns_from_model)
-
-    def meant(self, attack: AnyAttack) -> bool:
-        """Whether the attack is made for one-step probes, or refines images that such an attack found."""
-        if attack.observes is not Probe or attack.infers_attributes:
-            return False
-        return isinstance(attack, Refinement) or self.suits(attack)
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """For each sum, the update of one step on the images of all its clients."""
-        of = [one.num_clients for one in observed.seen if isinstance(one, SeenAggregate)]
-        found = zip(super().observations(observed), of, strict=True)
-        return [replace(one, batch_size=one.num_examples, num_clients=clients) for one, clients in found]
+def _of_members_or_rounds(profile: Profile) -> bool:
+    return profile.observes_history or _of_members(profile)
 
 
-PROBE, UPDATE, PROBE_ATTRIBUTE = Probes(), TrainingUpdates(), AttributesOfProbes()
-ACTIVE, AGGREGATE, STEPS = AnswersToManipulatedModels(), Aggregates(), ProbesOfSteps()
-KINDS: tuple[Kind, ...] = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE, STEPS)
+def _not_of_single_images(profile: Profile) -> bool:
+    """What learns from one client's probes does not know sums, either."""
+    wrong = profile.observes_history or profile.learns_from_model or not profile.begins_chains
+    return wrong or _of_active_server(profile)
+
+
+def _trains(observed: Observed) -> dict[str, Any]:
+    """Training on the server's own examples, as a client trains on its."""
+    return {"train": functools.partial(train_alone, observed.task.plan)}
+
+
+def _makes_probes(observed: Observed) -> dict[str, Any]:
+    """One-step updates of the server's own images as well."""
+    return _trains(observed) | {"probes": functools.partial(probes_alone, observed.task, observed.weights)}
+
+
+def _knows_attributes(observed: Observed) -> dict[str, Any]:
+    return _makes_probes(observed) | {"sensitive": Auxiliary(observed.task.plan).sensitive()}
+
+
+def _same_layers(observed: Observed) -> Observed:
+    """Observations without defences, but with the attacked model's layers."""
+    plain, defended = undefended(observed), observed.task.plan.defenses
+    return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
+
+
+_Updates = functools.partial(Kind, seen=SeenUpdate, accepts=ClientUpdate, refuses=_of_active_server, knows=_trains)
+"""Updates of whole models; an attack on one kind of them can be run on the other."""
+
+UPDATE = _Updates(
+    "update", "training update", TrainingUpdate, _of_training, "training updates", chosen=False,
+    auto=lambda: choice.ON_UPDATES,
+)  # fmt: skip
+PROBE = _Updates(
+    "probe", "one-step probe", Probe, read_updates, "one-step probes", instead_of=UPDATE.title, refuses=_of_members,
+    auto=lambda: choice.ON_PROBES, knows=_makes_probes,
+)  # fmt: skip
+"""Updates of one step on few images: the strongest setting of the papers."""
+STEPS = _Updates(
+    "steps", "probe of several steps", TrainingUpdate, _of_steps, "probes of several steps", instead_of=UPDATE.title,
+    refuses=_of_members_or_rounds, auto=lambda: choice.ON_UPDATES, setting_of=UPDATE.name,
+)  # fmt: skip
+"""Updates of several local steps, each on a few other images: between a one-step probe and a round."""
+PROBE_ATTRIBUTE = _Updates(
+    "probe-attribute", "attributes of one-step probes", Probe, read_updates, start="PropertyInference()", chosen=False,
+    of_attributes=True, depends_on=lambda observed: f"{observed.task.round} {digest(observed.weights)}",
+    undefended=_same_layers, knows=_knows_attributes,
+)  # fmt: skip
+"""One-step updates; attacks guess one sensitive value for each."""
+ACTIVE = _Updates(
+    "active", "probe of a manipulated model", ManipulatedProbe, functools.partial(read_updates, observation=ManipulatedProbe),
+    "probes of manipulated models", start="ImprintLayer()", accepts=None, refuses=lambda _: False,
+)  # fmt: skip
+"""One-step updates in reply to manipulated models; only an active server receives them."""
+AGGREGATE = _Updates(
+    "aggregate", "sum of clients' one-step probes", Aggregate, _of_sums, "sums of clients' one-step probes", seen=SeenAggregate,
+    refuses=_not_of_single_images, made_for=Probe, refined=True, chosen=False, pooled=True,
+)  # fmt: skip
+"""Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
+KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE, STEPS)

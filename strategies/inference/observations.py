@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,11 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.attributes.inference import AttributeInference
-from attacks.base import AnyAttack, Knowledge
+from attacks.base import Knowledge
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
 from attacks.sender import Sender
-from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import CutModel, InferencePlan
 from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
@@ -21,7 +21,7 @@ from clients.task.task import Plan
 from clients.training.evaluation import device
 from defenses.base import Batch, Tensors, part_of
 from defenses.pipeline import Pipeline
-from strategies.audit.kinds import Kind, Observed, Seen, digest
+from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
 from strategies.inference.public_model import Examples
 
 MODEL, DEFENSES = "model/", "defenses/"
@@ -35,64 +35,36 @@ class SeenQuery(Seen):
     latent: Tensor
 
 
-class Queried(Kind):
-    """Features that clients send as queries. An image keeps its row."""
-
-    name = "query"
-    title = "queries"
-    plural = "queries"
-    observation = Query
-    seen = SeenQuery
-    start = "QueryInversion()"
-    paired = True
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """Features of the attacked images, as sent and as the server half received them."""
-        card, model, sender = observed.task.plan.data_card(), _model(observed), _sender(observed)
-        latents = [seen.latent.to(device()) for seen in observed.seen if isinstance(seen, SeenQuery)]
-        return [
-            Query(
-                features=sender.pipeline.decode_features(latent), latent=latent, client_model=model.client,
-                server_model=model.server, input_shape=card.input_shape, mean=card.mean, std=card.std, pipeline=sender.pipeline,
-            )
-            for latent in latents
-        ]  # fmt: skip
-
-    def depends_on(self, observed: Observed) -> str:
-        """The cut, the weights of the model and the learned state of the defences."""
-        return f"{_cut(observed)} {digest(observed.weights)}"
-
-    def undefended(self, observed: Observed) -> Observed:
-        """Observations without the learned state of the defences."""
-        kept = {name: tensor for name, tensor in observed.weights.items() if not name.startswith(DEFENSES)}
-        return replace(super().undefended(observed), weights=kept)
-
-    def knowledge(self, observed: Observed) -> Knowledge:
-        """The server's knowledge, with the clients' sending side (defences fitted) and builders of adversaries."""
-        plan, sender = InferencePlan.narrow(observed.task.plan), _sender(observed)
-        return replace(
-            super().knowledge(observed),
-            pipeline=sender.pipeline,
-            sender=sender,
-            sensitive=Auxiliary(plan).sensitive(),
-            adversary=adversary_builder(plan, _cut(observed), part_of(observed.weights, MODEL)),
+def _read(observed: Observed) -> list[Any]:
+    """Features of the attacked images, as sent and as the server half received them."""
+    card, model, sender = observed.task.plan.data_card(), _model(observed), _sender(observed)
+    latents = [seen.latent.to(device()) for seen in observed.seen if isinstance(seen, SeenQuery)]
+    return [
+        Query(
+            features=sender.pipeline.decode_features(latent), latent=latent, client_model=model.client,
+            server_model=model.server, input_shape=card.input_shape, mean=card.mean, std=card.std, pipeline=sender.pipeline,
         )
+        for latent in latents
+    ]  # fmt: skip
 
 
-class AttributesOfQueries(Queried):
-    """All queries of a client; attacks guess a sensitive attribute, although the queries serve another purpose."""
+def _depends_on(observed: Observed) -> str:
+    """The cut, the weights of the model and the learned state of the defences."""
+    return f"{_cut(observed)} {digest(observed.weights)}"
 
-    name = "attribute"
-    title = "attributes of queries"
-    plural = "attributes of queries"
-    start = "AttributeInference()"
-    chosen = False
-    of_attributes = True
 
-    def usual(self, dataset: str) -> list[AnyAttack]:
-        """Default attacks: the paper's adversary and the retrained one, where the data set has a sensitive attribute."""
-        both = [AttributeInference(training=STATIC), AttributeInference(training=RETRAINED)]
-        return list(both) if has_sensitive_attribute(dataset) else []
+def _undefended(observed: Observed) -> Observed:
+    """Observations without the learned state of the defences."""
+    kept = {name: tensor for name, tensor in observed.weights.items() if not name.startswith(DEFENSES)}
+    return replace(undefended(observed), weights=kept)
+
+
+def _knows(observed: Observed) -> dict[str, Any]:
+    """The clients' sending side (defences fitted) and builders of adversaries."""
+    plan, sender = InferencePlan.narrow(observed.task.plan), _sender(observed)
+    builder = adversary_builder(plan, _cut(observed), part_of(observed.weights, MODEL))
+    sensitive = Auxiliary(plan).sensitive()
+    return {"pipeline": sender.pipeline, "sender": sender, "sensitive": sensitive, "adversary": builder}
 
 
 def adversary_builder(plan: InferencePlan, cut: str, weights: Tensors) -> AdversaryBuilder:
@@ -125,6 +97,16 @@ def _sender(observed: Observed) -> Sender:
     return Sender(_model(observed).client, pipeline, card.mean, card.std)
 
 
-QUERY = Queried()
-ATTRIBUTE = AttributesOfQueries()
+_Queries = functools.partial(
+    Kind, observation=Query, observations=_read, seen=SeenQuery, paired=True, depends_on=_depends_on, undefended=_undefended,
+    knows=_knows,
+)  # fmt: skip
+"""Features that clients send as queries. An image keeps its row."""
+QUERY = _Queries("query", "queries", start="QueryInversion()")
+ATTRIBUTE = _Queries(
+    "attribute", "attributes of queries", start="AttributeInference()", chosen=False, of_attributes=True,
+    # The paper's adversary and the retrained one.
+    auto=lambda: [AttributeInference(training=training) for training in (STATIC, RETRAINED)],
+)  # fmt: skip
+"""All queries of a client; attacks guess a sensitive attribute, although the queries serve another purpose."""
 KINDS = (QUERY, ATTRIBUTE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
 from defenses.base import Batch, Tensors, on_cpu, part_of, under
 from defenses.random_draws import generator_for
+from strategies.audit.kinds import untrainable
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
 from strategies.inference.public_model import Examples
 
@@ -63,7 +65,8 @@ class OfflineAdversaries:
                 network.load_state_dict(kept)
                 self._found[cut] = OfflineAdversary(network.eval().requires_grad_(False), right, most, int(held))
                 return self._found[cut]
-            knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, QUERY.train(plan))
+            train = functools.partial(untrainable, QUERY.plural)
+            knowledge = unprotected_knowledge(Examples(examples, sensitive), plan, model, builder, train)
             recipe = AttributeInference(architecture=self.architecture, training=STATIC, iterations=self.iterations)
             learned = recipe.fit(knowledge, generator_for("offline adversary", plan.seed, cut)).learned
             assert learned is not None

@@ -76,7 +76,7 @@ class SplitAudit:
         if not seen:  # every node refused
             return
         trained = server.plan.trains_edge and task.plan.auxiliary_data != "private"
-        if trained and any(attack.needs_step for attack in self.attacks):
+        if trained and any(attack.profile.needs_step for attack in self.attacks):
             seen = self._with_steps(task, server, good, seen)
         counts = [tensors_of(good[one.partition], "exposure")[f"target-{one.target}"] for one in seen]
         low, high = (int(end) for end in torch.cat(counts).aminmax())
@@ -92,7 +92,7 @@ class SplitAudit:
             if not attack.beyond_run:
                 most = max(1, min(most, transmissions, max(int(count.max()) for _, count in of)))
             more: dict[str, Any] = {"transmissions_used": most}
-            if attack.needs_step:
+            if attack.profile.needs_step:
                 more |= {"client_half_update": "one step"} | strength(task, 1)
             shown = [_slice(one, attack, most, count) for one, count in of]
             observed = Observed(task, server.weights(), shown)
@@ -226,7 +226,7 @@ def audit_sizes(task: Task, holder: Holder) -> tuple[int, int]:
 
 
 def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, counts: Tensor) -> SeenTokens:
-    step = attack.needs_step and seen.gradient is not None
+    step = attack.profile.needs_step and seen.gradient is not None
     counts = torch.full_like(counts, transmissions) if attack.beyond_run else counts
     shown = attack.reveals_order and seen.orders is not None
     return replace(

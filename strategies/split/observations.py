@@ -6,12 +6,12 @@ A sensitive attribute is looked for in the tokens of test images, as the evaluat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from attacks.base import AnyAttack, Knowledge
+from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.queries.base import Query
 from attacks.sender import Sender
@@ -54,103 +54,66 @@ class SeenTestTokens(Seen):
     features: Tensor
 
 
-class _Tokens(Kind):
-    """Tokens that leave the client half. An image keeps its row."""
-
-    paired = True
-
-    def sender(self, observed: Observed) -> Sender | None:
-        """The clients' sending side with the weights of this round, as the server can run it."""
-        edge, card = _halves(observed)[0], observed.task.plan.data_card()
-        return Sender(edge, observed.task.plan.defenses, card.mean, card.std)
+def _sends(observed: Observed) -> dict[str, Any]:
+    """The clients' sending side with the weights of this round, as the server can run it."""
+    edge, card = _halves(observed)[0], observed.task.plan.data_card()
+    return {"sender": Sender(edge, observed.task.plan.defenses, card.mean, card.std)}
 
 
-class Smashed(_Tokens):
-    """Batches of training, or of the images that the audit asks for."""
-
-    name = "smashed"
-    title = "smashed data"
-    plural = "smashed data"
-    observation = SmashedData
-    seen = SeenTokens
-    start = "TokenDecoder()"
-
-    def suits(self, attack: AnyAttack) -> bool:
-        """Whether the attack defines its requests: number of transmissions, true orders, steps."""
-        return isinstance(attack, SmashedAttack)
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """Observations of each batch of smashed data, in the form that attacks receive."""
-        task, card = observed.task, observed.task.plan.data_card()
-        edge, server = _halves(observed)
-        return [
-            SmashedData(
-                features=seen.features.to(device()),
-                num_targets=seen.num_examples,
-                edge=edge,
-                server=server,
-                input_shape=card.input_shape,
-                mean=card.mean,
-                std=card.std,
-                orders=seen.orders,
-                step=None
-                if seen.gradient is None
-                else EdgeStep(seen.update, seen.gradient, task.learning_rate, task.plan.weight_decay),
-            )
-            for seen in observed.seen
-            if isinstance(seen, SeenTokens)
-        ]
-
-    def limited(self, stage: AnyAttack, observed: Observed) -> AnyAttack:
-        """The attack for the number of transmissions in the run: its training depends on them."""
-        first = observed.seen[0] if observed.seen else None
-        limits = isinstance(stage, SmashedAttack) and isinstance(first, SeenTokens)
-        return stage.limited_to(len(first.features)) if limits else stage  # type: ignore[union-attr, attr-defined]
-
-    def depends_on(self, observed: Observed) -> str:
-        """A trained client half; a frozen one is the same in every round."""
-        if not SplitPlan.narrow(observed.task.plan).trains_edge:
-            return ""
-        return digest(part_of(observed.weights, EDGE))
+def _knows_attributes(observed: Observed) -> dict[str, Any]:
+    """The attribute and builders of adversaries for the tokens as well."""
+    plan, card = SplitPlan.narrow(observed.task.plan), observed.task.plan.data_card()
+    builder = SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), part_of(observed.weights, SERVER))
+    return _sends(observed) | {"sensitive": Auxiliary(plan).sensitive(), "adversary": builder}
 
 
-class AttributesOfTokens(_Tokens):
-    """A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
-
-    name = "smashed-attribute"
-    title = "attributes of smashed data"
-    plural = "attributes of smashed data"
-    observation = Query
-    seen = SeenTestTokens
-    start = "AttributeInference()"
-    chosen = False
-    of_attributes = True
-
-    def observations(self, observed: Observed) -> list[Any]:
-        """The tokens as the server half received them."""
-        card, (edge, server) = observed.task.plan.data_card(), _halves(observed)
-        sent = [seen.features.to(device()) for seen in observed.seen if isinstance(seen, SeenTestTokens)]
-        return [
-            Query(
-                features=tokens, latent=tokens, client_model=edge, server_model=server, input_shape=card.input_shape,
-                mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses,
-            )
-            for tokens in sent
-        ]  # fmt: skip
-
-    def depends_on(self, observed: Observed) -> str:
-        """Both halves: adversaries may start from the server's."""
-        return digest(observed.weights)
-
-    def knowledge(self, observed: Observed) -> Knowledge:
-        """The server's knowledge, with the clients' sending side and builders of adversaries for its tokens."""
-        plan, card = SplitPlan.narrow(observed.task.plan), observed.task.plan.data_card()
-        server = part_of(observed.weights, SERVER)
-        return replace(
-            super().knowledge(observed),
-            sensitive=Auxiliary(plan).sensitive(),
-            adversary=SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), server),
+def _read(observed: Observed) -> list[Any]:
+    """Each batch of smashed data."""
+    task, card = observed.task, observed.task.plan.data_card()
+    edge, server = _halves(observed)
+    return [
+        SmashedData(
+            features=seen.features.to(device()),
+            num_targets=seen.num_examples,
+            edge=edge,
+            server=server,
+            input_shape=card.input_shape,
+            mean=card.mean,
+            std=card.std,
+            orders=seen.orders,
+            step=None
+            if seen.gradient is None
+            else EdgeStep(seen.update, seen.gradient, task.learning_rate, task.plan.weight_decay),
         )
+        for seen in observed.seen
+        if isinstance(seen, SeenTokens)
+    ]
+
+
+def _read_tests(observed: Observed) -> list[Any]:
+    """The tokens as the server half received them."""
+    card, (edge, server) = observed.task.plan.data_card(), _halves(observed)
+    sent = [seen.features.to(device()) for seen in observed.seen if isinstance(seen, SeenTestTokens)]
+    return [
+        Query(
+            features=tokens, latent=tokens, client_model=edge, server_model=server, input_shape=card.input_shape,
+            mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses,
+        )
+        for tokens in sent
+    ]  # fmt: skip
+
+
+def _limited(stage: AnyAttack, observed: Observed) -> AnyAttack:
+    """The attack for the number of transmissions in the run: its training depends on them."""
+    first = observed.seen[0] if observed.seen else None
+    limits = isinstance(stage, SmashedAttack) and isinstance(first, SeenTokens)
+    return stage.limited_to(len(first.features)) if limits else stage  # type: ignore[union-attr, attr-defined]
+
+
+def _trained_edge(observed: Observed) -> str:
+    """A trained client half; a frozen one is the same in every round."""
+    trains = SplitPlan.narrow(observed.task.plan).trains_edge
+    return digest(part_of(observed.weights, EDGE)) if trains else ""
 
 
 def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
@@ -162,7 +125,18 @@ def _halves(observed: Observed) -> tuple[EdgeHalf, ServerHalf]:
     return edge, server
 
 
-SMASHED, TOKEN_ATTRIBUTE = Smashed(), AttributesOfTokens()
+SMASHED = Kind(
+    "smashed", "smashed data", SmashedData, _read, seen=SeenTokens, start="TokenDecoder()", chains=False, paired=True,
+    limited=_limited, depends_on=_trained_edge, knows=_sends,
+)  # fmt: skip
+"""Batches of training, or of the images that the audit asks for."""
+TOKEN_ATTRIBUTE = Kind(
+    "smashed-attribute", "attributes of smashed data", Query, _read_tests, seen=SeenTestTokens,
+    start="AttributeInference()", chosen=False, paired=True, of_attributes=True,
+    # Adversaries may start from the server's half.
+    depends_on=lambda observed: digest(observed.weights), knows=_knows_attributes,
+)  # fmt: skip
+"""A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
 KINDS = (SMASHED, TOKEN_ATTRIBUTE)
 
 

@@ -28,17 +28,16 @@ class Hungry(Attack[Any, Labels]):
     """Draws a number for each observation; runs out of memory where there are more than ``most``."""
 
     most: int = 2
-    together: bool = False
-
-    @property
-    def observes_history(self) -> bool:  # type: ignore[override]
-        return self.together
 
     def attack_many(self, observations: Sequence[Any], generators: Sequence[torch.Generator]) -> list[Labels]:
         found = [Labels(torch.randint(1 << 40, (1,), generator=generator)) for generator in generators]
         if len(observations) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return found
+
+
+class Together(Hungry, observes_history=True):
+    """Compares histories with each other."""
 
 
 def test_models_that_observations_share_are_shared_after_a_move_and_nothing_is_copied_in_vain() -> None:
@@ -83,7 +82,7 @@ def test_fewer_observations_at_once_draw_the_same_and_compared_clients_are_never
     with pytest.raises(AttackError, match="out of memory with a single"):
         Placement(HOST).attack_many(Hungry(0), range(2), generators(2))
     with pytest.raises(torch.OutOfMemoryError):
-        Placement(HOST).attack_many(Hungry(2, together=True), range(5), generators(5))
+        Placement(HOST).attack_many(Together(2), range(5), generators(5))
     assert Placement(HOST).attack_many(Hungry(2), [], []) == []
 
 

@@ -1,6 +1,9 @@
 """Letters of threat models: what an attack is given, by the taxonomy of Carletti et al."""
 
+import pytest
+
 from attacks import InvertingGradients, LearnedRestorer
+from attacks.base import Attack
 from attacks.refinement.base import Chain
 from attacks.spec import ATTACKS
 from attacks.uploads.base import AsUploaded
@@ -23,3 +26,9 @@ def test_the_letter_is_that_of_what_an_attack_is_given() -> None:
         attack = kind()
         assert attack.threat_class in ("", *"BCDEFGH"), name
         assert not attack.needs_auxiliary or attack.threat_class in ("", *"DEGH"), f"{name}: own data are D at least"
+
+
+def test_what_a_class_once_stated_in_its_body_is_refused_with_the_new_way() -> None:
+    for name in ("needs_auxiliary", "infers_labels"):
+        with pytest.raises(TypeError, match=rf"Own sets {name} .* class Own\(\.\.\., needs_auxiliary=True\)"):
+            type("Own", (Attack,), {name: True})

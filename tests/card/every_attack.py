@@ -56,7 +56,7 @@ class Case:
     def attack(self) -> Attack[Any, Any]:
         """The attack, unfitted, with as little effort as its settings allow."""
         attack: Attack[Any, Any] = quick(EVERY[self.name])
-        for field in attack.effort:
+        for field in attack.profile.effort:
             value = getattr(attack, field)
             if isinstance(value, int) and value > FEW:
                 # A step of L-BFGS without a line search is up to 20 evaluations.
@@ -73,10 +73,10 @@ def cases() -> Iterator[Case]:
 def _cases(name: str, cls: Any) -> Iterator[Case]:
     if cls is PropertyInference:
         yield Case(name, "plain", _properties, lambda: properties.observed(2)[0])
-    elif issubclass(cls.observes, ClientUpdate):
+    elif issubclass(cls.profile.observes, ClientUpdate):
         for defense in pipelines_against(name):
             yield Case(name, defense, lambda d=defense: _known(name, d), lambda: updates.wires(cls, 2))  # type: ignore[misc]
-    elif cls.observes is SmashedData and cls.on_images:
+    elif cls.profile.observes is SmashedData and "images" in cls.profile.data:
         for defense in smashed.defenses_against(name):
             yield Case(
                 name,
@@ -84,14 +84,14 @@ def _cases(name: str, cls: Any) -> Iterator[Case]:
                 lambda d=defense: smashed.known_of(name, d, 24),
                 lambda d=defense: [smashed.wire(name, d)[0]],
             )  # type: ignore[misc]
-    elif cls.observes is SmashedData:
+    elif cls.profile.observes is SmashedData:
         yield Case(name, "plain", tables.knowledge, lambda: [tables.observe(targets=6)[0]])
-    elif cls.observes is Query:
+    elif cls.profile.observes is Query:
         yield Case(
             name, "plain", lambda: query_wire.knowledge(count=32),
             lambda: [query_wire.query(query_wire.pictures(2, 6)[0])],
         )  # fmt: skip
-    elif cls.observes is UploadedImages:
+    elif cls.profile.observes is UploadedImages:
         yield Case(
             name, "plain", lambda: _known("Jigsaw", "VisualMixer"),
             lambda: [UploadedImages(pictures(2, seed=3), classes(2, seed=3))],

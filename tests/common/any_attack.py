@@ -19,7 +19,7 @@ def registered(classes: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
 def quick(cls: Callable[..., Any]) -> Any:
     """The defence or attack with its own settings for a quick run."""
     first = cls()
-    return replace(first, **first.quick)
+    return replace(first, **getattr(first, "profile", first).quick)
 
 
 def pipelines_against(name: str, kind: type[Defense] = Defense) -> dict[str, Pipeline]:

@@ -28,12 +28,15 @@ EVERY: dict[str, Callable[..., Any]] = registered(ATTACKS)  # concrete ones: Ref
 NAMES = {
     name: cls
     for name, cls in EVERY.items()
-    if issubclass(cls.observes, attacks.ClientUpdate) and not cls.infers_attributes  # type: ignore[attr-defined]
+    if issubclass(cls.profile.observes, attacks.ClientUpdate) and cls.profile.guesses != "attributes"  # type: ignore[attr-defined]
 }
 DEAR = (
     "LBFGSL2", "LBFGSCosine", "ClassFishing", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
 )  # fmt: skip
 """Attacks that take long for a guess even with their quick settings."""
+ON_PIXELS = ("CocktailParty", "ImprintLayer", "MatchedFilter", "Spear", "SpearPlusPlus", "TrapWeights")
+NETS: dict[str, Callable[..., nn.Module]] = {**dict.fromkeys(ON_PIXELS, relu_net), "PatchEmbeddingInversion": patch_net}
+"""Attacks that do not apply without a linear layer on the pixels, or without a patch embedding."""
 # (attack, one of the defences that name it as their adaptive attack): what it learns differs with each.
 FIRST = [(name, next(iter(pipelines_against(name)))) for name in NAMES if name not in DEAR]
 OTHERS = [(name, one) for name in NAMES for one in pipelines_against(name) if (name, one) not in FIRST]
@@ -109,9 +112,8 @@ def data(count: int) -> tuple[Tensor, Tensor]:
 
 def wires(cls: Callable[..., Any], count: int) -> list[Any]:
     """What crossed the wire of each image alone: one update, or two of the same client."""
-    observed = history_of if cls.observes_history else observe  # type: ignore[attr-defined]
-    needs = "linear" if cls.reads_linear_layer else "patches" if cls.reads_patch_embedding else ""  # type: ignore[attr-defined]
-    model: nn.Module = {"linear": relu_net, "patches": patch_net, "": sigmoid_net}[needs](seed=5)
+    observed = history_of if cls.profile.observes_history else observe  # type: ignore[attr-defined]
+    model = NETS.get(cls.__name__, sigmoid_net)(seed=5)
     images, labels = data(count)
     attack = fitted(cls.__name__, "plain") if issubclass(cls, ActiveAttack) else None  # type: ignore[arg-type]
     if isinstance(attack, ActiveAttack):  # which reads what answers its own model
@@ -242,7 +244,7 @@ def variants(name: str) -> Iterator[Any]:
 def test_its_card_leaves_out_no_field_that_is_effort(subtests: pytest.Subtests) -> None:
     for name, cls in EVERY.items():
         with subtests.test(name):
-            card, effort = cls().card(), cls.effort
+            card, effort = cls().card(), cls.profile.effort
             assert set(card) <= {"iterations", "restarts", "selection", "training_iterations"}
             assert json.loads(json.dumps(card)) == card
             assert "selection" in card or "restarts" not in card

@@ -19,7 +19,7 @@ from tests.attacks.smashed_wire import CLASSES, halves, knowledge, observe, seed
 from tests.common.any_attack import pipelines_against, quick
 from tests.common.test_every_attack import EVERY
 
-NAMES = [name for name, cls in EVERY.items() if cls.observes is SmashedData and cls.on_images]
+NAMES = [name for name, cls in EVERY.items() if cls.profile.observes is SmashedData and "images" in cls.profile.data]
 MANY = [name for name in NAMES if EVERY[name]().transmissions > 1]
 LEARNING = [name for name in NAMES if EVERY[name]().needs_auxiliary]
 
@@ -54,7 +54,7 @@ def wire(name: str, defense: str, **changes: Any) -> tuple[SmashedData, Tensor]:
     pipeline, attack = defenses_against(name)[defense], quick(EVERY[name])
     transmissions = max(3, attack.transmissions)
     seen, clean, _ = observe(*pipeline.defenses, blocks=blocks(pipeline), transmissions=transmissions, **changes)
-    if attack.needs_step:
+    if attack.profile.needs_step:
         gradient = torch.randn(seen.features[0].shape, generator=seeded(4))
         weights = halves_of(name, defense).named_parameters()
         update = {n: 0.1 * torch.randn(w.shape, generator=seeded(5)) for n, w in weights}

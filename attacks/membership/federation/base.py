@@ -16,7 +16,13 @@ from defenses.checks import algorithm, starts_field
 
 
 @algorithm
-class FederationAttack(Attack[UpdateHistory, RoundsTest]):
+class FederationAttack(
+    Attack[UpdateHistory, RoundsTest],
+    observes=TrainingUpdate,
+    observes_history=True,
+    guesses="membership",
+    reads_steps=True,
+):
     """Base of attacks that judge a record by a signal of each round's updates, and take the mean over the rounds.
 
     The client applies the test to records that the server never sees. The test has as many values as a model, times its rounds,
@@ -27,10 +33,6 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
             ``attack-rounds`` names the rounds that the server keeps.
     """
 
-    observes = TrainingUpdate
-    observes_history = True
-    infers_membership = True
-    reads_steps = True
     # Fields of some subclasses.
     signal = COSINE
     most_others = 0
@@ -54,8 +56,8 @@ class FederationAttack(Attack[UpdateHistory, RoundsTest]):
                 found.append(_observed(update, beside, self.most_others))
             except AttackError as error:
                 problem = str(error)
-        if len(found) < self.least_rounds:
-            few = f"does not apply: {len(found)} of {self.least_rounds} rounds observed; name more in attack-rounds"
+        if len(found) < self.profile.least_rounds:
+            few = f"does not apply: {len(found)} of {self.profile.least_rounds} rounds observed; name more in attack-rounds"
             raise AttackError(few if found else problem)
         model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
         if self.signal == COSINE:

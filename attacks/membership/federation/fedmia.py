@@ -7,7 +7,7 @@ from defenses.checks import algorithm, choice_field, starts_field
 
 
 @algorithm
-class FedMIA(FederationAttack):
+class FedMIA(FederationAttack, least_clients=2, shares_updates=True):
     """Score a record by how far the client's signal lies above those of the other clients' updates, on average over the rounds.
 
     The other clients did not train on the record. Their signals in a round are those of non-members: normal, with their mean and
@@ -25,8 +25,6 @@ class FedMIA(FederationAttack):
 
     source = "Zhu et al. 2025, FedMIA-I (loss) and FedMIA-II (cosine)"
     threat = "global models and updates of all clients over the rounds; true classes of the records in question"
-    shares_updates = True
-    least_clients = 2
 
     signal: str = choice_field("cosine", ("cosine", "loss"))
     most_others: int = starts_field(16)
@@ -45,7 +43,7 @@ class GradientAlignment(FederationAttack):
 
 
 @algorithm
-class LossTrajectory(FederationAttack):
+class LossTrajectory(FederationAttack, least_rounds=2):
     """Score a record by its losses under the models of several rounds, of which a member's fall and stay low.
 
     The server of a federation has the trajectory itself. The attack of Liu et al. 2022 has only the final model. It approximates
@@ -66,8 +64,6 @@ class LossTrajectory(FederationAttack):
         "Liu et al. 2022"
     )
     threat = "global models and the client's updates over the rounds; true classes of the records in question"
-
-    least_rounds = 2
 
     most_rounds: int = starts_field(10, 2)
     signal: str = choice_field("drop", ("drop", "loss"))

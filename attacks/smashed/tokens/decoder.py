@@ -78,7 +78,7 @@ class TokenDecoder(DecoderAttack):
 
 
 @algorithm
-class FeatureAveraging(TokenDecoder):
+class FeatureAveraging(TokenDecoder, quick={**TokenDecoder.profile.quick, "transmissions": 3, "num_images": 32}):
     """Average R transmissions of the same images to reduce noise, and decode the mean by a transformer trained on such means.
 
     Averaging reduces independent noise of standard deviation s to s / sqrt(R). The server also sends auxiliary images R times, once
@@ -95,7 +95,6 @@ class FeatureAveraging(TokenDecoder):
         "smashed data of the same images in many epochs; the client half as a black box; the defences' algorithm; auxiliary "
         "images like the clients'"
     )
-    quick = {**TokenDecoder.quick, "transmissions": 3, "num_images": 32}
 
     iterations: int = 400
     transmissions: int = examples_field(60)

@@ -64,7 +64,7 @@ def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
 
 
 @algorithm
-class TokenIntersection(TokenReading):
+class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "transmissions": 3}):
     """Intersect many transmissions of an image to find its own tokens, then place these tokens in the image.
 
     1. The network of ``TokenJigsaw`` decodes every received token to its patch. This removes the influence of the row's other
@@ -88,7 +88,6 @@ class TokenIntersection(TokenReading):
     """
 
     source = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
-    quick = {**TokenReading.quick, "transmissions": 3}
 
     transmissions: int = examples_field(30)
     radius: float = scale_field(0.02, most=1)

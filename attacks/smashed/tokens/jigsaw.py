@@ -18,7 +18,12 @@ from defenses.checks import algorithm, examples_field, require, steps_field, wid
 
 
 @algorithm
-class TokenReading(SmashedAttack[Reconstruction]):
+class TokenReading(
+    SmashedAttack[Reconstruction],
+    needs_auxiliary=True,
+    effort={"iterations": "training_iterations"},
+    quick={"iterations": 12, "width": 16, "batch_size": 8},
+):
     """Base of attacks that read tokens with a network trained on auxiliary images.
 
     Attributes:
@@ -28,9 +33,6 @@ class TokenReading(SmashedAttack[Reconstruction]):
     """
 
     threat = "smashed data; the defences' algorithm; auxiliary images like the clients'"
-    needs_auxiliary = True
-    effort = {"iterations": "training_iterations"}
-    quick = {"iterations": 12, "width": 16, "batch_size": 8}
 
     iterations: int = steps_field(500)
     width: int = width_field(64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -18,7 +17,12 @@ from defenses.checks import examples_field
 
 
 @dataclass(frozen=True, repr=False)
-class NearestAuxiliary(Attack[ClientUpdate, Reconstruction]):
+class NearestAuxiliary(
+    Attack[ClientUpdate, Reconstruction],
+    needs_auxiliary=True,
+    effort={"candidates": "iterations"},
+    selection="highest cosine",
+):
     """Guesses the auxiliary image whose gradient points most nearly where the observed one does (cosine)."""
 
     candidates: int = examples_field(64)
@@ -26,9 +30,6 @@ class NearestAuxiliary(Attack[ClientUpdate, Reconstruction]):
 
     source: ClassVar[str] = "folklore: a gradient as a fingerprint"
     threat: ClassVar[str] = "global model, one update, its learning rate; auxiliary images with labels"
-    needs_auxiliary: ClassVar[bool] = True
-    effort: ClassVar[Mapping[str, str]] = {"candidates": "iterations"}
-    selection: ClassVar[str] = "highest cosine"
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps the first ``candidates`` auxiliary examples."""

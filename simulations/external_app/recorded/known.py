@@ -71,7 +71,7 @@ def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
     Raises:
         AttackError: Saying what it needs.
     """
-    if attack.observes_history:
+    if attack.profile.observes_history:
         raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
     if attack.needs_auxiliary and not has_auxiliary:
         raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")

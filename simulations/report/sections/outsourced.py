@@ -15,7 +15,7 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.stages import names_of
 from simulations.report.studies.study import Study
 from simulations.report.text import plain, signed, size
-from strategies.outsourced.observations import Upload
+from strategies.outsourced.observations import UPLOAD
 
 NOTE = """Every score is against the original. No attack here needs an inversion: the server holds the protected images.
 AsUploaded takes them as they came, and what stands under “over the upload” is what an attack adds to looking at them, where it
@@ -37,7 +37,7 @@ def outsourced_training(study: Study, lines: Sequence[Finding]) -> Content | Non
         averaged(study, "#seconds of a client", training.UPLOAD_SECONDS, plain),
         averaged(study, "#seconds of the server, a round", training.SERVER_SECONDS, plain),
     )
-    cells = [cell for cell in study.cells if cell.observation == Upload.title]
+    cells = [cell for cell in study.cells if cell.observation == UPLOAD.title]
     gained = Column("#over the upload", lambda cell: signed(_gain(cell, cells)))
     scores = (columns.OF_PSNR.opening, columns.OVER_NULL, gained, columns.OF_SSIM, columns.IDENTIFIED.opening)
     recovered = Table("What comes back out of the uploads", (*columns.ATTACKED, *scores), cells, how="h3")

@@ -20,7 +20,7 @@ from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
 from simulations.report.text import NOTHING, amount, brief, count, decibel, percentage, plain, power_of_ten, size, two
 from simulations.run_folder.rows import Row
-from strategies.split.observations import Smashed
+from strategies.split.observations import SMASHED
 
 SHOWN = frozenset(one.name for one in training.SPLIT)
 FACTS = ("transmissions_used", "auxiliary_data", "client_half_update")
@@ -47,7 +47,7 @@ def split_learning(study: Study, lines: Sequence[Finding]) -> Content | None:
     if not cells and not any(row.metric in SHOWN and row.role is Role.TRAINING for row in study.rows):
         return None
     of_images = [cell for cell in cells if RIGHT not in cell.scores]
-    of_tables = [cell for cell in study.cells if cell.observation == Smashed.title and RIGHT in cell.scores]
+    of_tables = [cell for cell in study.cells if cell.observation == SMASHED.title and RIGHT in cell.scores]
     differing, numbers = columns.cards(cells).differing, columns.cards(study.cells)
     parts = _costs(study, lines)
     if of_images:
@@ -57,7 +57,7 @@ def split_learning(study: Study, lines: Sequence[Finding]) -> Content | None:
 
 def _on_smashed_data(cell: Cell) -> bool:
     """Attacks that guess labels alone have no score of this section; one that failed belongs here like those that did not."""
-    return cell.observation == Smashed.title and (
+    return cell.observation == SMASHED.title and (
         LABEL_ACCURACY.of() not in cell.scores or any(metric_of(name).family is IMAGES for name, _ in cell.scores)
     )
 

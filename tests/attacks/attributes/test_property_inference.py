@@ -96,7 +96,7 @@ def test_it_reads_an_attribute_from_undefended_steps_and_nothing_from_noise() ->
 
 
 def test_it_repeats_itself_and_a_guess_depends_on_its_own_update_which_must_be_readable() -> None:
-    small = PropertyInference(**PropertyInference.quick)
+    small = PropertyInference(**PropertyInference.profile.quick)
     attack, (seen, truth) = small.fit(knowledge(), seeded(1)), observed(3)
     torch.manual_seed(1)
     again = small.fit(knowledge(), seeded(1))
@@ -121,7 +121,7 @@ def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() ->
         ({"probes": None}, "only probes of federated learning"),
     ):
         with pytest.raises(AttackError, match=message):
-            PropertyInference(**PropertyInference.quick).fit(knowledge(**changes), seeded(0))
+            PropertyInference(**PropertyInference.profile.quick).fit(knowledge(**changes), seeded(0))
     with pytest.raises(AttackError, match="call fit first"):
         PropertyInference()(observed(1)[0][0], seeded(0))
     assert_limits(

@@ -20,7 +20,7 @@ from defenses.pipeline import Pipeline
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, sigmoid_net
 from tests.attacks.wire import stream as seeded
 
-QUICK = LearningToInvert(**LearningToInvert.quick)
+QUICK = LearningToInvert(**LearningToInvert.profile.quick)
 PRUNED = Pruning(fraction=0.95, per="update")
 
 

@@ -134,8 +134,8 @@ def test_noise_has_the_strength_that_was_asked_for_at_every_grain() -> None:
 
 
 def test_a_denoiser_goes_by_no_defence_and_refuses_what_it_cannot_learn_from() -> None:
-    quick = LearnedDenoiser(**LearnedDenoiser.quick)
-    assert (quick.learns_from_defenses, quick.learns_from_model) == (False, False)
+    quick = LearnedDenoiser(**LearnedDenoiser.profile.quick)
+    assert (quick.learns_from_defenses, quick.profile.learns_from_model) == (False, False)
     chain = Chain((InvertingGradients(), quick))
     assert (chain.learns_prior, chain.threat_class) == (True, "D")
     assert not Chain((InvertingGradients(),)).learns_prior

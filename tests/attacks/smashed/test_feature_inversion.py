@@ -207,7 +207,7 @@ def test_what_is_no_plain_embedding_is_searched_and_what_cannot_be_says_why() ->
     ):
         assert why in attacked(quick, broken).failure
     assert "no weights" in attacked(quick, bare, raw, blocks=0).failure
-    assert EdgeUpdateInversion().needs_step
+    assert EdgeUpdateInversion().profile.needs_step
 
 
 # ---- labels that the server half predicts

@@ -266,10 +266,8 @@ def test_each_client_whose_test_images_cannot_be_judged_is_left_out(tmp_path: Pa
 
 
 @dataclass(frozen=True, repr=False)
-class WantsStep(SmashedAttack[Labels]):
+class WantsStep(SmashedAttack[Labels], needs_step=True):
     """Fails where it is not shown the client half's own step."""
-
-    needs_step = True
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Labels:
         if observation.step is None:

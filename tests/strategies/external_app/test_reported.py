@@ -31,16 +31,16 @@ class Falling(FedAvg):
 
 
 def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strategies.federated.observations import TrainingUpdates
+    from strategies.federated.observations import UPDATE
 
-    seen, observations = list[tuple[int, float]](), TrainingUpdates.observations
+    seen, observations = list[tuple[int, float]](), UPDATE.observations
 
-    def spied(self: Any, observed: Any) -> list[Any]:
-        found = observations(self, observed)
+    def spied(observed: Any) -> list[Any]:
+        found = observations(observed)
         seen.append((observed.task.round, found[0].learning_rate))
         return found
 
-    monkeypatch.setattr(TrainingUpdates, "observations", spied)
+    monkeypatch.setitem(vars(UPDATE), "observations", spied)
     rows = run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, probe_attacks="")
     assert seen == [(1, 0.1), (2, 0.001)]
     assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}

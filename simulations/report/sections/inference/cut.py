@@ -11,7 +11,7 @@ from simulations.report.sections.inference import equation
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.score import Score, merge
 from simulations.report.studies.study import Study
-from strategies.inference.observations import Queried
+from strategies.inference.observations import QUERY
 
 ACCURACY = ATTRIBUTES.decides
 
@@ -48,7 +48,7 @@ class Cut:
         self.study = study
         self.cells = study.feasible
         """Attacks without upper bounds."""
-        self.queried = [cell for cell in study.cells if cell.observation == Queried.title and cell.psnr is not None]
+        self.queried = [cell for cell in study.cells if cell.observation == QUERY.title and cell.psnr is not None]
         """Attacks that reconstruct queries."""
         each = (self.adversary(defense, kind) for defense in study.pipelines for kind in (False, True))
         self.adversaries = [one for one in each if one]

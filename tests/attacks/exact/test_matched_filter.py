@@ -1,0 +1,97 @@
+"""The matched filter on updates whose noise is known, against a search over all directions, and where it does not apply."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attacks.base import Knowledge
+from attacks.exact.matched_filter import MatchedFilter
+from attacks.observations import ClientUpdate
+from defenses.base import Batch
+from tests.attacks.exact.solving import assert_refused, noise_for
+from tests.attacks.wire import CLASSES, classes, observe, pictures, relu_net, sigmoid_net, stream
+
+NET = relu_net(60)
+
+
+def of_class(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Pictures that are alike within a class, and their classes."""
+    labels = classes(count, seed=seed)
+    return (pictures(CLASSES, seed=50)[labels] + pictures(count, seed=seed)) / 2, labels
+
+
+OWN = of_class(150, seed=1)
+THEIRS = of_class(40, seed=2)
+
+
+def fitted(images: Tensor = OWN[0], labels: Tensor = OWN[1]) -> MatchedFilter:
+    own = Batch(images, F.one_hot(labels, CLASSES).float())
+    known = Knowledge(auxiliary=own, pipeline=None, mean=(0.4,), std=(0.3,), train=None)  # type: ignore[arg-type]
+    return MatchedFilter().fit(known, stream())
+
+
+def noisy(at: int, strength: float, **changes: object) -> ClientUpdate:
+    """The update of an image of unknown class under noise of ``strength`` times its gradient's length on every entry."""
+    seen = replace(observe(NET, THEIRS[0][at : at + 1], THEIRS[1][at : at + 1]), labels=None)
+    length = torch.cat([u.flatten() for u in seen.update.values()]).norm()
+    spread = {name: strength * length * one for name, one in noise_for(seen, seed=100 + at).items()}
+    return replace(seen, update={n: u + spread[n] for n, u in seen.update.items()}, **changes)  # type: ignore[arg-type]
+
+
+def likeness(guess: Tensor, truth: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([guess.flatten(), truth.flatten()]))[0, 1])
+
+
+def test_without_noise_the_picture_is_exact_but_for_mean_and_contrast_and_its_class_is_found() -> None:
+    for at in range(8):
+        guess = fitted()(noisy(at, 0.0), stream())
+        assert likeness(guess.images[0].double(), THEIRS[0][at].double()) > 0.9999
+        assert guess.labels.tolist() == THEIRS[1][at : at + 1].tolist()
+        assert (float(guess.images.min()), float(guess.images.max())) == (0.0, 1.0)
+
+
+@pytest.mark.numeric
+def test_under_noise_it_reads_more_than_the_best_row_of_the_layer_and_the_most_of_all_combinations() -> None:
+    """Signal over noise of rows, of the true direction d (the best there is, which no server knows) and of the class's mean."""
+    by_filter, by_row, by_truth = [], [], []
+    for at in range(len(THEIRS[0])):
+        seen, clean = noisy(at, 0.05), noisy(at, 0.0)
+        weight, true = (-one.update["1.weight"] for one in (seen, clean))
+        direction = -clean.update["1.bias"]
+        guess = fitted()(replace(seen, labels=THEIRS[1][at : at + 1]), stream())
+        truth = THEIRS[0][at]
+        by_filter.append(likeness(guess.images[0].to(truth), truth))
+        strongest = true.norm(dim=1).argmax()
+        by_row.append(likeness(weight[strongest] * direction[strongest].sign(), truth))
+        by_truth.append(likeness(direction @ weight, truth))
+    row, ours, best = (sum(one) / len(one) for one in (by_row, by_filter, by_truth))
+    assert row + 0.1 < ours < best + 0.02
+
+
+@pytest.mark.numeric
+def test_of_noise_alone_it_reads_nothing() -> None:
+    found = [
+        likeness(fitted()(noisy(at, 1e6), stream()).images[0].double(), THEIRS[0][at].double()) for at in range(40)
+    ]
+    assert abs(sum(found) / len(found)) < 4 / (40 * 144) ** 0.5
+
+
+def test_several_images_have_one_guess_for_each_class_unless_their_classes_are_known() -> None:
+    seen = replace(observe(NET, THEIRS[0][:8], THEIRS[1][:8]), labels=None)
+    guess = fitted()(seen, stream())
+    assert (guess.found, guess.failure) == (CLASSES, f"found {CLASSES} of 8 examples: one of each class")
+    assert sorted(guess.labels.tolist()) == [-1, -1, -1, *range(CLASSES)]
+    assert fitted()(replace(seen, labels=THEIRS[1][:8]), stream()).labels.tolist() == THEIRS[1][:8].tolist()
+
+
+def test_without_pixels_or_an_image_of_the_class_it_does_not_apply() -> None:
+    some = THEIRS[1] != THEIRS[1][0]
+    lacks = MatchedFilter().fit(
+        Knowledge(Batch(THEIRS[0][some], F.one_hot(THEIRS[1][some], CLASSES).float()), None, (0.4,), (0.3,), None),  # type: ignore[arg-type]
+        stream(),
+    )
+    assert_refused(fitted(), [(observe(sigmoid_net(), THEIRS[0][:1], THEIRS[1][:1]), "sees the pixels")])
+    assert_refused(lacks, [(noisy(0, 0.0, labels=THEIRS[1][:1]), "no image of a class")])
