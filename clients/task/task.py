@@ -243,6 +243,11 @@ class Task:
         return self.plan.cut_at(self.round)
 
     @property
+    def target_records(self) -> tuple[str, ...]:
+        """Names of a reply's records about the audit's targets: updates of probes, or batches of smashed data."""
+        return tuple(f"target-{at}" for at in range(self.plan.probe_targets))
+
+    @property
     def is_final(self) -> bool:
         """Whether the task concerns the model after the last round, which is only attacked."""
         return self.round > self.plan.rounds

@@ -56,7 +56,10 @@ INTERFACES = {
             "Strategies",
             ["strategies.federated.curious", "strategies.recording.strategy", "strategies.external_app.strategy"],
         ),
-        "strategies/exchange": ("The guarded exchange", ["strategies.exchange.guard", "strategies.exchange.exchange"]),
+        "strategies/exchange": (
+            "The guarded exchange",
+            ["strategies.exchange.guard", "strategies.exchange.faults", "strategies.exchange.exchange"],
+        ),
         "strategies/audit": (
             "The audit",
             [

@@ -32,7 +32,8 @@ from strategies.audit.majority import attack_judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.collection import BatchCollection
-from strategies.exchange.guard import FAR, Bound, GuardedExchange, TooFewReplies, seconds_of
+from strategies.exchange.faults import seconds_of
+from strategies.exchange.guard import FAR, Bound, GuardedExchange, TooFewReplies
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
 from strategies.training.checkpoint import Checkpoint
