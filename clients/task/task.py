@@ -39,9 +39,9 @@ from clients.wire.limits import (
     Width,
 )
 from clients.wire.schema import STRICT, parsed
-from defenses.base import NamedTensors
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from defenses.tensors import NamedTensors
 
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""

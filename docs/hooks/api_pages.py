@@ -31,7 +31,7 @@ INTERFACES = {
     "defenses": {
         "defenses/index": (
             "Interfaces of defences",
-            ["defenses.base", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
+            ["defenses.base", "defenses.tensors", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
         ),
         "defenses/authoring": ("For authors of defences", ["defenses.checks", "defenses.functional"]),
     },

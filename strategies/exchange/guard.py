@@ -15,7 +15,7 @@ from attacks.metrics.training import CLIENT
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, reason_of, values_of, view_of
 from clients.wire.texts import one_line, shortened
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.exchange.exchange import Exchange, Posted
 from strategies.exchange.faults import oversized, unreadable
 

@@ -12,8 +12,8 @@ from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
 from clients.task.task import Task
-from defenses.base import Tensors
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors
 from strategies.audit.jobs import AttackJob, grouped, without_score
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard

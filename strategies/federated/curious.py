@@ -18,7 +18,7 @@ from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
 from clients.wire.rungs import Rung
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, update_bound

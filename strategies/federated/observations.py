@@ -19,7 +19,8 @@ from attacks.spec import stages_of
 from clients.federated.local_training import probes_alone, train_alone
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
-from defenses.base import Batch, Update
+from defenses.base import Batch
+from defenses.tensors import Update
 from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 

@@ -24,7 +24,8 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Batch, Tensors, part_of
+from defenses.base import Batch
+from defenses.tensors import Tensors, part_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import grouped
 from strategies.audit.kinds import Kind, Seen

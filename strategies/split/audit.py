@@ -23,7 +23,7 @@ from clients.scoring.image_scores import paper_scale
 from clients.split.plan import SplitPasses, SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed

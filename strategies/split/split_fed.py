@@ -38,7 +38,7 @@ from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors, part_of, under
+from defenses.tensors import Tensors, part_of, under
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
