@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.sender import Sender
-from defenses.base import Batch, Update, call_text
+from defenses.base import Batch, call_text
 from defenses.checks import check_fields
 from defenses.pipeline import Pipeline
+from defenses.tensors import Update
 
 OWN_OBJECTIVE = "lowest own objective"
 """Entry "selection" of threat cards, for attacks that return the best iterate of their own search."""

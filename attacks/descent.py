@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from attacks.observations import AttackError
-from defenses.base import TensorMap
+from defenses.tensors import TensorMap
 
 Watch = Callable[[int, int], None]
 """(steps done, steps of this search) after every step; an attack may search several times, each from 0 on."""

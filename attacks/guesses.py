@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.observations import AttackError
-from defenses.base import Numbers, Shape
+from defenses.tensors import Numbers, Shape
 
 
 @dataclass(frozen=True)

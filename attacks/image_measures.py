@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from defenses.base import Numbers, TensorMap
+from defenses.tensors import Numbers, TensorMap
 
 SSIM_WINDOW = 11
 SSIM_SIGMA = 1.5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
-from defenses.base import NamedTensors, Tensors
+from defenses.tensors import NamedTensors, Tensors
 
 Module = TypeVar("Module", bound=nn.Module)
 

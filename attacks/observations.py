@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from defenses.base import ImageShape, Update
+from defenses.tensors import ImageShape, Update
 
 UNTRIED = {"does not apply": "not-applicable", "not needed": "not-needed"}
 """How the reason of an attack begins that has no place on a network or message, or nothing left to find -> status of its row."""

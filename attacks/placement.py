@@ -16,8 +16,9 @@ from attacks.base import AnyAttack, Knowledge
 from attacks.gradient.trial_gradients.finite_difference import full_precision
 from attacks.gradient.trial_gradients.memory import in_chunks
 from attacks.refinement.base import Refinement
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.tensors import Update
 
 Value = TypeVar("Value")
 Learner = TypeVar("Learner", bound=AnyAttack)

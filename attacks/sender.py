@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from attacks.normalisation import Normalisation, normalise
-from defenses.base import Batch, Shape
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, seed_of
+from defenses.tensors import Shape
 
 
 @runtime_checkable

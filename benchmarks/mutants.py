@@ -62,7 +62,7 @@ KINDS = {
 KILLED, KILLED_WIDER, SURVIVED = "killed", "killed wider", "survived"
 PRELOADED = (
     *("torch", "torchvision", "flwr.app", "flwr.serverapp", "flwr.clientapp", "scipy.stats", "pytest", "hypothesis"),
-    *("opacus", "skimage", "matplotlib", "timm", "safetensors.torch", "typer", "rich", "jinja2", "mlxtend.data"),
+    *("opacus", "skimage", "matplotlib", "timm", "safetensors.torch", "typer", "rich", "jinja2"),
 )
 LIMIT_FACTOR, LIMIT_SECONDS = 5.0, 60.0
 """A mutant may take as many times as long as the unchanged module, and at least so many seconds."""

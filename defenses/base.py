@@ -5,7 +5,7 @@ A defence maps one thing that a client holds to the same kind of thing. "No defe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -15,38 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from defenses.checks import check_fields, is_number
-
-Numbers = dict[str, float]
-"""Numbers by name, such as an attack's diagnostics, or a privacy budget."""
-Shape = tuple[int, ...]
-ImageShape = tuple[int, int, int]
-"""(C, H, W) of one image."""
-Tensors = dict[str, Tensor]
-"""Tensors by name, such as the weights of a model."""
-NamedTensors = Mapping[str, Tensor]
-"""The same, only read."""
-Update = Tensors
-"""Parameter name -> (local weight - global weight); floating-point tensors only."""
-
-
-def on_cpu(tensors: NamedTensors, prefix: str = "") -> Tensors:
-    """Copies of the tensors on the CPU, detached, with ``prefix`` before their names."""
-    return {prefix + name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-
-def under(prefix: str, tensors: NamedTensors) -> Tensors:
-    """The tensors with a prefix before their names, of which ``part_of`` is the inverse."""
-    return {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def part_of(tensors: NamedTensors, prefix: str) -> Tensors:
-    """The tensors whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-TensorMap = Callable[[Tensor], Tensor]
-Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""(model, normalised images (B, C, H, W), soft targets (B, K)) -> scalar."""
+from defenses.tensors import Loss, Numbers, Shape, Update
 
 
 class DefenseError(ValueError):

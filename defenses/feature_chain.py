@@ -11,9 +11,10 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from defenses.base import Defense, DefenseError, NamedTensors, Shape, SmashedDefense, Tensors
+from defenses.base import Defense, DefenseError, SmashedDefense
 from defenses.fitting import FitContext, FittedDefense, version_of
 from defenses.random_draws import Key, generator_for
+from defenses.tensors import NamedTensors, Shape, Tensors
 
 T = TypeVar("T")
 

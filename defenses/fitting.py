@@ -12,7 +12,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from defenses.base import DefenseError, NamedTensors, Shape, SmashedDefense, TensorMap, Tensors, on_cpu
+from defenses.base import DefenseError, SmashedDefense
+from defenses.tensors import NamedTensors, Shape, TensorMap, Tensors, on_cpu
 
 MOST_KEPT = 2**30
 """Bytes of the features of a fit that are kept at most, once of the images and once of what a defence makes of them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, Shape, TensorMap, Update
+from defenses.base import DefenseError
+from defenses.tensors import Shape, TensorMap, Update
 
 
 def map_update(function: TensorMap, update: Update) -> Update:

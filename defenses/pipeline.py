@@ -14,18 +14,16 @@ from defenses.base import (
     DefenseError,
     EdgeTrainingDefense,
     InputDefense,
-    Numbers,
-    Shape,
     SmashedDefense,
     Training,
     TrainingDefense,
-    Update,
     UpdateDefense,
 )
 from defenses.combinations import why_not_together
 from defenses.feature_chain import FeatureChain, fold
 from defenses.fitting import FittedDefense
 from defenses.random_draws import Key, generator_for
+from defenses.tensors import Numbers, Shape, Update
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import ImageShape, Numbers
+from defenses.tensors import ImageShape, Numbers
 
 
 class ManipulatedProbe(ClientUpdate):

@@ -13,8 +13,8 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import ImageShape, Numbers, Update
 from defenses.checks import MOST_CLASSES, algorithm, scale_field, starts_field, steps_field, whole_field
+from defenses.tensors import ImageShape, Numbers, Update
 
 MOST_BIAS = 1e6
 """Beyond it logits lose what distinguishes examples to rounding, and overflow."""

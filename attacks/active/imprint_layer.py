@@ -14,8 +14,8 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Numbers
 from defenses.checks import algorithm, whole_field
+from defenses.tensors import Numbers
 
 MOST_BINS = 10**6
 """Most bins: more than any layer has rows."""

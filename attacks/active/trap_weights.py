@@ -15,8 +15,8 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Numbers
 from defenses.checks import SMALLEST, algorithm, checked_field, is_number, scale_field, width_field
+from defenses.tensors import Numbers
 
 SAME = 1e-3
 """Mean squared error, in [0, 1], below which two neurons show the same image."""

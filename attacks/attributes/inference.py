@@ -14,9 +14,9 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.base import Numbers
 from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
 from defenses.random_draws import seed_of
+from defenses.tensors import Numbers
 
 ARCHITECTURES = ("split", "tuned", "full")
 """The server half's architecture with new weights; the same, starting from the server half's own weights except for its last layer;

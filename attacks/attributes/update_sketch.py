@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from attacks.base import Knowledge
 from attacks.observations import AttackError
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import DefenseError, Numbers, Shape, TensorMap, Update
+from defenses.base import DefenseError
 from defenses.random_draws import seed_of
+from defenses.tensors import Numbers, Shape, TensorMap, Update
 
 TINY = 1e-12
 FEWEST = 2 * HOLDOUT

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from attacks.dp_audit.placed_canaries import TURNING
 from attacks.dp_audit.verdict import ALL, Audit, CanaryPart, audited
-from defenses.base import NamedTensors, Shape, Tensors, Update
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
+from defenses.tensors import NamedTensors, Shape, Tensors, Update
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
 

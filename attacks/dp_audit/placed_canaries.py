@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from attacks.dp_audit.verdict import ALL, CanaryPart
-from defenses.base import Update
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
+from defenses.tensors import Update
 from defenses.training.dp_sgd import DPSGD
 
 NORM = 10.0

@@ -11,9 +11,9 @@ from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import NamedTensors, Numbers, Update
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
+from defenses.tensors import NamedTensors, Numbers, Update
 
 MOST_CLASSES = 1000
 """Classes that are tried of each example."""

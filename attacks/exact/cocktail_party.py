@@ -15,8 +15,8 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LowRank, Read, low_ra
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import ImageShape, Numbers
 from defenses.checks import algorithm, scale_field, starts_field, steps_field
+from defenses.tensors import ImageShape, Numbers
 
 OF_A_GAUSSIAN = 0.374567207
 """E log cosh(z) of a standard normal z, by numerical integration."""

@@ -16,9 +16,9 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Numbers
 from defenses.checks import algorithm, scale_field, steps_field
 from defenses.module_calls import calls_of
+from defenses.tensors import Numbers
 
 
 @dataclass(frozen=True)

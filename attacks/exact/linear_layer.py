@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import ImageShape, Update
 from defenses.module_calls import calls_of
+from defenses.tensors import ImageShape, Update
 
 GAP = 20.0
 """Least ratio of the examples' smallest singular value to the next one, which is due to rounding or noise. Below it, directions of

@@ -15,8 +15,9 @@ from attacks.exact.linear_layer import LinearLayer, Read, called
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Batch, Numbers
+from defenses.base import Batch
 from defenses.checks import algorithm
+from defenses.tensors import Numbers
 
 PER_CLASS = 60
 """Images of the server's own that a class's directions are averaged over, at most."""

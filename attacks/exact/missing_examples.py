@@ -11,7 +11,7 @@ from attacks.exact.cocktail_party import CocktailParty
 from attacks.exact.linear_layer import LinearLayer, LowRank
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.observations import AttackError
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 ROUNDS = 6
 """Times that independent components are sought, as long as directions are missing."""

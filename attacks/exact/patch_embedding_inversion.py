@@ -18,9 +18,9 @@ from attacks.exact.linear_layer import one_step_gradient, random_images
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import ImageShape, Numbers, Shape, Tensors
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
+from defenses.tensors import ImageShape, Numbers, Shape, Tensors
 
 BATCH = 2
 """Number of images by which layers are found: a batch statistic of one 1 x 1 map is undefined."""

@@ -14,8 +14,8 @@ from attacks.exact.missing_examples import CLEAR, SURE_OF_ONE, MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import ImageShape, Numbers
 from defenses.checks import algorithm, choice_field, steps_field
+from defenses.tensors import ImageShape, Numbers
 
 SEARCHES = ("all", "both", "samples", "descent", "components")
 SURE, ALONE = 0.97, 0.985

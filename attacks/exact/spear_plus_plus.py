@@ -14,8 +14,8 @@ from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, u
 from attacks.exact.spear import Factors, begun, believed, polished, repaired
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
-from defenses.base import ImageShape, Numbers
 from defenses.checks import algorithm, steps_field
+from defenses.tensors import ImageShape, Numbers
 
 STEPS = 100
 """Fixed-point steps of one start."""

@@ -10,9 +10,9 @@ from attacks.gradient.inversion import GradientInversion, Trials
 from attacks.gradient.inversion_target import Victim
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Update
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
+from defenses.tensors import Update
 from defenses.training.precode import find_bottleneck
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from defenses.base import Update
+from defenses.tensors import Update
 
 BLOCK = 2**17
 """Entries of a row that are multiplied at once: more are slower, as they leave the processor's cache."""

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import Statistics, attackable, co
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import Numbers, Update
+from defenses.tensors import Numbers, Update
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from attacks.base import Attack
 from attacks.gradient.trial_gradients.matching import attackable, count_classes
 from attacks.guesses import Labels
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.base import ImageShape, Update
 from defenses.checks import algorithm, examples_field
 from defenses.module_calls import calls_of
+from defenses.tensors import ImageShape, Update
 
 
 @algorithm

@@ -17,8 +17,9 @@ from attacks.gradient.trial_gradients.local_steps import LocalSGD, weight_path
 from attacks.gradient.trial_gradients.matching import GradientMatching
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, trained_parameters
-from defenses.base import Update, UpdateDefense
+from defenses.base import UpdateDefense
 from defenses.checks import algorithm, scale_field, share_field, steps_field
+from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP
 from defenses.updates.flower_mods import FlowerLocalDP
 from defenses.updates.noise import GaussianNoise, LaplaceNoise

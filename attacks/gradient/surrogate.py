@@ -14,8 +14,8 @@ from attacks.gradient.trial_gradients.finite_difference import DifferencedMatchi
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, Statistics
 from attacks.guesses import Reconstruction
 from attacks.observations import Aggregate, AttackError, ClientUpdate, Probe, TrainingUpdate
-from defenses.base import Update
 from defenses.checks import algorithm, require, share_field
+from defenses.tensors import Update
 
 ONE_STEP = (Probe, Aggregate)
 """Observations that always have one step; a training update may have more steps than the server knows."""

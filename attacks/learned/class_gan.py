@@ -17,7 +17,6 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.base import Numbers
 from defenses.checks import (
     MOST_EXAMPLES,
     MOST_SIDE,
@@ -28,6 +27,7 @@ from defenses.checks import (
     whole_field,
     width_field,
 )
+from defenses.tensors import Numbers
 
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""

@@ -18,9 +18,9 @@ from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.base import Numbers, Update
 from defenses.checks import algorithm, examples_field, scale_field, steps_field, width_field
 from defenses.random_draws import drawing_from
+from defenses.tensors import Numbers, Update
 
 AT_A_STEP = 64
 """Simulated updates that a step of training sees."""

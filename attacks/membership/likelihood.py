@@ -15,8 +15,8 @@ from attacks.membership.loss_threshold import Membership, MembershipAttack, Rule
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
 from attacks.observations import ClientUpdate
-from defenses.base import Numbers
 from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field, starts_field
+from defenses.tensors import Numbers
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
 """Values of a that the server tries."""

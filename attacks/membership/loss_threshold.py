@@ -15,8 +15,9 @@ from attacks.local_model import Module, local_model, overwrite, shared_tensors
 from attacks.membership.online_rules import OnlineTest
 from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule, StandardisingNetwork
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch, NamedTensors, Numbers, Tensors, on_cpu
+from defenses.base import Batch
 from defenses.checks import MOST_SIDE, algorithm
+from defenses.tensors import NamedTensors, Numbers, Tensors, on_cpu
 
 SCORED_AT_ONCE = 256
 """Records per forward pass."""

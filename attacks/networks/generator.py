@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 
 class ImageGenerator(nn.Module):

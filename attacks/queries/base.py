@@ -12,8 +12,9 @@ from attacks.base import Attack
 from attacks.descent import StepRule, minimise
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
-from defenses.base import DefenseError, ImageShape, Numbers, TensorMap
+from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
+from defenses.tensors import ImageShape, Numbers, TensorMap
 
 Guess = TypeVar("Guess")
 

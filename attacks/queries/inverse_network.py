@@ -16,8 +16,8 @@ from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query, answers
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.base import Shape
 from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.tensors import Shape
 
 
 class MapDecoder(nn.Module):

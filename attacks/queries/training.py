@@ -15,8 +15,9 @@ from attacks.observations import AttackError
 from attacks.queries.base import Guess, QueryAttack
 from attacks.refinement.restoration import HOLDOUT
 from attacks.sender import Sender, key_of
-from defenses.base import DefenseError, Numbers, Shape, TensorMap
+from defenses.base import DefenseError
 from defenses.random_draws import drawing_from
+from defenses.tensors import Numbers, Shape, TensorMap
 
 MIN_EXAMPLES = 2 * HOLDOUT
 STATIC, RETRAINED = "static", "retrained"

@@ -13,8 +13,9 @@ from attacks.base import Knowledge
 from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
-from defenses.base import Batch, Numbers
+from defenses.base import Batch
 from defenses.checks import algorithm, scale_field
+from defenses.tensors import Numbers
 
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""

@@ -15,10 +15,10 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.base import Shape, TensorMap
 from defenses.checks import algorithm, examples_field, scale_field
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
+from defenses.tensors import Shape, TensorMap
 
 DIRECTED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
 ROUNDS = 12

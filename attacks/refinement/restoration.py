@@ -16,10 +16,11 @@ from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.base import Batch, InputDefense, Numbers, Shape
+from defenses.base import Batch, InputDefense
 from defenses.checks import algorithm, examples_field, scale_field, share_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 from defenses.random_draws import seed_of
+from defenses.tensors import Numbers, Shape
 
 HOLDOUT = 8
 """One auxiliary example in so many is kept out of the training."""

@@ -13,9 +13,9 @@ from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from defenses.base import ImageShape, Numbers
 from defenses.checks import algorithm, scale_field, steps_field
 from defenses.images.visual_mixer_windows import Level
+from defenses.tensors import ImageShape, Numbers
 
 MOST_PIECES = 1024
 """Pieces of a window that ``Jigsaw`` places: a whole image of 32x32 pixels takes it some ten seconds a channel."""

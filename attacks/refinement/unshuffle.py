@@ -16,13 +16,14 @@ from attacks.observations import AttackError
 from attacks.refinement.base import Begun, Refinement
 from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
-from defenses.base import Batch, Numbers
+from defenses.base import Batch
 from defenses.checks import algorithm
 from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
 from defenses.images.visual_mixer_windows import Level
 from defenses.pipeline import Pipeline
+from defenses.tensors import Numbers
 
 Shuffle = VisualMixer | BlockShuffle
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.descent import step_down
-from defenses.base import Shape
 from defenses.functional import widened
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer_windows import Level
 from defenses.random_draws import seed_of
+from defenses.tensors import Shape
 
 Mix = Callable[[Tensor, torch.Generator], tuple[list[Level], Tensor]]
 """Auxiliary images (B, C, H, W) -> the windows that a client's algorithm chooses, and the shuffled images."""

@@ -15,7 +15,8 @@ from attacks.networks.generator import random_shift
 from attacks.networks.standardise import Standardise
 from attacks.observations import AttackError
 from attacks.scoring.objective import ONE_CLASS, Objective
-from defenses.base import Batch, ImageShape, NamedTensors, Tensors
+from defenses.base import Batch
+from defenses.tensors import ImageShape, NamedTensors, Tensors
 
 MIN_EXAMPLES = 16
 CHUNK = 512

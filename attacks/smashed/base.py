@@ -12,8 +12,8 @@ from attacks.base import Attack
 from attacks.guesses import Labels, Reconstruction
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
-from defenses.base import ImageShape, Shape, Update
 from defenses.checks import algorithm
+from defenses.tensors import ImageShape, Shape, Update
 
 Guess = TypeVar("Guess")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attacks.normalisation import Normalisation
 from attacks.sender import ClientHalf
 from attacks.smashed.tokens.positions import patch_embedding
-from defenses.base import ImageShape, Numbers, TensorMap
+from defenses.tensors import ImageShape, Numbers, TensorMap
 
 Encode = TensorMap
 MEMORY = 12

@@ -17,8 +17,8 @@ from attacks.observations import AttackError
 from attacks.refinement.restoration import kept_and_held
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
-from defenses.base import Numbers, Shape, TensorMap
 from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
+from defenses.tensors import Numbers, Shape, TensorMap
 
 Pool = TensorMap
 """Transmissions (R, B, N, D) of the same images -> inputs of the network (B, N, D')."""

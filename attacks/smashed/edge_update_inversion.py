@@ -17,9 +17,9 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
-from defenses.base import Tensors, Update
 from defenses.checks import algorithm, scale_field, steps_field
 from defenses.pipeline import Pipeline
+from defenses.tensors import Tensors, Update
 
 
 @algorithm

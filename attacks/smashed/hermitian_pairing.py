@@ -17,9 +17,9 @@ from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.feature_inversion import FeatureInversion
 from attacks.smashed.tokens.positions import TokenReader, images_of_patches, patches_of_tokens, place
 from attacks.smashed.tokens.training import train_reader
-from defenses.base import Numbers
 from defenses.checks import algorithm, choice_field, steps_field
 from defenses.smashed.spectral_shuffle import SpectralShuffle, from_spectrum, mirror, patch_side, to_planes, to_tokens
+from defenses.tensors import Numbers
 
 MOST_IMAGES = 3000
 FREEDOM = 3.0

@@ -27,9 +27,10 @@ from attacks.smashed.tokens.intersection import (
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
-from defenses.base import DefenseError, ImageShape, Numbers
+from defenses.base import DefenseError
 from defenses.checks import algorithm, examples_field, flag_field, steps_field
 from defenses.pipeline import Pipeline
+from defenses.tensors import ImageShape, Numbers
 
 EQUAL, EXACTLY_EQUAL = 0.02, 0.002
 """Largest root mean square difference of pixels of equal patches, and where all tokens were decoded exactly."""

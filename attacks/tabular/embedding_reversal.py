@@ -17,7 +17,6 @@ from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.base import Numbers
 from defenses.checks import (
     MOST_DEPTH,
     algorithm,
@@ -29,6 +28,7 @@ from defenses.checks import (
     width_field,
 )
 from defenses.random_draws import drawing_from, seed_of
+from defenses.tensors import Numbers
 
 
 class ReversalNetwork(nn.Module):

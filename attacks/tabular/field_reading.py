@@ -14,8 +14,8 @@ from attacks.guesses import Cells
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.base import Numbers
 from defenses.checks import algorithm, examples_field, flag_field
+from defenses.tensors import Numbers
 
 SMALLEST_VARIANCE = 1e-8
 """Of the noise, over the mean square of an embedding: without noise the nearest category has all of the probability."""

@@ -15,9 +15,9 @@ from attacks.guesses import Reconstruction
 from attacks.observations import AttackError
 from attacks.placement import HOST, Placement
 from attacks.uploads.base import CollectionAttack, UploadedCollection
-from defenses.base import Shape
 from defenses.checks import algorithm, starts_field, steps_field
 from defenses.images.instahide import InstaHide
+from defenses.tensors import Shape
 
 INNER = 6
 """Alternations of signs and least squares from each candidate of a search."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from defenses.base import Update
 from defenses.random_draws import generator_for
 from defenses.registry import DEFENSES
+from defenses.tensors import Update
 from defenses.updates.client_dp import ClientDP, multiplier_for
 from defenses.updates.clipping import Clip
 

@@ -31,8 +31,8 @@ from flwr.clientapp.mod import LocalDpMod
 
 from attacks.dp_audit.canary_clients import NORM, client_parts
 from attacks.dp_audit.verdict import Audit, audited
-from defenses.base import Update
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.tensors import Update
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"weight": (8, 16), "bias": (8,)}
 SCALAR: Mapping[str, tuple[int, ...]] = {**SHAPES, "temperature": ()}

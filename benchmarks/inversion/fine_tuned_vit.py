@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import nn
 
 from clients.models.vision_transformer import vit_lite
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 
 def head_only(num_classes: int, input_shape: ImageShape) -> nn.Module:

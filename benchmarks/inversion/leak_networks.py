@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.library import group_norm
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 HALVED = 2
 """Convolutions that halve the sides of the feature map: the first ones."""

@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 

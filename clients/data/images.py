@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 P = TypeVar("P")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from clients.data.files.decoding import levels_of
 from clients.data.images import DataError, Labels, Part, Rows, Source, resize
 from clients.process.own_code import OwnCodeError, accepted, own_code
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 GROUP = "fedveil.datasets"
 """Entry points of data sets."""

@@ -1,14 +1,8 @@
-"""Partitions of a data set's indices over the clients, as the partitioners of Flower Datasets draw them.
-
-Importing those takes seconds and hundreds of megabytes (pandas, matplotlib): only ``dirichlet``, which is more than a line,
-does, and the launcher sends every client its indices.
-"""
+"""Partitions of a data set's indices over the clients, equal to those that the partitioners of Flower Datasets draw."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +12,8 @@ from defenses.base import call_text
 from defenses.checks import algorithm, check_fields, examples_field, scale_field
 from defenses.spec import parse_statements
 
+DRAWS = 11
+"""How often ``Dirichlet`` draws at most until each client has an example."""
 LEAST_ALPHA, MOST_ALPHA = 1e-3, 1e9
 """Below, each class goes to one client whole, and quotients of numbers near 0 are no numbers; above, shares are equal."""
 
@@ -65,20 +61,20 @@ class Dirichlet(Partition):
 
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
-        from flwr_datasets.partitioner import DirichletPartitioner  # type: ignore[import-untyped]
+        generator = np.random.default_rng(seed)
+        draws = [self._draw(labels, num_partitions, generator)]
+        while not all(map(len, draws[-1])) and len(draws) < DRAWS:
+            draws.append(self._draw(labels, num_partitions, generator))
+        # When every draw left a client without examples, the first one shows which.
+        return draws[-1] if all(map(len, draws[-1])) else draws[0]
 
-        def draw(min_size: int) -> list[Indices]:
-            arguments: dict[str, Any] = {"min_partition_size": min_size, "self_balancing": False, "shuffle": False}
-            partitioner = DirichletPartitioner(num_partitions, "label", float(self.alpha), seed=seed, **arguments)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # One for every repetition, which is documented above.
-                return _rows(partitioner, labels, num_partitions)
-
-        try:
-            return draw(min_size=1)
-        except ValueError:
-            # Every draw left a client without examples: the first one shows which.
-            return draw(min_size=0)
+    def _draw(self, labels: Labels, num_partitions: int, generator: np.random.Generator) -> list[Indices]:
+        by_class = []
+        for label in np.unique(labels):
+            rows = np.flatnonzero(labels == label)
+            shares = generator.dirichlet(np.full(num_partitions, float(self.alpha)))
+            by_class.append(np.split(rows, (np.cumsum(shares) * len(rows)).astype(int)[:-1]))
+        return [np.concatenate(parts) for parts in zip(*by_class, strict=True)]
 
 
 @algorithm
@@ -142,12 +138,3 @@ def partition_indices(labels: Labels, partition: str, num_partitions: int, seed:
             f"{empty[0]}); choose a larger alpha, fewer partitions, more examples or another seed"
         )
     return dealt
-
-
-def _rows(partitioner: Any, labels: NDArray[Any], num_partitions: int) -> list[Indices]:
-    import datasets  # type: ignore[import-untyped]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # Of pyarrow, about how the shards are sorted.
-        partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "row": np.arange(len(labels))})
-        return [np.asarray(partitioner.load_partition(i)["row"], dtype=np.int64) for i in range(num_partitions)]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.data.images import DataError, Labels, Part, Rows, Source
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 UNSEEN = 0
 """Category of what is missing or was never seen in training."""

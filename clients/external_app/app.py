@@ -56,7 +56,8 @@ from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, 
 from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import digest_of, metrics, to_record, values_of
-from defenses.base import Batch, NamedTensors
+from defenses.base import Batch
+from defenses.tensors import NamedTensors
 
 KEPT = "fedveil-last-reply"
 """Record of a context's state that holds the digest."""

@@ -21,8 +21,9 @@ from clients.secrets.draws import Draws
 from clients.task.local_data import LocalData
 from clients.task.task import Task
 from clients.task.truths import Probed, Truths
-from defenses.base import Batch, NamedTensors, Tensors
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.tensors import NamedTensors, Tensors
 
 Examples = Dataset[tuple[Tensor, int]]
 """Map-style: (image (C, H, W) in [0, 1], class) each, before any normalisation."""

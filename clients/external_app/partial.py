@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attacks.observations import trained_parameters
-from defenses.base import NamedTensors, Tensors
+from defenses.tensors import NamedTensors, Tensors
 
 UNSENT, FROZEN_DIGEST = "unsent", "frozen"
 """In the configuration of ``query.setup``: names of frozen parameters that messages leave out, and a digest of their values."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from attacks.metrics.training import EPSILON_BY
 from clients.task.task import Task
-from defenses.base import Numbers
 from defenses.pipeline import Pipeline
+from defenses.tensors import Numbers
 
 
 def budget_spent(pipeline: Pipeline, task: Task, state: Mapping[str, Any]) -> Numbers:

@@ -17,9 +17,10 @@ from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries,
 from attacks.local_model import shared_tensors
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.neighbours import ADD_OR_REMOVE
 from defenses.random_draws import generator_for
+from defenses.tensors import Update
 
 Labelled = tuple[Tensor, Tensor]
 """Image or images, and target or targets."""

@@ -29,8 +29,9 @@ from clients.task.truths import Probed, Truths, joined, rows
 from clients.training.evaluation import device, evaluate_weights, set_eval
 from clients.training.sgd import batches, plain_training, protect_gradient, protect_update, train_on
 from clients.wire.limits import MOST_IMAGES
-from defenses.base import Batch, NamedTensors, Numbers, Training, TrainingDefense, Update
+from defenses.base import Batch, Training, TrainingDefense
 from defenses.random_draws import Key, generator_for
+from defenses.tensors import NamedTensors, Numbers, Update
 
 Ledger = dict[str, dict[str, Any]]
 """What training defences must remember: their state under "train", and under "probe" that of the server's probes."""

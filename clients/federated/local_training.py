@@ -16,8 +16,9 @@ from clients.federated.plan import FederatedPlan
 from clients.task.batches import join
 from clients.task.local_data import BLOCK, LocalData
 from clients.task.task import Plan, Task, load_weights
-from defenses.base import Batch, NamedTensors, Update
+from defenses.base import Batch
 from defenses.random_draws import generator_for, seed_of
+from defenses.tensors import NamedTensors, Update
 
 AT_ONCE = 16
 """Updates that are held at once."""

@@ -30,7 +30,7 @@ from clients.task.scenarios import ClientSide
 from clients.task.task import Plan
 from clients.wire.records import metrics, tensors_of, to_record, values_of, withheld
 from clients.wire.texts import read_json
-from defenses.base import Shape
+from defenses.tensors import Shape
 
 
 @functools.lru_cache(maxsize=16)

@@ -42,7 +42,7 @@ from clients.task.task import load_weights
 from clients.task.truths import Probed, Truths, rows
 from clients.training.evaluation import device, evaluate
 from clients.wire.records import digest_of, metrics, tensors_of, to_record, values_of
-from defenses.base import Numbers
+from defenses.tensors import Numbers
 
 KIND = "message:query"
 """Of the draws that protect the features of a batch of queries."""

@@ -11,7 +11,7 @@ from clients.models.library import ModelError
 from clients.task.task import WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.wire.limits import Text
-from defenses.base import NamedTensors
+from defenses.tensors import NamedTensors
 
 
 @dataclass(frozen=True)

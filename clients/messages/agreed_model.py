@@ -21,7 +21,7 @@ from clients.secrets.policy import RefusedError, refusal
 from clients.task.local_data import Client
 from clients.task.task import load_weights
 from clients.wire.records import digest_of, to_record, to_tensors
-from defenses.base import NamedTensors
+from defenses.tensors import NamedTensors
 
 MOST_JUDGED = 64
 """Own examples on which a model is tried."""

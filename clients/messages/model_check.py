@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from defenses.base import NamedTensors, Numbers
+from defenses.tensors import NamedTensors, Numbers
 from defenses.updates.local_statistics import is_statistic
 
 MOST_CHANGE = 4.0

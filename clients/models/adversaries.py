@@ -12,7 +12,7 @@ from torch import nn
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
 from clients.models.library import ModelError
-from defenses.base import ImageShape, NamedTensors
+from defenses.tensors import ImageShape, NamedTensors
 
 SMALLEST: Mapping[str, int] = {"vgg16": 32, "vgg_small": 8}
 """Side in pixels of the smallest images that a model takes; those that are not named take any."""

@@ -26,8 +26,8 @@ from clients.models.library import (
 )
 from clients.models.own import build_own_model, offered_models, own_factory
 from clients.models.vision_transformer import vit_lite
-from defenses.base import ImageShape
 from defenses.registry import RegistryError
+from defenses.tensors import ImageShape
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
 

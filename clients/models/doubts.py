@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clients.models.classifiers import build_model
 from clients.models.library import ModelError
 from clients.models.own import disturb
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 RANDOM, MIXES, MIXES_IN_TRAINING = "random", "mixes", "mixes in training"
 COUNT = 8

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.process.machine import memory_of_machine
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 LIBRARIES = ("torchvision", "timm")
 

@@ -17,7 +17,7 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Matching
 from attacks.observations import trained_parameters
 from clients.models.library import LIBRARIES, ModelError, without_in_place
 from clients.process.own_code import OwnCodeError, accepted, installed, is_own, origin, own_code
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 from defenses.training.clipping_trial import layer_of
 
 FAR = 1000.0

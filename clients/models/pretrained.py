@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
-from defenses.base import NamedTensors
+from defenses.tensors import NamedTensors
 
 PATCHES = "patch_embed.proj.weight"
 DROPPED = ("pos_embed", "head.", "fc_norm.", "pre_logits.")

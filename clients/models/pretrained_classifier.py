@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.models.library import ModelError, why_no_checkpoint
 from clients.wire.texts import regular
-from defenses.base import NamedTensors, part_of
+from defenses.tensors import NamedTensors, part_of
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from clients.models.library import ImageSizeError, ModelError, without_in_place
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 PATCH = 4
 HEADS = 4

@@ -42,7 +42,8 @@ from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
 from clients.task.batches import CHUNK, chunks, join
 from clients.task.local_data import Client
 from clients.task.truths import Probed, Truths
-from defenses.base import Batch, Numbers, Tensors
+from defenses.base import Batch
+from defenses.tensors import Numbers, Tensors
 
 COUNTS = GuessName(Role.TRAINING)
 """Under it stand the totals of what the defences did."""

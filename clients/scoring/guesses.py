@@ -10,7 +10,7 @@ from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Represent
 from attacks.membership.federation.round_signals import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
-from defenses.base import NamedTensors, Tensors, part_of
+from defenses.tensors import NamedTensors, Tensors, part_of
 
 Guess = Reconstruction | Labels | Representatives | Membership | Attributes | Cells
 

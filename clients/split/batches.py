@@ -17,8 +17,9 @@ from clients.split.plan import SplitPasses
 from clients.task.local_data import LocalData
 from clients.task.truths import Probed, rows
 from clients.training.evaluation import device
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.random_draws import Key, generator_for
+from defenses.tensors import Update
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from clients.split.plan import SplitPlan
 from clients.split.training import EdgeState, SplitClient
 from clients.task.scenarios import ClientSide
 from clients.wire.records import digest_of, metrics, tensors_of, to_record, to_tensors, values_of, withheld
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 
 
 def step(message: Message, context: Context) -> Message:

@@ -26,8 +26,8 @@ from clients.task.task import load_weights
 from clients.task.truths import Truths
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state, protect_gradient
-from defenses.base import NamedTensors, Tensors, Update, on_cpu, part_of
 from defenses.random_draws import generator_for
+from defenses.tensors import NamedTensors, Tensors, Update, on_cpu, part_of
 
 NETWORK = "network/"
 """Prefix of the weights of a network that an edge-training defence keeps at the client."""

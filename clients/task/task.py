@@ -39,9 +39,9 @@ from clients.wire.limits import (
     Width,
 )
 from clients.wire.schema import STRICT, parsed
-from defenses.base import NamedTensors
 from defenses.pipeline import Pipeline
 from defenses.spec import parse
+from defenses.tensors import NamedTensors
 
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
@@ -241,6 +241,11 @@ class Task:
     def cut(self) -> str:
         """The model's cut in this round; "" in scenarios that cut no model."""
         return self.plan.cut_at(self.round)
+
+    @property
+    def target_records(self) -> tuple[str, ...]:
+        """Names of a reply's records about the audit's targets: updates of probes, or batches of smashed data."""
+        return tuple(f"target-{at}" for at in range(self.plan.probe_targets))
 
     @property
     def is_final(self) -> bool:

@@ -16,7 +16,8 @@ from attacks.placement import Placement
 from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import LocalData
 from clients.task.task import Plan, load_weights
-from defenses.base import Batch, NamedTensors, Numbers
+from defenses.base import Batch
+from defenses.tensors import NamedTensors, Numbers
 from defenses.updates.local_statistics import statistic_layers
 
 REPORTED = {

@@ -15,9 +15,10 @@ from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch, NamedTensors, Tensors, Training, Update
+from defenses.base import Batch, Training
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
+from defenses.tensors import NamedTensors, Tensors, Update
 
 
 def soft_cross_entropy(model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:

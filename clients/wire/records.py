@@ -14,7 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from clients.wire.texts import Received, RecordError, one_line, shortened
-from defenses.base import NamedTensors, Tensors
+from defenses.tensors import NamedTensors, Tensors
 
 REFUSED = 1403
 """Error code of a reply to a question that the node does not answer by its own configuration; Flower's own codes are small."""

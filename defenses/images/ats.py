@@ -11,10 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from defenses.base import Batch, DefenseError, InputDefense, Shape
+from defenses.base import Batch, DefenseError, InputDefense
 from defenses.checks import algorithm, flag_field, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
+from defenses.tensors import Shape
 
 Policy = Shape
 """Indices of transforms, applied from left to right."""

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from defenses.base import Batch, ImageShape, InputDefense, Numbers
+from defenses.base import Batch, InputDefense
 from defenses.checks import (
     MOST_SIDE,
     algorithm,
@@ -39,6 +39,7 @@ from defenses.images.visual_mixer_windows import (
     window_upper_bound,
     windows_in_words,
 )
+from defenses.tensors import ImageShape, Numbers
 
 CHANNELS = ("per-channel", "spatial")
 ADVICE = "for windows of several sizes choose bounds further apart or first_regions='nearest', else equal bounds"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import DefenseError, NamedTensors, Shape, Tensors
+from defenses.base import DefenseError
 from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, whole_field
 from defenses.fitting import (
     SHAPE,
@@ -22,6 +22,7 @@ from defenses.fitting import (
     placed,
 )
 from defenses.smashed.delta_masks import DELTAS, FILLS, MODES, DeltaMasks
+from defenses.tensors import NamedTensors, Shape, Tensors
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
 """Name -> convolutions of the encoder, each of which halves the channels."""

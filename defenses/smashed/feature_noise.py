@@ -9,11 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from defenses.base import Numbers, SmashedDefense
+from defenses.base import SmashedDefense
 from defenses.checks import LEAST_MULTIPLIER, algorithm, choice_field, noise_field, probability_field, scale_field
 from defenses.functional import clip_factors, gaussian_like, widened
 from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY, ZERO_OUT
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.tensors import Numbers
 
 AGAINST_NOISE = ("FeatureAveraging", "FieldReading", "AttributeInference", "InverseNetwork")
 

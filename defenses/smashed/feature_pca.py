@@ -9,10 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, Shape
+from defenses.base import DefenseError
 from defenses.checks import algorithm, examples_field, require
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 from defenses.functional import widened
+from defenses.tensors import Shape
 
 _COLUMNS = 1 << 16
 """Features that are held in double precision at a time."""

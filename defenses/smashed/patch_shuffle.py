@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from defenses.base import DefenseError, Numbers, SmashedDefense
+from defenses.base import DefenseError, SmashedDefense
 from defenses.checks import algorithm, flag_field, share_field
+from defenses.tensors import Numbers
 
 
 def shuffled_within_images(num_images: int, num_tokens: int, generator: torch.Generator) -> Tensor:

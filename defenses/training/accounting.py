@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from defenses.base import Numbers
 from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
 from defenses.neighbours import ADD_OR_REMOVE, BUDGET, REPLACE_ONE, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.tensors import Numbers
 from defenses.training.privacy_loss import prv_epsilon
 from defenses.training.quiet_import import opacus_module
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from defenses.base import Loss, NamedTensors, Shape
 from defenses.functional import clip_factors
+from defenses.tensors import Loss, NamedTensors, Shape
 
 SCALES = (0.3, 1.0, 0.03, 0.1, 0.5)
 """Sizes of the examples' pixels: their gradients have different lengths, of which the clipping norm lies below two."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from defenses.base import DefenseError, Loss, Numbers, Shape, Training, TrainingDefense
+from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -26,6 +26,7 @@ from defenses.checks import (
 )
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE, SENSITIVITY
 from defenses.random_draws import spawned
+from defenses.tensors import Loss, Numbers, Shape
 from defenses.training.accounting import (
     CLAIMING,
     PRV,

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from defenses.base import DefenseError, Loss
+from defenses.base import DefenseError
 from defenses.functional import clip_factors
+from defenses.tensors import Loss
 from defenses.training.quiet_import import opacus_module
 
 PER_EXAMPLE, GHOST = "per-example", "ghost"

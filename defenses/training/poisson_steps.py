@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from defenses.base import Loss
+from defenses.tensors import Loss
 from defenses.training.example_gradients import forget
 from defenses.training.quiet_import import opacus_module
 

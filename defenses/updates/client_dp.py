@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from defenses.base import Numbers, Update, UpdateDefense
+from defenses.base import UpdateDefense
 from defenses.checks import (
     LARGEST_NOISE,
     LEAST_MULTIPLIER,
@@ -25,6 +25,7 @@ from defenses.checks import (
 from defenses.functional import gaussian_like, map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_ratio
+from defenses.tensors import Numbers, Update
 from defenses.training.accounting import budget_terms, exact_epsilon, record_step, recorded_steps
 
 USUAL_MULTIPLIER = 4.0

@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from defenses.base import Update, UpdateDefense
+from defenses.base import UpdateDefense
 from defenses.checks import algorithm, per_field, scale_field
 from defenses.functional import map_update
+from defenses.tensors import Update
 
 
 @algorithm

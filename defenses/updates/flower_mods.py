@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from defenses.base import DefenseError, Numbers, Update, UpdateDefense
+from defenses.base import DefenseError, UpdateDefense
 from defenses.checks import LARGEST_NOISE, algorithm, checked_field, flag_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
+from defenses.tensors import Numbers, Update
 from defenses.training.accounting import budget_terms
 from defenses.updates.client_dp import epsilon_of_releases, with_release
 

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from defenses.base import DefenseError, Update, UpdateDefense
+from defenses.base import DefenseError, UpdateDefense
 from defenses.checks import algorithm
 from defenses.functional import map_update
+from defenses.tensors import Update
 
 STATISTICS = ("running_mean", "running_var")
 """Last parts of the names of running averages, as torch names them."""

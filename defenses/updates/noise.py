@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from defenses.base import Batch, InputDefense, Update, UpdateDefense
+from defenses.base import Batch, InputDefense, UpdateDefense
 from defenses.checks import algorithm, flag_field, noise_field, per_field
 from defenses.functional import gaussian_like, laplace_like, map_update
+from defenses.tensors import Update
 
 
 @algorithm

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from defenses.base import Update, UpdateDefense
+from defenses.base import UpdateDefense
 from defenses.checks import algorithm, per_field, share_field
 from defenses.functional import map_update
+from defenses.tensors import Update
 
 
 def prune_smallest(tensor: Tensor, fraction: float) -> Tensor:

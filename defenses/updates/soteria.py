@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from defenses.base import DefenseError, Shape, Training, TrainingDefense
+from defenses.base import DefenseError, Training, TrainingDefense
 from defenses.checks import algorithm, require, share_field
+from defenses.tensors import Shape
 
 FLOOR = 0.1
 """Added to |r_i|, as in the authors' code, so that an entry of a ReLU's zero has a score."""

@@ -31,7 +31,7 @@ INTERFACES = {
     "defenses": {
         "defenses/index": (
             "Interfaces of defences",
-            ["defenses.base", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
+            ["defenses.base", "defenses.tensors", "defenses.fitting", "defenses.pipeline", "defenses.spec"],
         ),
         "defenses/authoring": ("For authors of defences", ["defenses.checks", "defenses.functional"]),
     },
@@ -56,7 +56,10 @@ INTERFACES = {
             "Strategies",
             ["strategies.federated.curious", "strategies.recording.strategy", "strategies.external_app.strategy"],
         ),
-        "strategies/exchange": ("The guarded exchange", ["strategies.exchange.guard", "strategies.exchange.exchange"]),
+        "strategies/exchange": (
+            "The guarded exchange",
+            ["strategies.exchange.guard", "strategies.exchange.faults", "strategies.exchange.exchange"],
+        ),
         "strategies/audit": (
             "The audit",
             [

@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from clients.wire.texts import regular
-from defenses.base import Tensors, under
+from defenses.tensors import Tensors, under
 from simulations.settings.errors import undamaged
 from strategies.audit.whole_files import load_tensors, save_tensors
 from strategies.training.checkpoint import Checkpoint

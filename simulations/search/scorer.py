@@ -16,9 +16,10 @@ from clients.data.images import ImageDataset, MissingDataError, to_float
 from clients.models.classifiers import build_model
 from clients.task.task import load_weights
 from clients.training.evaluation import device
-from defenses.base import Batch, Tensors, on_cpu
+from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors, on_cpu
 from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.search.scores import (
     ExampleGradients,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from simulations.settings.errors import ConfigError
 
 EPSILON = 1e-5

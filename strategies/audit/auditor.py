@@ -22,7 +22,7 @@ from clients.scoring.audit import ALONE, COUNTS, MOST_SHARED
 from clients.scoring.guesses import guess_tensors, kind_of_guess
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.audit_pictures import AuditPictures
 from strategies.audit.audit_replies import BASELINES, fault_in_scores, scores_of
 from strategies.audit.jobs import AttackJob, Outcome, Recorder, attack_card, without_score

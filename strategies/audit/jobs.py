@@ -16,7 +16,7 @@ from attacks.metrics.names import Role
 from attacks.observations import untried
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
-from defenses.base import Tensors, part_of
+from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors

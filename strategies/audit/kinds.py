@@ -23,8 +23,9 @@ from clients.data.datasets import has_sensitive_attribute
 from clients.task.auxiliary import Auxiliary
 from clients.task.scenarios import read_task
 from clients.task.task import Plan, Task, WholeModelPlan, load_weights
-from defenses.base import Batch, Tensors, part_of, under
+from defenses.base import Batch
 from defenses.registry import RegistryError, collected, modules_in
+from defenses.tensors import Tensors, part_of, under
 
 ATTRIBUTE_SETTING = "attribute-attacks"
 """The setting that names attacks on a sensitive attribute, whatever they see of it."""

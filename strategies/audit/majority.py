@@ -17,7 +17,7 @@ from attacks.base import AnyAttack
 from attacks.guesses import Attributes
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.threat_card import ThreatCard

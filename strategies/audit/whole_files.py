@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from clients.wire.texts import regular
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 
 PARTIAL = ".tmp"
 """Ends the name of a file that is being written; a killed process leaves it."""

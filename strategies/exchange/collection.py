@@ -10,7 +10,8 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.task.task import Task
-from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, fault, numbered, require_enough
+from strategies.exchange.faults import fault, numbered
+from strategies.exchange.guard import Answers, FaultIn, GuardedExchange, require_enough
 
 
 @dataclass(eq=False)

@@ -22,8 +22,8 @@ from clients.external_app.canary_images import MOST_CANARIES
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, tensors_of, values_of
 from clients.wire.texts import one_line, read_json, shortened
-from defenses.base import Update
 from defenses.neighbours import ADD_OR_REMOVE
+from defenses.tensors import Update
 from strategies.audit.jobs import Recorder
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import GuardedExchange

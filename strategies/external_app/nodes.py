@@ -16,7 +16,8 @@ from clients.wire.texts import shortened
 from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
-from strategies.exchange.guard import GuardedExchange, fault_in_count
+from strategies.exchange.faults import fault_in_count
+from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of
 from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.replies import UnusableReplyError, card_text

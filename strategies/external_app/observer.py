@@ -17,7 +17,7 @@ from clients.external_app.plan import AppPlan
 from clients.models.library import ModelError
 from clients.models.own import require_attackable
 from clients.task.task import Task
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.pool import AttackPool
 from strategies.external_app.canaries import AppCanaries
 from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question

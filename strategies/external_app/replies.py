@@ -11,7 +11,7 @@ from clients.external_app.mods import Budget
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.recording.files import EXAMPLES, RATES, counted_examples, first_number
 
 JSON = ("card", "budgets")

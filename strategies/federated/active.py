@@ -12,12 +12,12 @@ from attacks.observations import AttackError
 from attacks.spec import stages_of
 from clients.secrets.policy import is_refusal
 from clients.task.task import Task
-from defenses.base import Tensors
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors
 from strategies.audit.jobs import AttackJob, grouped, without_score
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ACTIVE_SERVER, ThreatCard
-from strategies.exchange.guard import Answers, targets_of
+from strategies.exchange.guard import Answers
 from strategies.federated.audit import UpdateAudit, fewest_guesses, seen_updates
 from strategies.federated.observations import ACTIVE
 
@@ -74,7 +74,7 @@ class ActiveServer:
                 task, metric=MODEL_REFUSED.name, value=len(refused) / judged, n=judged, attack=repr(attack),
                 card=_card(task, attack),
             )  # fmt: skip
-        seen = seen_updates(task, ACTIVE, good, targets_of(task))
+        seen = seen_updates(task, ACTIVE, good, task.target_records)
         if not seen:
             return
         card = self._audit.card(task, ACTIVE, seen, sent, None)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from clients.task.task import Task
-from defenses.base import Tensors, Update
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors, Update
 from strategies.audit.jobs import grouped
 from strategies.audit.kinds import Observed
 from strategies.audit.threat_card import ThreatCard

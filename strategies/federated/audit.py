@@ -13,7 +13,7 @@ from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import NO_IMAGES
 from clients.task.task import Task
 from clients.wire.records import tensors_of, values_of
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed

@@ -18,10 +18,10 @@ from clients.task.task import Plan, Task, WholeModelPlan
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import to_record, to_tensors, values_of
 from clients.wire.rungs import Rung
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, targets_of, update_bound
+from strategies.exchange.guard import Answers, GuardedExchange, TooFewReplies, update_bound
 from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
@@ -234,7 +234,7 @@ class CuriousFedAvg(FedAvg):
         record_probe(self.recorder, task, answered)  # the last reply of a client counts all probes
 
     def _attack_probes(self, task: Task, kinds: Iterable[Kind], rung: str, arrays: ArrayRecord) -> Answers:
-        records, bound = targets_of(task), update_bound(self._weights, self.max_update_norm)
+        records, bound = task.target_records, update_bound(self._weights, self.max_update_norm)
         self._guarded.bounds["train.probe"] = dict.fromkeys(records, bound)
         good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
         for kind in kinds:

@@ -23,8 +23,8 @@ from clients.federated.canaries import shared_shapes, trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan, Task, load_weights
 from clients.wire.records import tensors_of, values_of
-from defenses.base import Tensors, Update
 from defenses.neighbours import ADD_OR_REMOVE
+from defenses.tensors import Tensors, Update
 from strategies.audit.jobs import Recorder
 from strategies.exchange.guard import GuardedExchange
 from strategies.federated.replies import COUNTED

@@ -15,7 +15,7 @@ from attacks.base import Profile
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
 from clients.federated.local_training import probes_alone, train_alone
 from clients.task.auxiliary import Auxiliary
-from defenses.base import Update
+from defenses.tensors import Update
 from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
 
 

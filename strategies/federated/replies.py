@@ -23,7 +23,7 @@ from defenses.neighbours import BUDGET
 from defenses.pipeline import Pipeline
 from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval
-from strategies.exchange.guard import fault, targets_of
+from strategies.exchange.faults import fault
 
 COUNTED = {"num-examples", "local-steps"}
 """What every update reports beside its metrics."""
@@ -50,7 +50,7 @@ def fault_in_update(
 def fault_in_probe(reply: Message, reference: Mapping[str, np.ndarray], task: Task) -> str:
     """Reason why the updates of probes, one for each target of the task, or their labels cannot be used, or ""."""
     plan = FederatedPlan.narrow(task.plan)
-    names, images = targets_of(task), plan.probe_size
+    names, images = task.target_records, plan.probe_size
     if why := fault_in_update(reply, reference, names, images):
         return why
     if (steps := values_of(reply, "metrics").get("local-steps")) != plan.probe_steps:

@@ -19,12 +19,12 @@ from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.task import Task
 from clients.training.evaluation import device
-from defenses.base import Tensors
 from defenses.fitting import FitContext, placed
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
 from defenses.smashed.delta_masks import grad_cam, jet_blue, last_map_layer
+from defenses.tensors import Tensors
 from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
 from strategies.exchange.guard import Rows

@@ -19,8 +19,9 @@ from clients.models.adversaries import AdversaryBuilder
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Plan
 from clients.training.evaluation import device
-from defenses.base import Batch, Tensors, part_of
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
 from strategies.inference.public_model import Examples
 

@@ -13,8 +13,9 @@ from attacks.local_model import shared_tensors
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
-from defenses.base import Batch, Tensors, on_cpu, part_of, under
+from defenses.base import Batch
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors, on_cpu, part_of, under
 from strategies.audit.kinds import untrainable
 from strategies.inference.observations import QUERY, adversary_builder, unprotected_knowledge
 from strategies.inference.public_model import Examples

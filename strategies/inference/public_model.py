@@ -14,9 +14,10 @@ from clients.models.packaged_weights import PACKAGED
 from clients.models.pretrained_classifier import load_classifier
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
-from defenses.base import Batch, Tensors
+from defenses.base import Batch
 from defenses.fitting import sha256_of
 from defenses.random_draws import generator_for
+from defenses.tensors import Tensors
 from strategies.training.central_training import MODEL, CentralTraining
 
 LOSSES, SECONDS = "losses", "seconds"

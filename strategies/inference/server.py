@@ -23,9 +23,10 @@ from clients.task.batches import chunks
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY, device
 from clients.wire.records import to_record
-from defenses.base import DefenseError, part_of, under
+from defenses.base import DefenseError
 from defenses.fitting import FitContext
 from defenses.pipeline import Pipeline
+from defenses.tensors import part_of, under
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import FIT, grouped
 from strategies.audit.kinds import Kind

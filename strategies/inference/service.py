@@ -29,7 +29,8 @@ from clients.wire.records import tensors_of, to_record
 from defenses.pipeline import Pipeline
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.collection import BatchCollection
-from strategies.exchange.guard import FAR, Bound, GuardedExchange, Rows, seconds_of
+from strategies.exchange.faults import seconds_of
+from strategies.exchange.guard import FAR, Bound, GuardedExchange, Rows
 
 
 @dataclass

@@ -24,7 +24,8 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task
 from clients.training.evaluation import CLEAN_ACCURACY
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Batch, Tensors, part_of
+from defenses.base import Batch
+from defenses.tensors import Tensors, part_of
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import grouped
 from strategies.audit.kinds import Kind, Seen
@@ -32,7 +33,8 @@ from strategies.audit.majority import attack_judged
 from strategies.audit.score_rows import mean_and_interval
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.collection import BatchCollection
-from strategies.exchange.guard import FAR, Bound, GuardedExchange, TooFewReplies, seconds_of
+from strategies.exchange.faults import seconds_of
+from strategies.exchange.guard import FAR, Bound, GuardedExchange, TooFewReplies
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD, SeenCollection, SeenUpload
 from strategies.training.central_training import CentralTraining
 from strategies.training.checkpoint import Checkpoint

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from clients.wire.records import view_of
-from strategies.exchange.guard import oversized
+from strategies.exchange.faults import oversized
 from strategies.recording.files import RecordingWriter
 from strategies.recording.wrapper import WrappingStrategy, chain_of
 

@@ -23,13 +23,13 @@ from clients.scoring.image_scores import paper_scale
 from clients.split.plan import SplitPasses, SplitPlan
 from clients.task.task import Task
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
 from strategies.audit.majority import attack_judged
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
-from strategies.exchange.guard import fault, like, targets_of
+from strategies.exchange.faults import fault, like
 from strategies.split.evaluation import Listener
 from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE, SeenTestTokens, SeenTokens
 from strategies.split.server import Holder, SplitServer
@@ -105,7 +105,7 @@ class SplitAudit:
         content = RecordDict({"config": server.exchange.config(task, **config)})
         if SplitPlan.narrow(task.plan).trains_edge:
             content["edge"] = to_record(server.edge)
-        names = targets_of(task)
+        names = task.target_records
         classes = task.plan.data_card().num_classes
 
         def fault_in(partition: int, reply: Message) -> str:
@@ -142,7 +142,7 @@ class SplitAudit:
             for p, theirs in gradients.items()
         }
         reference = {name: tensor.numpy() for name, tensor in server.edge.items()}
-        names = targets_of(task)
+        names = task.target_records
         replies = server.exchange.ask(
             task, "train.audit_step", contents,
             lambda _, reply: next(filter(None, [fault(reply, reference, name) for name in names]), ""),

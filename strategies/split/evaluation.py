@@ -33,7 +33,8 @@ from clients.training.step_cost import StepCost, measure_step
 from clients.wire.records import tensors_of, to_record, values_of
 from clients.wire.texts import shortened
 from defenses.random_draws import generator_for
-from strategies.exchange.guard import Rows, fault, like
+from strategies.exchange.faults import fault, like
+from strategies.exchange.guard import Rows
 from strategies.split.server import SplitServer
 
 Listener = Callable[[int, Tensor], None]

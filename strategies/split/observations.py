@@ -23,7 +23,7 @@ from clients.split.plan import SplitPlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights
 from clients.training.evaluation import device
-from defenses.base import Update, part_of
+from defenses.tensors import Update, part_of
 from strategies.audit.kinds import Kind, Observed, Seen, digest
 
 EDGE, SERVER = "edge/", "server/"

@@ -15,10 +15,11 @@ from attacks.sender import smash
 from clients.split.plan import SplitPlan
 from clients.task.task import Task
 from clients.training.evaluation import device
-from defenses.base import Tensors, on_cpu, under
+from defenses.tensors import Tensors, on_cpu, under
 from strategies.audit.auditor import Auditor
 from strategies.exchange.exchange import Exchange, Posted
-from strategies.exchange.guard import FAR, Answers, Bound, FaultIn, GuardedExchange, Rows, seconds_of
+from strategies.exchange.faults import seconds_of
+from strategies.exchange.guard import FAR, Answers, Bound, FaultIn, GuardedExchange, Rows
 from strategies.split.observations import EDGE, SERVER
 
 

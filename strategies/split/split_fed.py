@@ -38,11 +38,12 @@ from clients.task.task import Task, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import flat_state, load_flat_state
 from clients.wire.records import tensors_of, to_record
-from defenses.base import Tensors, part_of, under
+from defenses.tensors import Tensors, part_of, under
 from strategies.audit.auditor import Auditor
 from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
-from strategies.exchange.guard import fault, numbered, require_enough, update_bound
+from strategies.exchange.faults import fault, numbered
+from strategies.exchange.guard import require_enough, update_bound
 from strategies.split.audit import AttributeAudit, SplitAudit
 from strategies.split.evaluation import evaluate, record_costs
 from strategies.split.observations import EDGE, SERVER

@@ -14,8 +14,9 @@ from clients.task.batches import chunks, join
 from clients.task.task import Task, WholeModelPlan, load_weights
 from clients.training.evaluation import device
 from clients.training.sgd import batches, flat_state, load_flat_state, plain_training, train_on
-from defenses.base import Batch, Tensors, TrainingDefense, on_cpu, part_of, under
+from defenses.base import Batch, TrainingDefense
 from defenses.random_draws import Key, generator_for
+from defenses.tensors import Tensors, on_cpu, part_of, under
 
 MODEL, OPTIMIZER = "model/", "optimizer/"
 """Prefixes of what a checkpoint keeps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 
 
 @dataclass(frozen=True)

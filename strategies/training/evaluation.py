@@ -14,7 +14,8 @@ from clients.training.evaluation import REPORTED
 from clients.wire.records import values_of
 from clients.wire.texts import shortened
 from defenses.neighbours import BUDGET
-from strategies.exchange.guard import GuardedExchange, Rows, fault_in_count, fault_in_number
+from strategies.exchange.faults import fault_in_count, fault_in_number
+from strategies.exchange.guard import GuardedExchange, Rows
 
 
 def record_reports(

@@ -16,9 +16,10 @@ from attacks.observations import ClientUpdate
 from attacks.queries.base import Query
 from attacks.smashed.base import SmashedData
 from attacks.uploads.base import UploadedImages
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.images.visual_mixer import VisualMixer
 from defenses.spec import parse
+from defenses.tensors import Update
 from tests.attacks.attributes import test_property_inference as properties
 from tests.attacks.queries import query_wire
 from tests.attacks.tabular import test_reading as tables

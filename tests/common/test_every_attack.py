@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import attacks
 from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.spec import ATTACKS
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.spec import parse_statements
+from defenses.tensors import Update
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, patch_net, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick, registered
 from tests.common.test_every_defense import texts_of

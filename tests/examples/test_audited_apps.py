@@ -14,6 +14,7 @@ from tests.examples.test_recorded_apps import run_here
 from tests.lines import read_lines
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, deployment, run_in
 
+pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group dev")
 pytestmark = pytest.mark.slow
 
 __all__ = ["deployment"]  # a fixture

@@ -29,6 +29,7 @@ from tests.simulations.runtime.runtimes import run_in
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, of pathspec
 
 APPS = {"quickstart_pytorch": "pytorchexample", "resnet_pytorch": "resnetexample"}
+NO_MLXTEND = "mlxtend is not installed: uv sync --group dev"
 MARK = "# audit"
 LIVE = "# live"
 ATTACK = "InvertingGradients(iterations=20, restarts=1, max_images=32)"
@@ -63,6 +64,7 @@ def assert_marked_whole(source: str) -> None:
 
 
 def recorded(app: str, tmp_path: Path, **settings: Any) -> list[RecordedReply]:
+    pytest.importorskip("mlxtend", reason=NO_MLXTEND)
     values = {"num-server-rounds": 1, "fraction-evaluate": 0.0, "recording": str(tmp_path / "rec"), **settings}
     with LocalRuntime(tmp_path / "log.txt") as runtime:
         status = run_in(runtime, values, 2, EXAMPLES / app)
@@ -79,6 +81,7 @@ def recorded_here(app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **s
 
 def run_here(app: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     """Runs an app in this process: its ServerApp and ClientApp, as its file names them, with its settings."""
+    pytest.importorskip("mlxtend", reason=NO_MLXTEND)
     monkeypatch.syspath_prepend(str(EXAMPLES / app))
     about = tomllib.loads((EXAMPLES / app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     values = about["config"]

@@ -39,6 +39,7 @@ def test_its_lines_are_those_of_the_examples() -> None:
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the examples, in which everything was done that the page says, with attacks of a few steps."""
+    pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group dev")
     folder = tmp_path_factory.mktemp("tutorial")
     for app in ("quickstart_pytorch", "local_dp_pytorch"):
         with_short_attacks(app, folder)

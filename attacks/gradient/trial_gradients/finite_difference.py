@@ -18,8 +18,8 @@ from attacks.gradient.trial_gradients.matching import GradientMatching, Statisti
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.gradient.trial_gradients.trial_layers import TrialNetwork, expanded
 from attacks.observations import AttackError
-from defenses.base import Update
 from defenses.module_calls import Call, calls_of
+from defenses.tensors import Update
 
 
 class RecordKinks(TorchFunctionMode):

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from attacks.observations import ClientUpdate
-from defenses.base import NamedTensors, Tensors, Update
+from defenses.tensors import NamedTensors, Tensors, Update
 
 Call = Callable[[Update, Tensor], Tensor]
 """(weights, normalised images (b, C, H, W)) -> logits (b, K)."""

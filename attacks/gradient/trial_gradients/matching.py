@@ -20,7 +20,7 @@ from attacks.gradient.costs import Cost
 from attacks.gradient.trial_gradients.local_steps import LocalSGD, local_orders, logits_of, simulated_training
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError, ClientUpdate
-from defenses.base import ImageShape, Update
+from defenses.tensors import ImageShape, Update
 
 Client = Callable[[Update, Tensor, Tensor], Update]
 """(global weights, normalised images (b, C, H, W), soft labels (b, K)) -> what a client with these would send, as a gradient."""

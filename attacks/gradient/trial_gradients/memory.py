@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from attacks.observations import AttackError
-from defenses.base import ImageShape
 from defenses.module_calls import calls_of
+from defenses.tensors import ImageShape
 
 Trial = TypeVar("Trial")
 End = TypeVar("End")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attacks.observations import AttackError
-from defenses.base import NamedTensors, Shape, Update
+from defenses.tensors import NamedTensors, Shape, Update
 
 FEW_COLUMNS = 2**14
 """Up to so many values a convolution is faster as a product of matrices: its kernels cost more to call than to run."""

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from attacks.local_model import overwrite, shared_tensors
 from attacks.membership.loss_threshold import Membership, loss_of, predict
 from attacks.observations import AttackError
-from defenses.base import NamedTensors, Tensors
+from defenses.tensors import NamedTensors, Tensors
 
 LOSSES = ("loss", "drop")
 """Signals from the losses of a record."""

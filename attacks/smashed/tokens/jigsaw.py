@@ -13,8 +13,8 @@ from attacks.guesses import Reconstruction
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import TokenReader, from_patches
 from attacks.smashed.tokens.training import train_reader
-from defenses.base import Numbers
 from defenses.checks import algorithm, examples_field, require, steps_field, width_field
+from defenses.tensors import Numbers
 
 
 @algorithm

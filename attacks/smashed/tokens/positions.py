@@ -19,7 +19,7 @@ from attacks.normalisation import Normalisation, denormalise
 from attacks.observations import AttackError
 from attacks.sender import ClientHalf
 from attacks.smashed.base import check_features
-from defenses.base import ImageShape, Numbers, Shape
+from defenses.tensors import ImageShape, Numbers, Shape
 
 HEADS = 4
 MATCH = 32

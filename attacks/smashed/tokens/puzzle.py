@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.assignment import assigned
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 LEVELS = 255
 TRIED = 40

@@ -135,8 +135,10 @@ def lfw(place: Place) -> Source:
 
     def fetch(root: str) -> None:
         # torchvision can no longer download it. The limits keep what scikit-learn decodes on the way small.
-        from sklearn.datasets import fetch_lfw_people  # type: ignore[import-untyped]
-
+        try:
+            from sklearn.datasets import fetch_lfw_people  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise DataError("scikit-learn is not installed: pip install 'fedveil[lfw]'") from error
         fetch_lfw_people(data_home=root, min_faces_per_person=500, resize=0.1)
 
     if not place.option.isdecimal() or int(place.option) < 2:

@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.data.composed import balanced
 from clients.data.files.decoding import FullScale, decode, full_scale, scale_text
 from clients.data.images import DataError, Labels, Part, Rows, Source, resize
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 
 TEST_SHARE = 0.2
 ALL = "all"

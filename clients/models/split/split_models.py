@@ -21,7 +21,7 @@ from clients.models.pretrained import load_pretrained
 from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
 from clients.models.split.halves import EdgeHalf, Embedding, Halves, RawPatches, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
-from defenses.base import ImageShape, NamedTensors
+from defenses.tensors import ImageShape, NamedTensors
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from attacks import GradientInversion
 from attacks.gradient.costs import COSTS, Cost
-from defenses.base import Update
+from defenses.tensors import Update
 
 
 def layerwise_cosine(dummy: Update, target: Update) -> Tensor:

@@ -20,8 +20,8 @@ from attacks.guesses import found_nothing
 from attacks.scoring.metrics import blurred, null_baselines, score
 from attacks.spec import stages_of
 from clients.training.evaluation import place
-from defenses.base import NamedTensors, Tensors
 from defenses.random_draws import generator_for
+from defenses.tensors import NamedTensors, Tensors
 from simulations.console.results import finite
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.known import (

@@ -30,7 +30,7 @@ from clients.scoring.audit import ALONE
 from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from simulations.external_app.recorded.arguments.command_line import steps_to_scores
 from simulations.external_app.recorded.arguments.settings import Request
 from simulations.external_app.recorded.attack_file import file_names, guess_safely, guess_tensors

@@ -21,10 +21,11 @@ from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.scoring.retrieval import KnownImages
 from clients.training.evaluation import place
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
 from defenses.spec import parse
+from defenses.tensors import Update
 from simulations.external_app.recorded.arguments.settings import AttackSettings, whole_numbers
 from simulations.external_app.recorded.update_files import few, load_global_weights
 from simulations.runtime.own_code_trials import try_dataset, try_model

@@ -20,7 +20,8 @@ from clients.scoring.audit import UNIFORM
 from clients.scoring.image_scores import image_scores, uniform_label_accuracy
 from clients.scoring.null_baselines import BLURRED, flat_psnr
 from clients.scoring.retrieval import CANDIDATES, Known, KnownImages, identified
-from defenses.base import Batch, NamedTensors
+from defenses.base import Batch
+from defenses.tensors import NamedTensors
 from simulations.external_app.recorded.arguments.headers import originals_file
 from simulations.external_app.recorded.replies import Attackable
 from simulations.external_app.recorded.update_files import read_truth

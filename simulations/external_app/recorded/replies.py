@@ -15,7 +15,7 @@ from attacks.local_model import shared_tensors
 from attacks.observations import trained_parameters
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
-from defenses.base import Tensors
+from defenses.tensors import Tensors
 from simulations.external_app.recorded.arguments.missing import replies_of
 from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
 from simulations.external_app.recorded.arguments.settings import AttackSettings, Request

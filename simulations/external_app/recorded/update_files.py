@@ -12,7 +12,7 @@ from torch import nn
 
 from attacks.local_model import shared_tensors
 from clients.task.task import load_weights
-from defenses.base import NamedTensors, Tensors, Update
+from defenses.tensors import NamedTensors, Tensors, Update
 from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.settings.errors import ConfigError
 

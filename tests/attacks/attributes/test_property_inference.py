@@ -16,8 +16,9 @@ from attacks import AttackError, ClientUpdate, Knowledge, PropertyInference, sco
 from attacks.attributes.property_inference import majority
 from attacks.attributes.update_sketch import UpdateSketch
 from attacks.normalisation import normalise
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.pipeline import Pipeline
+from defenses.tensors import Update
 from tests.attacks.limits import assert_limits
 from tests.attacks.queries.query_wire import MEAN, SHAPE, STD, pictures, seeded
 

@@ -8,9 +8,9 @@ import torch
 from attacks.dp_audit.canary_clients import SHAPES, TURNING, PlacedClient, audit_client_dp, client_parts, directions
 from attacks.dp_audit.verdict import ALL, audited
 from defenses import ClientDP
-from defenses.base import Update
 from defenses.random_draws import generator_for
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
+from defenses.tensors import Update
 
 DELTA = 1e-5
 

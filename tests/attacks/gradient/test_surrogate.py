@@ -18,7 +18,7 @@ from attacks.gradient.trial_gradients.finite_difference import agrees
 from attacks.gradient.trial_gradients.matching import MatchingProblem, attackable
 from attacks.observations import ClientUpdate, Probe, TrainingUpdate
 from clients.models.classifiers import build_model
-from defenses.base import Update
+from defenses.tensors import Update
 from tests.attacks.gradient.clients import COSTS, mean_psnr, normalised, trained
 from tests.attacks.wire import CLASSES, generators, pictures, seeded, sigmoid_net
 

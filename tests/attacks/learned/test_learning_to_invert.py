@@ -15,8 +15,9 @@ from attacks import AttackError, ClientUpdate, Knowledge, LearningToInvert
 from attacks.image_measures import psnr
 from attacks.learned.learning_to_invert import matched, noise_like
 from defenses import GaussianNoise, Pruning
-from defenses.base import Batch, Update, UpdateDefense
+from defenses.base import Batch, UpdateDefense
 from defenses.pipeline import Pipeline
+from defenses.tensors import Update
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, pictures, sigmoid_net
 from tests.attacks.wire import stream as seeded
 

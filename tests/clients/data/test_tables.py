@@ -121,6 +121,7 @@ def test_a_limited_read_of_criteo_stops_at_the_limit(tmp_path: Path, monkeypatch
 
 
 SORTED = np.repeat(np.arange(10), 100)
+NO_FLOWER_DATASETS = "flwr-datasets is not installed: uv sync --group dev"
 TEXTS = ["iid", "dirichlet", "dirichlet(alpha=0.1)", "dirichlet(100)", "shards", "shards(num_shards_per_partition=3)"]
 
 
@@ -154,26 +155,28 @@ def test_every_example_belongs_to_exactly_one_client_and_the_seed_decides() -> N
 
 
 def test_partitions_are_those_of_flower() -> None:
-    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, ShardPartitioner
-
+    partitioners = pytest.importorskip("flwr_datasets.partitioner", reason=NO_FLOWER_DATASETS)
     for seed in range(3):
-        theirs = flower(DirichletPartitioner(6, "label", 0.3, 1, False, True, seed), SORTED, 6)
+        theirs = flower(partitioners.DirichletPartitioner(6, "label", 0.3, 1, False, True, seed), SORTED, 6)
         assert [part.tolist() for part in partition_indices(SORTED, "dirichlet(alpha=0.3)", 6, seed)] == theirs
         for count, clients in ((10, 3), (1000, 7), (9, 9), (5, 1)):
             order = np.random.default_rng(seed).permutation(count)
-            theirs = [sorted(order[rows].tolist()) for rows in flower(IidPartitioner(clients), SORTED[order], clients)]
+            theirs = [
+                sorted(order[rows].tolist())
+                for rows in flower(partitioners.IidPartitioner(clients), SORTED[order], clients)
+            ]
             assert [part.tolist() for part in partition_indices(SORTED[:count], "iid", clients, seed)] == theirs
     labels = np.random.default_rng(0).permutation(SORTED)
     for shards in (1, 2, 5):  # which divide without a remainder
-        theirs = flower(ShardPartitioner(10, "label", shards, seed=4), labels, 10)
+        theirs = flower(partitioners.ShardPartitioner(10, "label", shards, seed=4), labels, 10)
         assert [part.tolist() for part in partition_indices(labels, f"shards({shards})", 10, 4)] == theirs
 
 
 def test_an_empty_client_is_named_unless_another_draw_has_none() -> None:
-    from flwr_datasets.partitioner import DirichletPartitioner
+    partitioners = pytest.importorskip("flwr_datasets.partitioner", reason=NO_FLOWER_DATASETS)
 
     def first_draw(clients: int, alpha: float, seed: int) -> list[list[int]]:
-        return flower(DirichletPartitioner(clients, "label", alpha, 0, False, True, seed), SORTED, clients)
+        return flower(partitioners.DirichletPartitioner(clients, "label", alpha, 0, False, True, seed), SORTED, clients)
 
     empty = [i for i, part in enumerate(first_draw(40, 0.001, 0)) if not part]
     with pytest.raises(DataError, match=rf"{len(empty)} of 40 .*\(first: partition {empty[0]}\).*alpha"):

@@ -12,11 +12,11 @@ import torch
 from scipy.stats import norm
 
 from defenses import DPSGD, ClientDP, Clip, GaussianNoise, Pruning
-from defenses.base import Update
 from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, MEANING, level_of
 from defenses.random_draws import generator_for
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
+from defenses.tensors import Update
 
 DELTA = 1e-5
 

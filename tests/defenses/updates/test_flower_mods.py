@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from defenses import Clip, FlowerClipping, FlowerLocalDP
-from defenses.base import Update
 from defenses.neighbours import CLIENT_LEVEL, level_of
 from defenses.random_draws import generator_for
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
+from defenses.tensors import Update
 from tests.defenses.updates.test_client_dp import after
 
 

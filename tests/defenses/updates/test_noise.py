@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from defenses.base import Batch, Update
+from defenses.base import Batch
 from defenses.random_draws import generator_for
+from defenses.tensors import Update
 from defenses.updates.clipping import Clip
 from defenses.updates.noise import GaussianNoise, ImageNoise, LaplaceNoise
 from defenses.updates.pruning import Pruning, prune_smallest

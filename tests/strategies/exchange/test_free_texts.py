@@ -7,7 +7,8 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from clients.wire.records import MAX_REASON, REFUSED, WITHHELD, metrics, reason_of, to_record
 from clients.wire.texts import MOST_JSON
-from strategies.exchange.guard import MOST_NAMES, MOST_VALUES, MOST_WITHHELD, oversized
+from strategies.exchange.faults import MOST_NAMES, MOST_VALUES, oversized
+from strategies.exchange.guard import MOST_WITHHELD
 from strategies.federated.replies import MOST_REPORTED, alike, reported_by_most
 from tests.strategies.exchange.test_hostile_replies import NUMBERS, checked, valid
 from tests.strategies.stub_grid import Rows, reply_of

@@ -10,7 +10,7 @@ from attacks.guesses import Reconstruction
 from attacks.spec import ATTACKS, parse_attacks
 from clients.models.classifiers import build_model
 from clients.scoring.audit import NO_IMAGES
-from defenses.base import Update
+from defenses.tensors import Update
 from strategies.audit.auditor import _failed_values
 from strategies.federated.aggregates import groups_of, summed
 from strategies.federated.audit import fewest_guesses

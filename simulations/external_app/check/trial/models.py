@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.models.library import ModelError
 from clients.models.own import answer_of, plain, require_attackable, require_one_input
-from defenses.base import ImageShape
+from defenses.tensors import ImageShape
 from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
 from strategies.recording.wrapper import WrappingStrategy, chain_of
 
