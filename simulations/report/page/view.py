@@ -19,7 +19,6 @@ from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import EVERY, Embedder, Grid, Strip, best_guess, captioned, drawn, grids
-from simulations.report.drawing.roc import roc_charts
 from simulations.report.page.tables import ControlTable, control_table, fewer_images, others
 from simulations.report.section import Content, Section, sections
 from simulations.report.studies.cell import SEEN, Cell
@@ -48,7 +47,7 @@ class View(Summary):
         grids: Defence -> reconstructions, the best of each; ``every_grid``: (anchor, title, grids) for the page of every attack.
         own_grids: Name of a section -> grids that it shows itself; ``own_pictures``: -> defence -> strips.
         drawn: Defence -> class representatives, of attacks whose cells are ``representatives``.
-        plane: Privacy against accuracy; ``curves``: charts over the rounds; ``roc``: curves of attacks on membership.
+        plane: Privacy against accuracy; ``curves``: charts over the rounds.
         membership: Scored attacks on membership; ``attacked``: all attacks that are neither these nor ``representatives``.
         control: The positive control.
         not_run: (reason, attacks, names of defences) of attacks that did not apply or were not needed.
@@ -63,7 +62,6 @@ class View(Summary):
     drawn: Strips
     plane: Chart | None
     curves: Charts
-    roc: Charts
     membership: Sequence[Cell]
     representatives: Sequence[Cell]
     attacked: Sequence[Cell]
@@ -106,7 +104,6 @@ class View(Summary):
             drawn=drawn([one for one in pictures if one.attack in study.class_attacks], embed),
             plane=plots.plane(findings, faces),
             curves=plots.over_rounds(study, faces),
-            roc=roc_charts(study, faces),
             membership=members,
             representatives=drawing,
             attacked=[cell for cell in study.cells if cell not in members and cell not in drawing],
