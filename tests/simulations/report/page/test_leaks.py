@@ -10,7 +10,6 @@ from tests.simulations.report.report_run import (
     Page,
     attack_rows,
     build,
-    every_attack,
     member_rows,
     study_of,
 )
@@ -47,7 +46,7 @@ def test_the_area_and_the_rate_are_those_of_the_rows(tmp_path: Path) -> None:
         assert line["TPR at 1 % FPR"][0] == f"{100 * truth['tpr']:.1f} %"
         assert (line["Records"], line["Time"]) == (["1000", "600 members"], ["7 s"])
     # Tests of membership have a table of their own.
-    assert MEMBERS not in [one["Attack"][0] for one in every_attack(tmp_path).table("attacks")]
+    assert MEMBERS not in [one["Attack"][0] for one in found.table("attacks")]
 
 
 def test_an_auc_that_says_nothing_carries_its_mark_wherever_it_stands(tmp_path: Path) -> None:
