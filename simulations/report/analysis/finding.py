@@ -12,12 +12,10 @@ from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
 from clients.wire.schema import readable
 from simulations.report.analysis.accuracy import Accuracy, untaught
-from simulations.report.analysis.adaptive import adapted
-from simulations.report.analysis.budget import Budget
-from simulations.report.analysis.caveats import defense_caveats, membership_caveats, message_caveats
+from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
+from simulations.report.analysis.caveats import adapted, defense_caveats, membership_caveats, message_caveats
 from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.paired import differences
-from simulations.report.analysis.shown import NO_COST, audit_warnings
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simulations.report import text
-from simulations.report.analysis.adaptive import is_adaptive
+from simulations.report.analysis.caveats import is_adaptive
 from simulations.report.analysis.failures import not_run
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message

@@ -7,7 +7,7 @@ import pytest
 from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
-from simulations.report.analysis.adaptive import UNTESTED
+from simulations.report.analysis.caveats import UNTESTED
 from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.score import merge
 from simulations.report.text import amount, power_of_ten, size
