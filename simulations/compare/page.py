@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simulations.compare.groups import Group, what_next
 from simulations.report import write_page
 from simulations.report.analysis.finding import Finding
+from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import rule
+from simulations.report.columns import Column, Shown, Table, change, code, over_interval, pill
 from simulations.report.drawing.chart import Axis, Chart, round_values
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.plots import DotRow, rows_of_dots
@@ -19,7 +21,7 @@ from simulations.report.page.templates import render
 from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
-from simulations.report.text import numbered, percent, whole_percent
+from simulations.report.text import NOTHING, breakable, numbered, percent, percentage, two, whole_percent
 from simulations.run_folder.places import is_there
 from simulations.settings.errors import ConfigError
 
@@ -49,9 +51,9 @@ class Side:
         return sorted({row.seed for row in self.summary.study.rows if row.defense == self.finding.defense})
 
     @property
-    def scored(self) -> Sequence[int]:
-        """Seeds for which the strongest attack has a score."""
-        return _seeds(_strongest(self.finding))
+    def measured(self) -> Sequence[int]:
+        """Seeds for which the strongest attack has a score, or else those that have the defence."""
+        return _seeds(_strongest(self.finding)) or self.seeds
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -65,6 +67,10 @@ class Side:
                 other = f"that of {self.summary.plain.name.lower()} of {numbered('seed', theirs)}"
                 found.append(f"{what} is of {numbered('seed', mine)}, {other}")
         return tuple(found)
+
+
+Line = tuple[Side, Message | None]
+"""A row of the table: one kind and size of message of a side; None where nothing was attacked."""
 
 
 def _seeds(score: Score | None) -> Sequence[int]:
@@ -87,6 +93,40 @@ def sides(groups: Sequence[Group]) -> list[Side]:
             plain = next((one for one in summary.findings if not one.defense), None)
             found += [Side(group, summary, one, plain if one.defense else None) for one in summary.findings]
     return found
+
+
+def every_defence(sides: Sequence[Side]) -> Table:
+    """A row for each kind and size of message of each side."""
+
+    def of_message(show: Callable[[Message], object]) -> Callable[[Line], object]:
+        return lambda row: show(row[1]) if row[1] else NOTHING
+
+    def defence(row: Line) -> Shown:
+        side, first = row[0], (*row[0].finding.every_message[:1], None)[0] is row[1]
+        name = code(side.finding.defense) if side.finding.defense else side.summary.plain.name
+        return Shown(name, (*side.finding.all_caveats, *side.notes) if first else ())
+
+    def epsilon(row: Line) -> Shown:
+        of = row[0].finding
+        return Shown(two(of.epsilon), (", ".join(of.budget.lines),) if of.budget else ())
+
+    columns = (
+        Column("Experiment", lambda row: Shown(row[0].group.name, (row[0].study,))),
+        Column("Defence", defence, "wide"),
+        Column("|message", of_message(lambda message: message.title)),
+        Column("verdict", of_message(lambda message: pill(message.verdict))),
+        Column("#images", of_message(lambda message: Shown(message.shown or NOTHING, (message.interval,)))),
+        Column("strongest attack", of_message(lambda message: breakable(message.attack or NOTHING))),
+        Column(
+            "against no defence", of_message(lambda message: message.difference.text if message.difference else NOTHING)
+        ),
+        Column("|#accuracy, %", lambda row: over_interval(row[0].finding.accuracy.deployed, percentage)),
+        Column("#change", lambda row: change(row[0].finding)),
+        Column("|#ε", epsilon),
+        Column("|#seeds", lambda row: Shown(len(row[0].measured), (", ".join(map(str, row[0].measured)),))),
+    )
+    rows = [(side, message) for side in sides for message in side.finding.every_message or [None]]
+    return Table("Every defence", columns, rows, look="")
 
 
 def require_page(page: Path) -> None:
@@ -113,9 +153,10 @@ def write_comparison(groups: Sequence[Group], page: Path) -> None:
         "title": TITLE,
         "groups": groups,
         "upper_bounds": {},
+        "adaptive": (),
         "plain_name": OWN_CLIENTS.name,
         "folders": sum(len(group.folders) for group in groups),
-        "rows": rows,
+        "table_of_all": every_defence(rows),
         "seeds": _each_seed(rows),
         "rule": rule(),
         "next": what_next(groups),

@@ -21,9 +21,9 @@ from clients.external_app.plan import AppPlan, ModelFactory
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.report import validate, write_report
+from simulations.report.analysis.budget import audit_text
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
-from simulations.report.analysis.shown import audit_text
 from simulations.run_folder.folder_lock import require_free, take_lock
 from simulations.run_folder.rows import Row
 from simulations.run_folder.run_directory import RunDirectory

@@ -13,7 +13,7 @@ __all__ = ["Row", "read_rows", "validate", "write_report"]
 
 
 def write_report(directory: Path) -> Path:
-    """Write ``report.html``, ``attacks.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
+    """Write ``report.html`` and ``rows.csv`` into a run directory, whatever part of the run exists.
 
     Reads ``rows.jsonl``, ``config.json`` and ``pictures/`` only, so that a report can be rebuilt, and made of merged
     rows. Each file appears whole or not at all. The same directory gives the same bytes.
@@ -26,10 +26,9 @@ def write_report(directory: Path) -> Path:
     """
     from simulations.report.page.page import build
 
-    built = build(directory)
-    write_page(directory / "rows.csv", to_csv(built.rows))
-    write_page(directory / "attacks.html", built.attacks)
-    write_page(directory / "report.html", built.report)
+    page, rows = build(directory)
+    write_page(directory / "rows.csv", to_csv(rows))
+    write_page(directory / "report.html", page)
     return directory / "report.html"
 
 

@@ -7,14 +7,29 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from attacks.metrics.images import PSNR, SSIM
+from markupsafe import Markup
+
+from attacks.metrics.images import ORACLE_ACCURACY, PSNR, RECOGNITION, SSIM
 from attacks.metrics.metric import Metric
 from simulations.report.analysis.finding import Finding
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, Scored
 from simulations.report.studies.study import Study
-from simulations.report.text import NOTHING, decibel, percent, percentage, round_name, setting, signed, two, within
+from simulations.report.text import (
+    NOTHING,
+    breakable,
+    dagger,
+    decibel,
+    percent,
+    percentage,
+    points,
+    round_name,
+    setting,
+    signed,
+    two,
+    within,
+)
 from strategies.audit.threat_card import ThreatCard
 
 Show = Callable[[float | None], str]
@@ -37,6 +52,11 @@ class Shown:
     below: Sequence[str] = ()
     value: float | None = None
 
+    @property
+    def says(self) -> bool:
+        """Whether it shows more than a dash."""
+        return self.text != NOTHING or any(self.below)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -45,12 +65,16 @@ class Column:
     Attributes:
         heading: # before it stands over numbers, | before that opens a group.
         show: Row -> its cell, or the text alone.
-        kind: "defence", "attack" (of rows that are cells of a study) or "status", which the page draws; else a CSS class.
+        kind: "defence", "attack" or "status", which the page draws from a text; else a CSS class.
+        below: Small print of the heading.
+        optional: The column is left out where no row has anything to show in it.
     """
 
     heading: str
     show: Callable[[Any], object]
     kind: str = ""
+    below: str = ""
+    optional: bool = False
 
     def of(self, row: Any) -> Shown:
         """The cell of a row."""
@@ -58,15 +82,24 @@ class Column:
         return found if isinstance(found, Shown) else Shown(found)
 
     @property
+    def name(self) -> str:
+        """The heading without its marks."""
+        return self.heading.removeprefix("|").removeprefix("#")
+
+    @property
     def opening(self) -> Column:
         """The same column, as the first of a group."""
         return replace(self, heading=f"|{self.heading}")
 
     @property
+    def marks(self) -> str:
+        """CSS classes of the heading."""
+        return " ".join(word for mark, word in {"|": "edge", "#": "num"}.items() if mark in self.heading[:2])
+
+    @property
     def look(self) -> str:
-        """CSS classes."""
-        marks = [word for mark, word in {"|": "edge", "#": "num"}.items() if mark in self.heading[:2]]
-        return " ".join(filter(None, [*marks, self.kind]))
+        """CSS classes of the cells."""
+        return " ".join(filter(None, (self.marks, self.kind)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +108,10 @@ class Table:
 
     Attributes:
         groups: Headings of the groups of columns, "" for none.
-        how: "h3" shows the title as a heading, "folded" folds the table below it.
+        how: "h3" shows the title as a heading, "folded" folds the table below its ``summary``, or else its title.
+        look: CSS classes.
+        summary: What stands above a folded table.
+        unfolded: A folded table begins unfolded.
     """
 
     title: str
@@ -83,24 +119,49 @@ class Table:
     rows: Sequence[Any]
     groups: Sequence[str] = ()
     how: str = ""
+    look: str = "tall after"
+    summary: str = ""
+    unfolded: bool = False
+
+    @property
+    def shown(self) -> list[Column]:
+        """The columns, without optional ones that show nothing."""
+        return [one for one in self.columns if not one.optional or any(one.of(row).says for row in self.rows)]
 
     @property
     def spans(self) -> list[tuple[str, int]]:
         """``groups`` with their numbers of columns."""
-        opening = [at for at, one in enumerate(self.columns) if not at or one.heading.startswith("|")]
-        return [
-            (name, b - a) for name, (a, b) in zip(self.groups, pairwise([*opening, len(self.columns)]), strict=False)
-        ]
+        opening = [at for at, one in enumerate(self.shown) if not at or one.heading.startswith("|")]
+        return [(name, b - a) for name, (a, b) in zip(self.groups, pairwise([*opening, len(self.shown)]), strict=False)]
 
 
-def over_interval(score: Score | None, show: Show) -> Shown:
-    """A mean over its interval."""
-    return Shown(show(score.mean), (within(score.low, score.high, show),)) if score else Shown(NOTHING)
+def pill(word: str) -> Markup:
+    """A verdict."""
+    return Markup('<b class="word {}">{}</b>').format(word.replace(" ", "-"), word)
 
 
-def scored(heading: str, of: Scored, show: Show) -> Column:
-    """A score of an attack over its interval."""
-    return Column(heading, lambda cell: over_interval(cell.scores.get(of), show))
+def code(text: str) -> Markup:
+    """Text of a defence or an attack."""
+    return Markup("<code>{}</code>").format(breakable(text))
+
+
+def over_interval(score: Score | None, show: Show, ends: Show | None = None) -> Shown:
+    """A mean over its interval; with ``ends``, which shows the interval, it has a mark where it says nothing."""
+    if score is None:
+        return Shown(NOTHING)
+    mark = dagger(score.status) if ends else ""
+    return Shown(show(score.mean) + mark, (within(score.low, score.high, ends or show),))
+
+
+def change(of: Finding) -> Shown:
+    """The change in accuracy, and whether it is the defence's cost."""
+    found = of.accuracy.change or Score(None)
+    return Shown(points(found.mean), (within(found.low, found.high, points), of.accuracy.note))
+
+
+def scored(heading: str, of: Scored, show: Show, ends: Show | None = None, *, optional: bool = False) -> Column:
+    """A score of an attack over its interval, as ``over_interval`` shows it."""
+    return Column(heading, lambda cell: over_interval(cell.scores.get(of), show, ends), optional=optional)
 
 
 def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
@@ -121,6 +182,20 @@ class Cards:
     differing: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
     numbers: dict[ThreatCard, int]
+
+    def table(self, title: str) -> Table:
+        """The settings in which the cards differ, folded."""
+
+        def fact(at: int) -> Callable[[Any], object]:
+            return lambda row: row[2][at] or NOTHING
+
+        shown = (
+            Column("#Card", lambda row: row[0]),
+            Column("Attacks", lambda row: Markup(", ").join(map(code, row[1])), "wide"),
+            *(Column(name.replace("_", " "), fact(at), "text") for at, name in enumerate(self.differing)),
+        )
+        rows, several = (self.rows, f"{len(self.rows)} cards") if self.differing else ((), "")
+        return Table(title, shown, rows, how="folded", look="after", summary=several)
 
 
 def cards(cells: Sequence[Cell]) -> Cards:
@@ -162,6 +237,12 @@ def share(score: Score | None, **compared: float | None) -> Shown:
         return Shown(NOTHING)
     others = (f"{name} {percent(value)}" for name, value in compared.items() if value is not None)
     return Shown(percent(score.mean), (within(score.low, score.high, percentage), f"n = {score.n}", *others))
+
+
+def recognised(cell: Cell) -> Shown:
+    """The share of images in which the oracle sees the right class, beside chance and how good the oracle is."""
+    chance, oracle = cell.card.chance_of_recognition, cell.mean(ORACLE_ACCURACY.name)
+    return share(cell.scores.get(RECOGNITION.of()), chance=chance, oracle=oracle)
 
 
 def _over_null(cell: Cell) -> Shown:

@@ -7,7 +7,7 @@
                         clients uploaded is in files of its own, written once
     jobs/               attacks that have no rows yet, with the updates they attack
     history/            observed updates that attacks on all rounds still need
-    report.html, attacks.html, rows.csv
+    report.html, rows.csv
 
 Every file is written beside its place and then moved there, so a reader never meets half of one.
 """

@@ -116,4 +116,4 @@ def test_a_metric_is_its_file_and_its_test(clone: Path, tmp_path: Path) -> None:
     assert {("attack", "original"), ("attack", "transformed"), ("null baseline", "original")} <= found.keys()
     row = found["attack", "original"]
     assert 0 < row["worst"] <= row["value"] < 1
-    assert "<td>absolute error (original)</td>" in (tmp_path / "out" / "attacks.html").read_text(encoding="utf-8")
+    assert "<td>absolute error (original)</td>" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from attacks.metrics.training import TEST_ACCURACY
-from simulations.report.analysis.shown import CLIENTS, canaries_in
+from simulations.report.analysis.budget import CLIENTS, canaries_in
 from simulations.report.studies.intervals import interval, newcombe
 from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study

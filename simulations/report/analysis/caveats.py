@@ -1,23 +1,113 @@
-"""What a reader must know of a defence's results, each a short clause."""
+"""What a reader must know of a defence's results, each a short clause; and which attacks know the defence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attacks.metrics.metric import MEMBERSHIP
-from simulations.report.analysis.adaptive import adaptive_caveats, once_per_update, out_of_reach, untested
-from simulations.report.analysis.message import Message, judge
+from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, MEMBERSHIP
+from simulations.report.analysis.message import Message
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.intervals import LEVEL, by_chance
-from simulations.report.studies.left_out import same_cell
+from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
-from simulations.report.studies.study import Study
+from simulations.report.studies.stages import names_of
 from simulations.run_folder.rows import Row
-from strategies.audit.threat_card import KEPT_STATISTICS
+from strategies.audit.threat_card import KEPT_STATISTICS, Strength
+
+UNTESTED = "untested against an adaptive attacker"
+
+
+def is_adaptive(cell: Cell, known: Any) -> bool:
+    """Whether the attack was made against its cell's defence, whose configuration is ``known``."""
+    return any(_runs(name, cell) for name in _adaptive_names(known))
+
+
+def adapted(cells: Sequence[Cell], known: Any) -> bool:
+    """Whether an attack that was made against the defence has a score of images or rows among them."""
+    return any(is_adaptive(cell, known) and cell.has_result for cell in cells)
+
+
+def _adaptive_names(known: Any) -> list[str]:
+    names = known.get("adaptive_attacks") if isinstance(known, Mapping) else None
+    return [str(name) for name in names] if isinstance(names, list | tuple) else []
+
+
+def _runs(name: str, cell: Cell) -> bool:
+    """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
+    return cell.knows_defenses and name in names_of(cell.attack)
+
+
+def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False) -> list[str]:
+    """Caveats on the adaptive attacks on one defence: those that did not run, and data that none attacked.
+
+    Args:
+        cells: All attacks on the defence, without upper bounds.
+        known: Its configuration, as in ``is_adaptive``.
+        running: The run goes on, so that a missing attack waits.
+    """
+    able = [cell for cell in cells if cell.has_result]
+    by_name = {name: [cell for cell in able if _runs(name, cell)] for name in _adaptive_names(known)}
+    if not by_name:
+        return [UNTESTED]
+    # Where an attack ran with settings that keep it from knowing the defence, the one that knows it is missing.
+    missing = [
+        f"{name} that knows the defence" if any(name in names_of(cell.attack) for cell in able) else name
+        for name, found in by_name.items()
+        if not found
+    ]
+    if len(missing) == len(by_name):
+        did = "did not run" if not running else "waits" if len(missing) == 1 else "wait"
+        return [f"{UNTESTED}: {', '.join(missing)} {did}"]
+    did = "wait" if running else "did not run"
+    caveats = [f"adaptive attacks that {did}: {', '.join(missing)}"] if missing else []
+    ran = [one for one in FAMILIES if any(one.scored(cell.scores) for found in by_name.values() for cell in found)]
+    if IMAGES not in ran and CELLS not in ran:
+        on = " and ".join(one.attacked for one in ran)
+        caveats.append(f"no adaptive attack on images {'has run yet' if running else 'ran'}, only on {on}")
+    return caveats
+
+
+def untested(cells: Sequence[Cell], others: Sequence[Cell], known: Any) -> list[str]:
+    """Caveat that adaptive attacks on images ran on a defence's ``others`` alone, not on the messages that ``cells`` are of."""
+    alone = adapted(others, known) and not adapted(cells, known)
+    return ["no adaptive attack on images ran on these messages"] if alone else []
+
+
+def once_per_update(cell: Cell) -> list[str]:
+    """Caveat that the attacked probe was protected more strongly than one step of the training whose accuracy is shown."""
+    if cell.card.defense_strength not in (Strength.ONE_STEP, Strength.FEW_STEPS):
+        return []
+    # Text of a pipeline names the argument of every defence that has it; others act once per update whatever is set.
+    advice = "compare training updates" + (", or choose per='step'" if "per='update'" in cell.defense else "")
+    steps = "one step" if cell.rung.steps == 1 else f"{cell.rung.steps} steps"
+    return [
+        f"not the strength of the accuracy beside it: the defence acts once per update, on a probe of {steps} as strongly as "
+        f"on all steps of a round; {advice}"
+    ]
+
+
+def out_of_reach(cell: Cell, strongest: Cell | None, rows: Sequence[Row]) -> list[str]:
+    """Caveat that the strongest attack without a defence does not apply to the messages of an attack that found nothing.
+
+    Args:
+        cell: The attack by which nothing is found under a defence.
+        strongest: The strongest one on such messages without a defence.
+        rows: Those of all attacks under the defence.
+    """
+    unable = {
+        row.attack
+        for row in rows
+        if row.status == "not-applicable"
+        and (row.card.observation, MessageSize.of(row.card)) == (cell.observation, cell.rung)
+    }
+    if strongest is None or strongest.attack == cell.attack or strongest.attack not in unable:
+        return []
+    return [f"{strongest.attack}, the strongest attack without a defence, does not apply to these messages"]
+
 
 INITIAL_AVERAGES = (
     "tests of membership read models with the initial running averages of BatchNorm, because clients keep theirs: a membership AUC "
@@ -30,7 +120,6 @@ def message_caveats(
     one: Message,
     judged: Sequence[Message],
     known: Any,
-    without: Mapping[str, Study],
     plain: Cell | None,
     rows: Sequence[Row],
 ) -> Iterator[str]:
@@ -40,7 +129,6 @@ def message_caveats(
         one: What attacks found there.
         judged: The same of all messages.
         known: The defence's configuration.
-        without: Studies without one client.
         plain: The strongest attack on such messages without a defence.
         rows: All of the defence.
     """
@@ -49,7 +137,6 @@ def message_caveats(
     if one.cell.defense:
         yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
         yield from out_of_reach(one.cell, plain, rows)
-    yield from _hangs_on(one, without)
 
 
 def defense_caveats(defense: str, cells: Sequence[Cell], known: Mapping[str, Any], *, running: bool) -> Iterator[str]:
@@ -86,15 +173,3 @@ def _doubts(one: Message) -> Iterator[str]:
         yield "partly failed: some seeds have no score, and the mean leaves them out"
     further = cell.card.more.get("caveats")
     yield from map(str, further if isinstance(further, list) else ())
-
-
-def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:
-    """The clients without one of which the verdict would be another."""
-    changed = [
-        f"without {name} {other.verdict}"
-        for name, study in without.items()
-        for other in judge(list(filter(None, (same_cell(cell, study) for cell in one.cells))))
-        if other.verdict is not one.verdict
-    ]
-    if changed:
-        yield f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}"

@@ -17,8 +17,8 @@ from simulations.report.studies.messages import stand_ins
 from simulations.report.studies.rows import grouped
 from simulations.report.text import round_name, short_names
 
-EVERY, BEST = (24, 6), (2, 0)
-"""Targets kept of a defence in its first grid and in each other one, on the page of every attack and in the report."""
+BEST = 2
+"""Targets shown of a defence."""
 SHOWN_DRAWINGS = 10
 """Class representatives shown of each attack on each client; classes come in order, so these differ."""
 LONG = 60
@@ -50,12 +50,11 @@ class Strip:
 
 @dataclass(frozen=True)
 class Grid:
-    """Targets of a defence in one kind of message of a round, best guesses (``Picture.rank``) first; ``hidden`` are left out."""
+    """The best targets of a defence in one kind of message of a round, by ``Picture.rank``."""
 
     defense: str
     round: int
     strips: tuple[Strip, ...]
-    hidden: int
     final: bool = False
     source: str = ""
 
@@ -106,29 +105,27 @@ def grids(
     embed: Embedder,
     upper_bounds: Collection[str] = (),
     leading: Mapping[str, int] | None = None,
-    kept: tuple[int, int] = BEST,
-) -> dict[str, list[Grid]]:
-    """Defence -> its grids, one for each round and kind of message; defences in the order of ``pipelines``, unknown ones last.
+) -> list[Grid]:
+    """A grid for each defence, in the order of ``pipelines``, unknown ones last.
 
     ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. Nor are guesses from
-    noise. ``leading``: defence -> the round that comes before the others, if there are pictures of it; of a round real messages
-    come first. ``kept``: targets of the first grid and of each other one; of 0 targets there is no grid.
+    noise. It is of the defence's round in ``leading``, or else of its first one, and there of real messages if there are any.
     """
     groups = grouped(pictures, lambda one: (one.defense, one.round, one.observation))
     order = list(dict.fromkeys([*pipelines, *(defense for defense, *_ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
     names |= {one.guess: f"{short[one.attack]} (from noise)" for one in pictures if one.of_noise}
-    first, found = leading or {}, dict[str, list[Grid]]()
+    first, found = leading or {}, dict[str, Grid]()
 
     def place(one: tuple[str, int, str]) -> tuple[Any, ...]:
         defense, at, message = one
         return order.index(defense), at != first.get(defense), at, message in stand_ins(), message
 
     for key in sorted(groups, key=place):
-        if most := kept[key[0] in found]:
-            found.setdefault(key[0], []).append(_grid(groups[key], most, names, embed, upper_bounds))
-    return found
+        if key[0] not in found:
+            found[key[0]] = _grid(groups[key], names, embed, upper_bounds)
+    return list(found.values())
 
 
 def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Strip | None:
@@ -154,7 +151,7 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
 
 
 def _grid(
-    pictures: Sequence[Picture], most: int, names: Mapping[str, str], embed: Embedder, upper_bounds: Collection[str]
+    pictures: Sequence[Picture], names: Mapping[str, str], embed: Embedder, upper_bounds: Collection[str]
 ) -> Grid:
     one, targets = pictures[0], grouped(pictures, lambda one: one.target)
     attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
@@ -164,10 +161,10 @@ def _grid(
         return max((one.rank for one in able), default=(False, False, -math.inf, -math.inf))
 
     first = sorted(targets, key=rank, reverse=True)
-    strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:most])
+    strips = tuple(Strip(_named(target), _tiles(targets[target], attacks, names, embed)) for target in first[:BEST])
     sources = ", ".join(dict.fromkeys(picture.source for picture in pictures if picture.source))
     final = any(picture.final for picture in pictures)
-    return Grid(one.defense, one.round, strips, len(first) - len(strips), final, sources)
+    return Grid(one.defense, one.round, strips, final, sources)
 
 
 def _named(target: tuple[Any, ...]) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from attacks.metrics.metric import IMAGES
 from attacks.metrics.training import TEST_ACCURACY
 from simulations.report import text
 from simulations.report.analysis.finding import Finding
@@ -14,6 +13,7 @@ from simulations.report.drawing.chart import Axis, Chart, Point, Stroke, bounds,
 from simulations.report.drawing.looks import Faces, Look, is_dp_sgd
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.rows import grouped
+from simulations.report.studies.score import Score
 from simulations.report.studies.study import Study
 from strategies.federated.shown_epsilon import ShownEpsilon
 
@@ -29,8 +29,8 @@ LEAST_EPSILON = 0.01
 """Smaller ones are drawn at the edge."""
 Markers = Sequence[tuple[str, str]]
 """Each with a name."""
-Series = dict[str, list[Point]]
-"""Defence -> points in order of rounds."""
+Series = dict[str, list[tuple[int, Score, str]]]
+"""Defence -> round, share and by what, in order of rounds."""
 
 
 def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
@@ -66,107 +66,70 @@ def plane(lines: Sequence[Finding], faces: Faces) -> Chart | None:
 
 
 def over_rounds(study: Study, faces: Faces) -> list[tuple[str, Chart]]:
-    """Caption and chart: test accuracy, and an attack's highest PSNR on each kind of message attacked in ``LEAST_ROUNDS``."""
-    measured, charts = _accuracy(study, faces), list[tuple[str, Chart]]()
-    if measured:
-        domain = share_bounds(_ends(measured.values()), least=0.04)
-        title = "Test accuracy as deployed"
-        charts.append(("Accuracy", curves(measured, faces, title, text.whole_percent, (), domain, study.final_rounds)))
-    cells = [one for one in study.feasible if one.mean(*IMAGES.decides) is not None]
-    groups = grouped(cells, lambda cell: cell.observation).items()
-    found = {of: _highest(cells, faces) for of, cells in groups if len({cell.round for cell in cells}) >= LEAST_ROUNDS}
-    domain = bounds(_ends(of for series, null in found.values() for of in (*series.values(), null)), least=4.0)
-    title = "Highest PSNR of an attack, dB"
-    return charts + [
-        (text.capital(name), curves(series, faces, title, text.plain, null, domain, study.final_rounds))
-        for name, (series, null) in found.items()
-    ]
+    """Caption and chart: test accuracy, and images identified in each kind of message attacked in ``LEAST_ROUNDS``."""
+    found = [("Accuracy", "Test accuracy as deployed", _accuracy(study))]
+    messages = grouped((cell for cell in study.feasible if cell.identified), lambda cell: cell.observation)
+    for message, cells in messages.items():
+        if len({cell.round for cell in cells}) >= LEAST_ROUNDS:
+            found.append((text.capital(message), "Images identified by the strongest attack", _identified(cells)))
+    return [(caption, curves(series, faces, title, study.final_rounds)) for caption, title, series in found if series]
 
 
-def _accuracy(study: Study, faces: Faces) -> Series:
+def _accuracy(study: Study) -> Series:
     series: Series = {}
     for defense in study.pipelines:
         found = study.series(defense, TEST_ACCURACY.name, "transformed")
-        for at, score in (found or study.series(defense, TEST_ACCURACY.name, "original")).items():
-            if score.mean is not None:
-                tip = f"{faces[defense].name}, round {at}: {text.percent(score.mean)}"
-                series.setdefault(defense, []).append(Point.of(at, score, tip))
+        tested = found or study.series(defense, TEST_ACCURACY.name, "original")
+        if points := [(at, score, "") for at, score in tested.items() if score.mean is not None]:
+            series[defense] = points
     return series
 
 
-def _highest(cells: Sequence[Cell], faces: Faces) -> tuple[Series, list[Point]]:
-    """Points per defence, of the attack with the highest score of each round, and the best null baseline per round."""
+def _identified(cells: Sequence[Cell]) -> Series:
+    """The attack of each defence and round that identifies most images."""
     series: Series = {}
-    null: dict[int, float] = {}
     places = grouped(cells, lambda cell: (cell.defense, cell.round))
     for (defense, at), of in sorted(places.items(), key=lambda item: item[0][1]):
-        best = max(of, key=lambda cell: cell.scores[IMAGES.decides].mean or 0.0)
-        score, doubt = best.scores[IMAGES.decides], "" if best.status == "ok" else f" ({best.status})"
-        when = text.round_name(at, best.final)
-        tip = f"{faces[defense].name}, {when}: {text.decibel(score.mean)} dB by {best.attack}{doubt}"
-        series.setdefault(defense, []).append(Point.of(at, score, tip))
-        known = [value for cell in of if (value := cell.null(IMAGES.decides)) is not None]
-        null |= {at: max(null.get(at, known[0]), *known)} if known else {}
-    return series, [Point(at, null[at]) for at in sorted(null)]
+        best = max(of, key=lambda cell: cell.mean(*FOUND) or 0.0)
+        series.setdefault(defense, []).append((at, best.scores[FOUND], f" by {best.attack}"))
+    return series
 
 
-def _ends(series: Iterable[Sequence[Point]]) -> list[float | None]:
-    return [end for of in series for point in of for end in (point.y, point.low, point.high)]
-
-
-def curves(
-    series: Mapping[str, Sequence[Point]],
-    faces: Faces,
-    title: str,
-    show: Callable[[float], str],
-    null: Sequence[Point],
-    domain: tuple[float, float],
-    finals: Collection[int] = (),
-) -> Chart:
-    """Lines over rounds.
-
-    Args:
-        series: Defence -> points, x is the round.
-        faces: Defence -> look.
-        title: What y is.
-        show: Tick label of a y value.
-        null: The best null baseline over rounds, dotted; may be empty.
-        domain: Lower and upper end of y, so that several charts can share one axis.
-        finals: Values of x that stand for the model after the last round.
-    """
-    rounds = sorted({p.x for of in (*series.values(), null) for p in of})
+def curves(series: Series, faces: Faces, title: str, finals: Collection[int] = ()) -> Chart:
+    """Lines of shares over rounds; ``finals`` are rounds that stand for the model after the last one."""
+    rounds = sorted({at for of in series.values() for at, *_ in of})
     low, high = (rounds[0], rounds[-1]) if len(rounds) > 1 else (rounds[0] - 1, rounds[0] + 1)
-    # Of a single round the baseline is a line across: a path of one point cannot be seen.
-    ends = [replace(null[0], x=low), replace(null[0], x=high)] if len(null) == 1 else null
-    lines = [Stroke([(p.x, p.y) for p in ends], "var(--soft)", "null")] if ends else []
-    for one, of in series.items():
-        lines += whiskers(of, faces[one])
-        lines += [Stroke([(p.x, p.y) for p in of], faces[one].color)] if len(of) > 1 else []
-    marked = [
-        (p, faces[one]) for one, of in series.items() for p in of if len(of) <= MOST_MARKS or p.hollow or p is of[-1]
-    ]
+    domain = share_bounds([end for of in series.values() for _, one, _ in of for end in (one.mean, one.low, one.high)])
+    lines, marked = list[Stroke](), list[tuple[Point, Look]]()
+    for defense, of in series.items():
+        look = faces[defense]
+        points = [
+            Point.of(at, one, f"{look.name}, {text.round_name(at, at in finals)}: {text.percent(one.mean)}{by}")
+            for at, one, by in of
+        ]
+        lines += whiskers(points, look)
+        lines += [Stroke([(one.x, one.y) for one in points], look.color)] if len(points) > 1 else []
+        marked += [(one, look) for one in points if len(points) <= MOST_MARKS or one.hollow or one is points[-1]]
     return Chart(
         f"{title} over rounds, one line per defence",
         Axis("Round", low, high, _shown(rounds, finals), lambda at: "final" if at in finals else text.plain(at)),
-        Axis(title, *domain, round_values(*domain, 5), show),
+        Axis(title, *domain, round_values(*domain, 5), text.whole_percent),
         lines,
         marked,
         [(faces[one].name, faces[one]) for one in series],
     )
 
 
-def _shown(rounds: Sequence[float], finals: Collection[int]) -> list[float]:
-    """Values of x that have a tick: all while there is room, else whole rounds, and always the final model."""
+def _shown(rounds: Sequence[int], finals: Collection[int]) -> list[float]:
+    """Rounds that have a tick: all while there is room, else round numbers, and always the final model."""
     low, high = rounds[0], rounds[-1]
     every = rounds if len(rounds) <= MOST_TICKS else round_values(low, high, MOST_TICKS)
-    last = [value for value in rounds if value in finals]
+    last = [at for at in rounds if at in finals]
     near = (high - low) / MOST_TICKS
-    return [
-        one for one in every if one == int(one) and one not in last and all(end - one >= near for end in last)
-    ] + last
+    return [at for at in every if at == int(at) and at not in last and all(end - at >= near for end in last)] + last
 
 
-def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float = 1.0) -> tuple[float, float]:
+def share_bounds(values: Sequence[float | None], pad: float = 0.08, least: float = 0.04) -> tuple[float, float]:
     """``bounds`` of shares, within [0, 1]."""
     low, high = bounds(values, pad, least)
     return max(low, 0.0), min(high, 1.0)

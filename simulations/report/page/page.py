@@ -1,10 +1,10 @@
-"""The report and the page of every attack, from rows, pictures and configuration."""
+"""The report, from rows, pictures and configuration."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from simulations.report.analysis.run import read_run
 from simulations.report.analysis.verdict import MEANING, Verdict
 from simulations.report.drawing.looks import looks
 from simulations.report.drawing.picture_index import read_index
-from simulations.report.drawing.pictures import EVERY, LONG, Embedder, grids
+from simulations.report.drawing.pictures import Embedder, grids
 from simulations.report.page.templates import render
 from simulations.report.page.view import View, own_pictures
 from simulations.report.repeat import command_of
@@ -46,36 +46,21 @@ CONFIG_KEYS = ("config", "pipelines", "defenses", "versions", "progress", "comma
 """What ``config.json`` may hold; anything else is shown as it is."""
 
 
-@dataclass(frozen=True)
-class Built:
-    """Pages and rows of a run directory, as far as its parts exist.
-
-    Attributes:
-        report: The page for most readers.
-        attacks: The page of every attack, every picture and every number.
-        rows: Validated rows.
-    """
-
-    report: str
-    attacks: str
-    rows: list[Row]
-
-
-def build(directory: Path) -> Built:
-    """The pages and rows of a run directory."""
+def build(directory: Path) -> tuple[str, Sequence[Row]]:
+    """The page and the validated rows of a run directory, as far as its parts exist."""
     run = read_run(directory)
     rows, config, order = run.rows, run.config, run.order
     pictures, picture_notes = read_index(directory)
     # One look per pipeline for the whole page, including pipelines that have not started.
     known = dict.fromkeys([*order, *(row.defense for row in rows), *(picture.defense for picture in pictures)])
     faces = looks(sorted(known, key=lambda one: one != ""))
-    embed, every = Embedder(directory / "pictures"), Embedder(directory / "pictures")
+    embed = Embedder(directory / "pictures")
     studies = run.studies
     alone = len(studies) == 1
     plain = plain_words_of(rows)
     faces = {one: replace(face, name=plain.name) if one == "" else face for one, face in faces.items()}
     own = [own_pictures(study, pictures, alone) for study in studies]
-    views = [View.of(one, of, faces, embed, every) for one, of in zip(run.summaries, own, strict=True)]
+    views = [View.of(one, of, faces, embed) for one, of in zip(run.summaries, own, strict=True)]
     claimed = {id(picture) for of in own for picture in of}
     loose = [picture for picture in pictures if id(picture) not in claimed]
     upper_bounds = {attack: why for study in studies for attack, why in study.upper_bounds.items()}
@@ -86,7 +71,7 @@ def build(directory: Path) -> Built:
         "changed": changed,
         "unchanged": unchanged,
         "faces": faces,
-        "attack_names": text.short_names(list(dict.fromkeys(row.attack for row in rows if row.attack)), LONG),
+        "adaptive": {pair for view in views for pair in view.adaptive},
         "upper_bounds": upper_bounds,
         "alone": alone,
         "plain_name": plain.name,
@@ -100,17 +85,9 @@ def build(directory: Path) -> Built:
         "repeat": command_of(run.settings.get("output-dir", directory.name), config, "0..4", "five"),
         "directory": shlex.quote(directory.resolve().name),
     }
-    others = {
-        "title": f"{title} attacks",
-        "loose": grids(loose, order, every, upper_bounds, kept=EVERY),
-    }
     # Last: embedding pictures adds notes.
-    notes = [*run.notes, *picture_notes]
-    return Built(
-        render("report.html", context | {"title": f"{title} report", "notes": [*notes, *embed.notes()]}),
-        render("attacks.html", context | others | {"notes": [*notes, *every.notes()]}),
-        list(rows),
-    )
+    notes = [*run.notes, *picture_notes, *embed.notes()]
+    return render("report.html", context | {"title": f"{title} report", "notes": notes}), rows
 
 
 def progress(state: Any) -> str:

@@ -1,123 +1,273 @@
-"""Content of the report's long tables: the positive control, failures and other numbers."""
+"""The tables of a study's page, each a list of columns."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
-from attacks.metrics.guesses import COLUMN
+from markupsafe import Markup
+
+from attacks.metrics.costs import ATTACK_SECONDS
+from attacks.metrics.guesses import CLASS_MEAN_PSNR, CLASS_MEAN_SSIM, COLUMN, MEMBERSHIP_TPR
 from attacks.metrics.images import IDENTIFIED
+from attacks.metrics.metric import LABELS, MEMBERSHIP
 from attacks.metrics.names import Role
-from attacks.metrics.registry import known_metric
+from attacks.metrics.registry import known_metric, metric_label
+from simulations.report import columns
+from simulations.report.analysis.failures import failures
 from simulations.report.analysis.finding import Finding
+from simulations.report.analysis.message import Message
+from simulations.report.columns import Cards, Column, Shown, Table, change, over_interval, pill, round_of
+from simulations.report.drawing.pictures import LONG
 from simulations.report.section import sections
+from simulations.report.studies.cell import Cell
 from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.intervals import Range
 from simulations.report.studies.messages import MessageSize
+from simulations.report.studies.plain import Plain
 from simulations.report.studies.rows import grouped
-from simulations.report.studies.score import Score, merge
+from simulations.report.studies.score import merge
 from simulations.report.studies.study import Study
-from simulations.report.text import round_mark
+from simulations.report.text import (
+    NOTHING,
+    breakable,
+    count,
+    dagger,
+    decibel,
+    percent,
+    percentage,
+    plain,
+    round_mark,
+    seconds,
+    short_names,
+    size,
+    times,
+    two,
+    whole_percent,
+    within,
+)
 from simulations.run_folder.rows import Row, shown_name
 
-
-@dataclass(frozen=True)
-class Check:
-    """The positive control of one attack in one round: how many seeds passed, the scores, and the reason of a failure.
-
-    Attributes:
-        passed: Seeds that passed.
-        seeds: Seeds that have a verdict, or too few images for one.
-        value: The score, mean over seeds.
-        null: Names and mean of the best null baselines.
-        reasons: Why seeds failed.
-        n: Images (or records) behind the score.
-        judged: There is a verdict: enough images, and enough others to look for the true ones among.
-    """
-
-    passed: int
-    seeds: int
-    value: float | None
-    null: tuple[str, float] | None
-    reasons: tuple[str, ...]
-    n: int = 0
-    judged: bool = True
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is a verdict and at least one seed did not pass."""
-        return self.judged and self.passed < self.seeds
+FEW = 2
+"""Rows of the positive control up to which it is not folded."""
+ROUND = Column("#Round", lambda cell: round_mark(cell.round, cell.final))
+AREA = columns.scored("#AUC", MEMBERSHIP.decides, two, two)
+RATE = columns.scored("#TPR at 1\N{NO-BREAK SPACE}% FPR", MEMBERSHIP_TPR.of(), percent, percentage)
 
 
-@dataclass(frozen=True)
-class ControlTable:
-    """The positive control.
-
-    Attributes:
-        columns: (round, whether it is the final model, message and its size).
-        rows: (attack, metric) -> its checks by column, None where it did not run.
-    """
-
-    columns: Sequence[tuple[int, bool, str]]
-    rows: Mapping[tuple[str, str], Sequence[Check | None]]
-
-    @property
-    def tests(self) -> int:
-        """Number of tests that have a verdict."""
-        return sum(bool(one and one.judged) for checks in self.rows.values() for one in checks)
-
-    @property
-    def failed(self) -> dict[str, list[str]]:
-        """Score -> attack of each test that failed, so that a folded table does not hide failures."""
-        found: dict[str, list[str]] = {}
-        for (attack, metric), checks in self.rows.items():
-            if failed := sum(bool(one and one.failed) for one in checks):
-                found.setdefault(metric, []).extend([attack] * failed)
-        return found
+def _time(cell: Cell) -> Shown:
+    spent, iterations = cell.mean(ATTACK_SECONDS.name), cell.fact("iterations")
+    return Shown(seconds(spent), (f"{iterations} iterations" if iterations else "",), spent)
 
 
-def control_table(study: Study) -> ControlTable:
-    """The positive control of a study; scores of images come first."""
-    found = grouped(study.controls, lambda one: (one.row.attack, one.row.metric))
-    places = {
-        key: grouped(of, lambda one: (one.row.round, one.row.final, _message(one.row))) for key, of in found.items()
-    }
-    columns = sorted({at for of in places.values() for at in of})
-    order = sorted(places, key=lambda key: key[1] != IDENTIFIED.name)
-    return ControlTable(columns, {key: [_check(places[key].get(at)) for at in columns] for key in order})
+TIME = Column("#Time", _time)
 
 
-def _message(row: Row) -> str:
-    return ", ".join(filter(None, (row.card.observation, str(MessageSize.of(row.card)))))
+def glance(findings: Sequence[Finding], messages: Sequence[Message], attacks: Sequence[str]) -> Table:
+    """What attacks found in some kinds and sizes of messages, with accuracy and epsilon."""
+    names = short_names(attacks, LONG)
+
+    def found(message: Message) -> Shown:
+        ends = f" ({message.interval})" if message.interval else ""
+        counted = Markup("<b>{}</b> {}{}").format(message.shown, message.counted, ends) if message.shown else ""
+        by = Markup("by {}").format(breakable(names[message.attack])) if message.attack else ""
+        return Shown(pill(message.verdict), (counted, by, message.difference.said if message.difference else ""))
+
+    spent = Column("#ε", _epsilon, "folds", optional=True)
+    shown = (columns.DEFENCE, *_by_message(messages, found), Column("#Accuracy", _accuracy), spent)
+    return Table("At a glance", shown, findings, look="plain stacked")
 
 
-def _check(of: Sequence[Control] | None) -> Check | None:
-    if of is None:
-        return None
-    nulls = [control.null for control in of if control.null]
-    names = "/".join(dict.fromkeys(name for name, _ in nulls))
-    return Check(
-        passed=sum(control.passed for control in of),
-        seeds=len(of),
-        value=merge([control.row for control in of]).mean,
-        null=(names, sum(value for _, value in nulls) / len(nulls)) if nulls else None,
-        reasons=tuple(dict.fromkeys(control.reason for control in of if control.reason)),
-        n=sum(images_behind(control.row) for control in of if control.row.value is not None),
-        judged=not any(control.too_few or control.open for control in of),
+def ladder(findings: Sequence[Finding], messages: Sequence[Message]) -> Table:
+    """The verdict on every kind and size of message."""
+    shown = _by_message(messages, lambda one: Shown(pill(one.verdict), (one.shown, one.by_chance)))
+    return Table("Where the leak ends", (columns.DEFENCE, *shown), findings, look="plain stacked")
+
+
+def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -> Iterator[Column]:
+    def read(title: str, of: Finding) -> Shown:
+        message = of.message(title)
+        return show(message) if message else Shown(NOTHING)
+
+    return (Column(one.message or "Messages", partial(read, one.title), below=one.size) for one in messages)
+
+
+def _accuracy(of: Finding) -> Shown:
+    accuracy, score = of.accuracy, of.accuracy.deployed
+    if score:
+        return Shown(
+            percent(score.mean), (within(score.low, score.high, percentage), accuracy.change_text, accuracy.note)
+        )
+    return Shown(of.reported.number, (of.reported.detail,)) if of.reported else Shown(NOTHING)
+
+
+def _epsilon(of: Finding) -> Shown:
+    claims, lines = of.numbered_claims, of.budget.lines if of.budget else ()
+    if not claims:
+        return Shown(two(of.epsilon) if of.budget else NOTHING, lines)
+    first, *others = claims
+    further = [line for claim in others for line in (claim.number, claim.detail)]
+    return Shown(first.number, (first.detail, *further, *lines))
+
+
+def cost(findings: Sequence[Finding]) -> Table:
+    """Accuracy, epsilon, what attacks infer besides images, time and bytes."""
+    several = len({of.accuracy.round for of in findings} - {None}) > 1
+
+    def defence(of: Finding) -> Shown:
+        after = "" if of.accuracy.round is None or not several else f"after round {of.accuracy.round}"
+        return Shown(of.defense, (after, count(of.failed_clients, "client failure") if of.failed_clients else ""))
+
+    def epsilon(of: Finding) -> Shown:
+        delta = of.budget.terms.get("delta") if of.budget and of.epsilon is not None else None
+        return Shown(two(of.epsilon), () if delta is None else (f"δ = {plain(delta)}",))
+
+    shown = (
+        Column("Defence", defence, "defence"),
+        Column("|#clean, %", lambda of: over_interval(of.accuracy.clean, percentage)),
+        Column("#protected, %", lambda of: over_interval(of.accuracy.protected, percentage), optional=True),
+        Column("#change", change),
+        Column("|#ε", epsilon, optional=True),
+        Column("|#labels inferred", _labels, optional=True),
+        Column("|#member AUC", lambda of: AREA.of(of.membership) if of.membership else NOTHING, optional=True),
+        Column("#TPR at 1\N{NO-BREAK SPACE}% FPR", _members_named, optional=True),
+        Column("|#time", lambda of: _relative(of.seconds, seconds), optional=True),
+        Column("#bytes", lambda of: _relative(of.bytes, size), optional=True),
     )
+    return Table("Cost and budget", shown, findings, look="fitted")
 
 
-def fewer_images(findings: Sequence[Finding]) -> str:
-    """What counts on a kind and size of message may be of fewer images than others for; "" where all are of as many."""
-    attacked = grouped(
-        ((one.title, one.score.attacked) for of in findings for one in of.messages if one.score), lambda pair: pair[0]
+def _labels(of: Finding) -> Shown:
+    if of.labels is None:
+        return Shown(NOTHING)
+    score, nulls = of.labels.scores[LABELS.decides], of.labels.null_scores.get(LABELS.decides, {})
+    chances = (f"chance {whole_percent(value)}" for value in nulls.values())
+    return Shown(percent(score.mean) + dagger(score.status), (*chances, round_of(of.labels)))
+
+
+def _members_named(of: Finding) -> Shown:
+    """The highest rate of members, and by which attack where another has the highest AUC."""
+    cell = of.membership_rate
+    if cell is None:
+        return Shown(NOTHING)
+    found, when = RATE.of(cell), ", ".join(filter(None, (round_of(cell), cell.observation)))
+    by = Markup("by {}, {}").format(breakable(cell.attack), when) if cell != of.membership else ""
+    return replace(found, below=(*found.below, by))
+
+
+def _relative(found: Range, show: columns.Show) -> Shown:
+    """A cost, or its ratio to no defence over it."""
+    value, ratio = found
+    return Shown(show(value), value=value) if ratio is None else Shown(times(ratio), (show(value),), value)
+
+
+def every_attack(cells: Sequence[Cell], cards: Cards) -> Table:
+    """A row for each attack on each defence in each round: its counts, its control, and what it spent."""
+    shown = (
+        *(columns.DEFENCE, columns.attack(lambda cell: (cell.observation,)), ROUND, columns.STATUS),
+        columns.IDENTIFIED.opening,
+        Column("#recognisable", lambda cell: " of ".join(map(str, cell.recognisable or ())) or NOTHING),
+        *(columns.OF_PSNR.opening, columns.OVER_NULL, columns.OF_SSIM),
+        Column("#recognised", columns.recognised, optional=True),
+        columns.scored("#labels", LABELS.decides, percent, optional=True),
+        *(TIME.opening, columns.COUNT, columns.FAILURES, columns.card(cards)),
     )
-    fewer = {str(n) for of in attacked.values() for _, n in of if 0 < n < max(most for _, most in of)}
-    why = "batches are of random size, or some images, clients or seeds have no score"
-    return f"Counts of fewer images (of {', '.join(sorted(fewer))}): {why}." if fewer else ""
+    return Table("All attacks", shown, cells, how="folded", look="tall dense", summary=count(len(cells), "attack"))
 
 
-def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:
-    """(defence, attack, round, metric, reference) -> the score, of metrics without a place of their own."""
+def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
+    """Tests of membership that infer members, and the others, which are folded."""
+
+    def records(cell: Cell) -> Shown:
+        n = cell.scores[MEMBERSHIP.decides].n
+        return Shown(n, () if cell.members is None else (count(cell.members, "member"),))
+
+    shown = (
+        *(columns.DEFENCE, columns.attack(lambda _: ()), ROUND, columns.STATUS, AREA, RATE),
+        *(Column("#Records", records), columns.FAILURES, TIME, columns.card(cards)),
+    )
+    chance = [cell for cell in cells if not cell.tells_members]
+    doubted = sum(bool(dagger(cell.status)) for cell in chance)
+    doubts = f" ({doubted} of them not validated or under-powered)" if doubted else ""
+    summary = f"{count(len(chance), 'test')} not shown to infer members{doubts}"
+    telling = Table("Membership", shown, [cell for cell in cells if cell.tells_members], look="tall")
+    return telling, Table("Membership not shown", shown, chance, how="folded", look="tall", summary=summary)
+
+
+def representatives(cells: Sequence[Cell], cards: Cards) -> Table:
+    """What attacks drew of the classes."""
+    shown = (
+        *(columns.DEFENCE, columns.attack(lambda _: ()), ROUND, columns.STATUS),
+        Column("#Recognised", columns.recognised),
+        columns.scored("#Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
+        columns.scored("#Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
+        columns.FAILURES,
+        columns.card(cards),
+    )
+    return Table("Class representatives", shown, cells, look="tall")
+
+
+def control(study: Study, words: Plain) -> Table:
+    """The positive control of every attack in every round and on every message; scores of images come first."""
+
+    def place(of: Control) -> tuple[str, ...]:
+        card = of.row.card
+        message = ", ".join(filter(None, (card.observation, str(MessageSize.of(card)))))
+        return of.row.attack, of.row.metric, round_mark(of.row.round, of.row.final), message
+
+    rows = sorted(grouped(study.controls, place).items(), key=lambda item: item[0][1] != IDENTIFIED.name)
+    verdicts = {key: all(one.passed for one in of) for key, of in rows if _judged(of)}
+    names, lost = short_names(study.attacks, LONG), [key for key, passed in verdicts.items() if not passed]
+    bad = dict.fromkeys(f"{names[attack]} ({metric_label(metric)})" for attack, metric, *_ in lost)
+    passed = f"{len(verdicts) - len(lost)} of {count(len(verdicts), 'control')} passed"
+    shown = (
+        Column(f"Attack on the {words.run}", lambda row: row[0][0], "attack"),
+        Column("Score", lambda row: metric_label(row[0][1])),
+        Column("#Round", lambda row: row[0][2]),
+        Column("Message", lambda row: row[0][3] or NOTHING),
+        Column("#Reached", lambda row: _checked(row[1]), "folds"),
+        Column(
+            "Why it failed", lambda row: "; ".join(dict.fromkeys(one.reason for one in row[1] if one.reason)), "text"
+        ),
+    )
+    summary = f"{passed}; ✗ not better than the null baseline: {', '.join(bad)}" if bad else passed
+    return Table("Positive control", shown, rows, how="folded", look="tall", summary=summary, unfolded=len(rows) <= FEW)
+
+
+def _judged(of: Sequence[Control]) -> bool:
+    """Whether there is a verdict: enough images, and enough others to look for the true ones among."""
+    return not any(one.too_few or one.open for one in of)
+
+
+def _checked(of: Sequence[Control]) -> Shown:
+    """The score of one attack at one place, mean over seeds, above the best null baseline."""
+    show, passed = percent if of[0].row.metric == IDENTIFIED.name else two, sum(one.passed for one in of)
+    mark = "†" if not _judged(of) else "✓" if passed == len(of) else "✗"
+    nulls = dict(one.null for one in of if one.null)
+    against = f"against {'/'.join(nulls)} {show(sum(nulls.values()) / len(nulls))}" if nulls else ""
+    n = sum(images_behind(one.row) for one in of if one.row.value is not None)
+    counted = f"{passed} of {len(of)} seeds" if len(of) > 1 else ""
+    few = "" if _judged(of) else f"no verdict: n = {n}"
+    return Shown(f"{mark} {show(merge([one.row for one in of]).mean)}", (against, counted, few))
+
+
+def failed(study: Study) -> Table:
+    """Failures and refusals, for one reason each."""
+    shown = (
+        columns.DEFENCE,
+        Column("What failed", lambda one: one.what or "training", "attack"),
+        Column("Rounds", lambda one: ", ".join(dict.fromkeys(one.rounds))),
+        Column("#Seed", lambda one: one.seed),
+        Column("#Trials", lambda one: one.trials or NOTHING),
+        Column("Numbers concerned", lambda one: ", ".join(one.metrics)),
+        Column("Message", lambda one: one.message or "no message", "text"),
+    )
+    return Table("Failures", shown, failures(study.all_rows), look="tall")
+
+
+def other_numbers(study: Study) -> Table:
+    """Metrics without a place of their own."""
     of_sections = {name for section in sections() for name in section.metrics}
 
     def place(row: Row) -> tuple[str, str, str, str, str]:
@@ -125,7 +275,19 @@ def others(study: Study) -> dict[tuple[str, str, str, str, str], Score]:
         return row.defense, guess, at, row.metric, row.reference
 
     groups = grouped((row for row in study.rows if not _has_place(row, of_sections)), place)
-    return {key: merge(of) for key, of in groups.items()}
+    rows = [(*key, merge(of)) for key, of in groups.items()]
+    shown = (
+        Column("Defence", lambda row: row[0], "defence"),
+        Column("Attack", lambda row: row[1] or NOTHING, "attack"),
+        Column("#Round", lambda row: row[2]),
+        Column("Metric", lambda row: metric_label(row[3]) + (f" ({row[4]})" if row[4] else "")),
+        Column("Status", lambda row: row[5].status, "status"),
+        Column("#Value", lambda row: over_interval(row[5], plain)),
+        Column("#Worst", lambda row: plain(row[5].worst)),
+        Column("#n", lambda row: row[5].n),
+        Column("#Failures", lambda row: row[5].failures),
+    )
+    return Table("Other numbers", shown, rows, how="folded", look="tall", summary=f"Other numbers ({len(rows)})")
 
 
 def _has_place(row: Row, of_sections: Collection[str]) -> bool:
@@ -136,3 +298,13 @@ def _has_place(row: Row, of_sections: Collection[str]) -> bool:
     if metric is None or row.reference not in metric.shown:
         return False
     return metric.of_training == of_training or metric is COLUMN
+
+
+def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Mapping[str, Table]:
+    """The tables below the first screen that have a row, by name."""
+    testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
+    drawing = [cell for cell in study.cells if cell.draws_classes]
+    others = [cell for cell in study.cells if cell not in testing and cell not in drawing]
+    found = [cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words)]
+    found += [failed(study), every_attack(others, cards), other_numbers(study), cards.table("Threat cards")]
+    return {table.title: table for table in found if table.rows}

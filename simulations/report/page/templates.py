@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from inspect import isfunction
 from pathlib import Path
@@ -55,13 +55,7 @@ def _environment() -> jinja2.Environment:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     found.globals.update(named, least_images=LEAST_IMAGES, nothing=text.NOTHING, rule=rule())
     found.globals.update(script_hash=f"sha256-{digest}", script=Markup(script), css=Markup(read("style.css")))
-    found.globals.update(null_heads=_null_heads)
     return found
-
-
-def _null_heads(names: Sequence[str], mark: str) -> list[str]:
-    """Column headings, see the macro ``head``."""
-    return [mark + name for name in names]
 
 
 def _swatch(look: Look) -> Markup:

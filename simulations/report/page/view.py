@@ -5,37 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attacks.metrics.metric import MEMBERSHIP
 from simulations.report import text
-from simulations.report.analysis.adaptive import is_adaptive
-from simulations.report.analysis.failures import Failure, failures, not_run
+from simulations.report.analysis.caveats import is_adaptive
+from simulations.report.analysis.failures import not_run
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import Verdict
-from simulations.report.columns import Cards, cards
+from simulations.report.columns import Cards, Table, cards
 from simulations.report.drawing import plots
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
 from simulations.report.drawing.picture_index import Picture
-from simulations.report.drawing.pictures import EVERY, Embedder, Grid, Strip, best_guess, captioned, drawn, grids
-from simulations.report.drawing.roc import roc_charts
-from simulations.report.page.tables import ControlTable, control_table, fewer_images, others
+from simulations.report.drawing.pictures import Embedder, Grid, Strip, best_guess, captioned, drawn, grids
+from simulations.report.page.tables import glance, ladder, tables
 from simulations.report.section import Content, Section, sections
-from simulations.report.studies.cell import SEEN, Cell
-from simulations.report.studies.score import Score
-from simulations.report.studies.study import Study, mean_each
+from simulations.report.studies.cell import SEEN
+from simulations.report.studies.rows import grouped
+from simulations.report.studies.study import Study
 
 FEW = 2
 """Kinds and sizes of messages that the first table holds; of more there is a ladder."""
 
 
-Grids = Mapping[str, Sequence[Grid]]
-"""By defence."""
 Strips = Mapping[str, Sequence[Strip]]
 """By defence."""
-Charts = Sequence[tuple[str, Chart]]
-"""With captions."""
 
 
 @dataclass(frozen=True)
@@ -45,76 +39,53 @@ class View(Summary):
     Attributes:
         own: Each section for which the study has something, and its content.
         star: The first screen's picture.
-        grids: Defence -> reconstructions, the best of each; ``every_grid``: (anchor, title, grids) for the page of every attack.
-        own_grids: Name of a section -> grids that it shows itself; ``own_pictures``: -> defence -> strips.
-        drawn: Defence -> class representatives, of attacks whose cells are ``representatives``.
-        plane: Privacy against accuracy; ``curves``: charts over the rounds; ``roc``: curves of attacks on membership.
-        membership: Scored attacks on membership; ``attacked``: all attacks that are neither these nor ``representatives``.
-        control: The positive control.
+        grids: Reconstructions, the best of each defence; ``own_grids``: name of a section -> grids that it shows itself.
+        own_pictures: Name of a section -> defence -> strips; ``drawn``: defence -> class representatives.
+        plane: Privacy against accuracy; ``curves``: (caption, chart) over the rounds.
+        tables: The tables below the first screen, by name.
         not_run: (reason, attacks, names of defences) of attacks that did not apply or were not needed.
     """
 
     own: Mapping[Section, Content]
     star: Strip | None
-    grids: Grids
-    every_grid: Sequence[tuple[str, str, Grids]]
-    own_grids: Mapping[str, Grids]
+    grids: Sequence[Grid]
+    own_grids: Mapping[str, Sequence[Grid]]
     own_pictures: Mapping[str, Strips]
     drawn: Strips
     plane: Chart | None
-    curves: Charts
-    roc: Charts
-    membership: Sequence[Cell]
-    representatives: Sequence[Cell]
-    attacked: Sequence[Cell]
-    control: ControlTable
+    curves: Sequence[tuple[str, Chart]]
     cards: Cards
-    failures: Sequence[Failure]
+    tables: Mapping[str, Table]
     not_run: Sequence[tuple[str, Sequence[str], Sequence[str]]]
-    others: Mapping[tuple[str, str, str, str, str], Score]
 
     @classmethod
-    def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder, every: Embedder) -> View:
-        """Of one study and its pictures; ``every`` embeds those of the page of every attack."""
+    def of(cls, summary: Summary, pictures: Sequence[Picture], faces: Faces, embed: Embedder) -> View:
+        """Of one study and its pictures."""
         study, findings = summary.study, summary.findings
         apart = {observation for one in sections() for observation in one.own_pictures}
         guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
-        gridded = {
-            one: [picture for picture in pictures if one.own_pictures.get(picture.observation) == ()]
-            for one in sections()
-            if () in one.own_pictures.values()
-        }
         # Where the headline is of one round, its pictures come first.
         leading = {one.defense: one.strongest.round for one in findings if one.strongest}
-        titled = [("pictures", "Pictures", guessed), *((one.name, one.title, of) for one, of in gridded.items())]
-        members = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-        drawing = [cell for cell in study.cells if cell.draws_classes]
-        names = text.short_names(study.pipelines)
+        names, numbered = text.short_names(study.pipelines), cards(study.cells)
         return cls(
             study,
             findings,
             own={one: found for one in sections() if (found := one.view(study, findings))},
             star=star(summary, guessed, embed),
             grids=grids(guessed, study.pipelines, embed, study.upper_bounds, leading),
-            every_grid=[
-                (anchor, title, grids(of, study.pipelines, every, study.upper_bounds, leading, EVERY))
-                for anchor, title, of in titled
-                if of
-            ],
-            own_grids={one.name: grids(of, study.pipelines, embed) for one, of in gridded.items()},
+            own_grids={
+                one.name: grids(
+                    [of for of in pictures if one.own_pictures.get(of.observation) == ()], study.pipelines, embed
+                )
+                for one in sections()
+            },
             own_pictures={one.name: captioned(pictures, one.own_pictures, embed) for one in sections()},
             drawn=drawn([one for one in pictures if one.attack in study.class_attacks], embed),
             plane=plots.plane(findings, faces),
             curves=plots.over_rounds(study, faces),
-            roc=roc_charts(study, faces),
-            membership=members,
-            representatives=drawing,
-            attacked=[cell for cell in study.cells if cell not in members and cell not in drawing],
-            control=control_table(study),
-            cards=cards(study.cells),
-            failures=failures(study.all_rows),
+            cards=numbered,
+            tables=tables(study, findings, summary.plain, numbered),
             not_run=[(why, attacks, [names[one] for one in of]) for why, attacks, of in not_run(study.all_rows)],
-            others=others(study),
         )
 
     @property
@@ -130,9 +101,23 @@ class View(Summary):
         return self.ladder if len(self.ladder) <= FEW else [*real[-1:], *asked[: FEW - len(real[-1:])]]
 
     @property
+    def glance(self) -> Table:
+        """The first table."""
+        return glance(self.findings, self.columns, self.study.attacks)
+
+    @property
+    def every_message(self) -> Table | None:
+        """The ladder of messages, where the first table does not hold all of them."""
+        return ladder(self.findings, self.ladder) if len(self.ladder) > len(self.columns) else None
+
+    @property
     def fewer(self) -> str:
-        """Why some counts are of fewer images than others."""
-        return fewer_images(self.findings)
+        """Why some counts are of fewer images than others; "" where all are of as many."""
+        every = ((one.title, one.score.attacked) for of in self.findings for one in of.messages if one.score)
+        attacked = grouped(every, lambda pair: pair[0]).values()
+        fewer = {str(n) for of in attacked for _, n in of if 0 < n < max(most for _, most in of)}
+        why = "batches are of random size, or some images, clients or seeds have no score"
+        return f"Counts of fewer images (of {', '.join(sorted(fewer))}): {why}." if fewer else ""
 
     @property
     def claims(self) -> Sequence[str]:
@@ -140,12 +125,6 @@ class View(Summary):
         said = [one.text for of in self.findings for one in of.claims]
         said += [of.reported.text for of in self.findings if of.reported]
         return list(dict.fromkeys(said))
-
-    @property
-    def null_names(self) -> Sequence[str]:
-        """Null baselines, the lowest first."""
-        nulls = mean_each(cell.nulls for cell in self.study.cells)
-        return sorted(nulls, key=lambda name: nulls[name])
 
     @property
     def adaptive(self) -> Collection[tuple[str, str]]:

@@ -35,7 +35,7 @@ visible, so they bound no attack; how far attacks get that solve the puzzle is i
 CONVENTION = """<p class="soft small after">The paper's convention (Yao et al., ICDM 2022: images as they enter the network, a
 peak of 1{}) is for comparison with its tables only. The oracle is a classifier trained on clean data. Identified is the share of
 reconstructions whose nearest true image of those attacked together, to the oracle, is their own; feature similarity is the cosine
-to it there. Attacks that guess labels alone are with <a href="attacks.html">all attacks</a>.</p>"""
+to it there. Attacks that guess labels alone are with all attacks.</p>"""
 ROWS = """A cell is right when its category is named for its own column. The baseline names every column's most frequent category
 among the client's own training rows. AUC is the area under the ROC curve, of pairs within a client; log-loss is in nats, and both
 are of the model as deployed."""
@@ -113,10 +113,6 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
 
 
 def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Cards) -> list[Table | str]:
-    def recognised(cell: Cell) -> Shown:
-        chance, oracle = cell.card.chance_of_recognition, cell.mean(images.ORACLE_ACCURACY.name)
-        return share(cell.scores.get(images.RECOGNITION.of()), chance=chance, oracle=oracle)
-
     def identified(cell: Cell) -> Shown:
         return share(cell.scores.get(images.IDENTIFICATION.of()), chance=cell.chance_of_identification)
 
@@ -130,7 +126,7 @@ def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Car
         scored("#paper SSIM", images.SSIM_PAPER.of(), two),
         Column("#paper MSE", lambda cell: brief(cell.mean(images.MSE_PAPER.name))),
         Column("|#identified", identified),
-        Column("#recognised", recognised),
+        Column("#recognised", columns.recognised),
         scored("#feature similarity", images.FEATURE_SIMILARITY.of(), two),
         *(first.opening, *others),
     )

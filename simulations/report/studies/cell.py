@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from attacks.metrics.costs import ATTACK, LOSSES
+from attacks.metrics.costs import ATTACK
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.images import IDENTIFIED, RECOGNISABLE
 from attacks.metrics.metric import FAMILIES, IMAGES
@@ -46,7 +46,6 @@ class Cell:
         each: ``FOUND`` and ``SEEN`` -> each attacked image -> its message, and 1 where it is (``each_image``).
         comparable: Images of the same name under another defence are the same ones.
         chance: The largest probability that such a guess identifies one image; None where no image was looked for among others.
-        model_accuracy: Test accuracy of the attacked model, mean over seeds.
         members: Members among the records of a test of membership, over all seeds; None where the rows do not say.
         scales: Scale -> PSNR against the original, in dB: what a blurred copy of the images scores, and the mean of their class.
         clients: Of how many clients its rows are, of the seed with the fewest; None where they do not say.
@@ -64,7 +63,6 @@ class Cell:
     each: Mapping[Scored, Mapping[Image, tuple[str, int]]] = field(default_factory=dict)
     comparable: bool = True
     chance: float | None = None
-    model_accuracy: float | None = None
     members: int | None = None
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
@@ -106,19 +104,9 @@ class Cell:
         return self.scores.get(IMAGES.decides)
 
     @property
-    def nulls(self) -> dict[str, float]:
-        """Null baseline -> PSNR against the original, in dB."""
-        return self.null_scores.get(IMAGES.decides, {})
-
-    @property
     def tells_members(self) -> bool:
         """Whether it distinguishes members better than chance: by the AUC, or by the rate at 1 % false positives."""
         return bool(MEMBERSHIP_SCORES & self.leaking)
-
-    @property
-    def cost(self) -> float | None:
-        """The attack's own loss at the end."""
-        return next((self.mean(one.name) for one in LOSSES if one.of() in self.scores), None)
 
     @property
     def is_upper_bound(self) -> bool:
@@ -174,7 +162,7 @@ class Cell:
     @property
     def best_null(self) -> tuple[str, float] | None:
         """(name, PSNR) of the highest null baseline."""
-        return max(self.nulls.items(), key=lambda item: item[1], default=None)
+        return max(self.null_scores.get(IMAGES.decides, {}).items(), key=lambda item: item[1], default=None)
 
     @property
     def gap(self) -> float | None:

@@ -166,7 +166,6 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
     """The cell of (defence, role, attack, round, what the threat cards share)."""
     groups = grouped(rows, lambda row: (row.metric, row.reference))
     looked = {of: groups.get(of, []) for of in (FOUND, SEEN)}
-    accuracies = {row.seed: row.card.model_accuracy for row in rows if row.card.model_accuracy is not None}
     tested = {row.seed: row.card.members for row in groups.get(MEMBERSHIP_AUC.of(), ()) if row.card.members is not None}
     return Cell(
         *place,
@@ -178,7 +177,6 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         # A node keeps to itself which images a round used: equal places may be other images.
         comparable=all(row.card.randomness != OWN_SECRET for row in rows),
         chance=max((row.card.chance for row in looked[FOUND] if row.card.chance is not None), default=None),
-        model_accuracy=sum(accuracies.values()) / len(accuracies) if accuracies else None,
         members=sum(tested.values()) if tested else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),

@@ -15,8 +15,8 @@ from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.spec import parse
 from simulations.console.terminal import Terminal
+from simulations.report.analysis.budget import REFUTED
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.shown import REFUTED
 from simulations.run.in_process import Audited
 from simulations.runtime.findings import print_findings
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon

@@ -266,10 +266,6 @@ class Page(HTMLParser):
         return [dict(zip([name[0] for name in head], one, strict=True)) for one in body]
 
 
-def every_attack(directory: Path) -> Page:
-    return Page((directory / "attacks.html").read_text(encoding="utf-8"))
-
-
 def build(directory: Path, rows: Iterable[Mapping[str, Any]] | None = None, **parts: Any) -> Page:
     return Page(write_report(write_run(directory, rows, **parts)).read_text(encoding="utf-8"))
 

@@ -36,7 +36,7 @@ def test_an_epsilon_stands_with_its_terms_its_neighbours_and_other_accounts(tmp_
     text = "noise multiplier 1.39, clipping norm 1, sample rate 0.25, 48 steps, delta 1e-5"
     for said in (
         found["text"].replace("\N{MINUS SIGN}", "-"),
-        unescape(build(run).report).replace("\N{MINUS SIGN}", "-"),
+        unescape(build(run)[0]).replace("\N{MINUS SIGN}", "-"),
     ):
         assert text in said
         assert ACCOUNTS in said

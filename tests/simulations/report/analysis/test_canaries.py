@@ -6,8 +6,8 @@ import pytest
 
 from defenses.neighbours import REPLACE_CLIENT, REPLACE_ONE
 from simulations.console.terminal import Terminal
+from simulations.report.analysis.budget import CLIENTS, EXAMPLES, NO_COST
 from simulations.report.analysis.run import read_run
-from simulations.report.analysis.shown import CLIENTS, EXAMPLES, NO_COST
 from simulations.runtime.findings import print_findings
 from strategies.federated.shown_epsilon import AUDIT, ShownEpsilon
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, write_run

@@ -10,8 +10,7 @@ from scipy import stats
 
 from simulations.experiment.experiment import Experiment
 from simulations.report import Row, validate
-from simulations.report.analysis.adaptive import UNTESTED
-from simulations.report.analysis.caveats import INITIAL_AVERAGES
+from simulations.report.analysis.caveats import INITIAL_AVERAGES, UNTESTED
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.sentences import sentence
 from simulations.report.analysis.verdict import Verdict

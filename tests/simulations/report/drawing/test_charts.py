@@ -16,11 +16,12 @@ from simulations.report.drawing.chart import WIDTH, Axis, Chart, Point, Stroke, 
 from simulations.report.drawing.looks import COLORS, MARKERS, SHADES, Look, looks
 from simulations.report.drawing.picture_index import Picture
 from simulations.report.drawing.pictures import Embedder, grids
-from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, plane, rows_of_dots
+from simulations.report.drawing.plots import MOST_TICKS, DotRow, curves, epsilons, over_rounds, plane, rows_of_dots
 from simulations.report.page.templates import macros, read
-from simulations.report.text import plain, short_names, whole_percent
+from simulations.report.studies.score import Score
+from simulations.report.text import short_names
 from strategies.federated.shown_epsilon import ShownEpsilon
-from tests.simulations.report.report_run import PIPELINES, demo_rows, study_of
+from tests.simulations.report.report_run import INVERSION, PIPELINES, attack_rows, demo_rows, study_of
 
 CSS = read("style.css")
 DP = ("DPSGD(target_epsilon=8.0)", "DPSGD(target_epsilon=2.0)")
@@ -112,18 +113,25 @@ def test_the_plane_joins_dp_sgd_in_order_of_epsilon_and_shows_what_the_summary_s
 
 
 def test_curves_have_a_line_and_a_name_for_each_defence() -> None:
-    series = {"": [Point(at, 30.0 - at) for at in (1, 3, 6)], "A()": [Point(1, 9.0, 8.0, 10.0, hollow=True)]}
-    chart = curves(series, FACES, "PSNR, dB", plain, [Point(1, 12.0), Point(6, 12.5)], (0, 40))
-    assert [one.kind for one in chart.lines] == ["null", "series", "whisker"]
+    weak = Score(0.1, 0.05, 0.2, status="not-validated")
+    chart = curves({"": [(at, Score(1 / at), "") for at in (1, 3, 6)], "A()": [(1, weak, " by B()")]}, FACES, "Share")
+    assert [one.kind for one in chart.lines] == ["series", "whisker"]
     assert [name for name, _ in chart.names] == ["No defence", "A"]
     assert [chart.across.show(one) for one in chart.across.ticks] == ["1", "3", "6"]
+    assert [(one.hollow, one.tip) for one, _ in chart.points][-1] == (True, "A, round 1: 10.0 % by B()")
+
+
+def test_images_identified_are_drawn_over_three_attacked_rounds_or_more() -> None:
+    rows = [one | {"round": at} for at in (1, 2, 4) for one in attack_rows(PIPELINES[1]) if one["round"] == 1]
+    ((_, chart),) = over_rounds(study_of(rows), looks(PIPELINES))
+    assert {one.tip for one, _ in chart.points} == {f"Mixer, round {at}: 0.0 % by {INVERSION}" for at in (1, 2, 4)}
+    assert over_rounds(study_of(attack_rows(PIPELINES[1])), looks(PIPELINES)) == []
 
 
 def test_a_single_round_and_a_long_run_can_be_read() -> None:
-    (null,) = curves({"": [Point(1, 30.0)]}, FACES, "PSNR, dB", plain, [Point(1, 12.0)], (0, 40)).lines
-    assert [y for _, y in null.places] == [12.0, 12.0]
-    assert null.places[0] < null.places[1]
-    chart = curves({"": [Point(at, 0.5) for at in range(200)]}, FACES, "accuracy", whole_percent, (), (0, 1), {199})
+    (mark,) = curves({"": [(1, Score(0.5), "")]}, FACES, "accuracy").points
+    assert mark[0].x == 1
+    chart = curves({"": [(at, Score(0.5), "") for at in range(200)]}, FACES, "accuracy", {199})
     shown = [chart.across.show(one) for one in chart.across.ticks]
     assert 2 <= len(shown) <= MOST_TICKS + 1
     assert shown[-1] == "final"
@@ -233,7 +241,7 @@ def test_images_of_different_messages_never_stand_in_one_strip(tmp_path: Path) -
     asked = [*pictures(tmp_path, (10,), "original"), *pictures(tmp_path, (11,), attack="B()")]
     title = {"observation": "training update"}
     sent = [*pictures(tmp_path, (20,), "original", **title), *pictures(tmp_path, (21,), **title)]
-    (found,) = grids([*asked, *sent], [""], Embedder(tmp_path), kept=(2, 2)).values()
+    found = [*grids([*asked, *sent], [""], Embedder(tmp_path)), *grids(asked, [""], Embedder(tmp_path))]
     assert [one.source for one in found] == ["training update", "one-step probe"]
     shown = [[tile.source for tile in strip.tiles if tile.uri] for one in found for strip in one.strips]
     assert shown == [["original", "A()"], ["original", "B()"]]

@@ -20,7 +20,6 @@ from tests.simulations.report.report_run import (
     build,
     demo_rows,
     each,
-    every_attack,
     member_rows,
     png,
     row,
@@ -125,20 +124,17 @@ def test_tests_at_chance_are_folded_and_few_members_named_almost_without_error_a
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     above, _, folded = page.split('<section id="membership">')[1].split("</section>")[0].partition("<details>")
     assert ["0.70" in above, "30.0 %" in above, "0.51" in above, "1.5 %" in above] == [True, True, False, False]
-    assert ["0.51" in folded, "<svg" in folded, "30.0 %" in folded] == [True, True, False]
+    assert ["0.51" in folded, "30.0 %" in folded] == [True, False]
 
 
 def test_pictures_come_most_similar_first_byte_for_byte(tmp_path: Path) -> None:
     report = build(tmp_path, SMALL, pictures=PICTURES)
-    every = every_attack(tmp_path)
+    # The best two targets of one round of each defence.
     names = ("original", "protected", "InvertingGradients")
-    alts = [str(known["alt"]) for known in every.images["pictures"]]
-    assert len(alts) == len(PICTURES)
-    assert alts[:9] == [f"{name}, client {c}, target 0, image 0" for c in (1, 0, 2) for name in names]
-    # The report has the first two targets of one round of each defence.
-    assert [str(known["alt"]) for known in report.images["pictures"]] == alts[:6] * 2
-    text = words(every.sections["pictures"])
-    order = ["No defence, round 1: 3 targets", "30.5 dB", "10.0 dB", "No defence, round 3"]
+    best = [f"{name}, client {c}, target 0, image 0" for c in (1, 0) for name in names]
+    assert [str(known["alt"]) for known in report.images["pictures"]] == best * 2
+    text = words(report.sections["pictures"])
+    order = ["No defence round 1", "30.5 dB", "10.0 dB"]
     assert sorted(order, key=text.index) == order
     # The first screen has the recognisable image, without a defence.
     first = [re.split(r"[,:] | \(", str(known["alt"]).removesuffix(")")) for known in report.images["glance"]]
@@ -146,8 +142,8 @@ def test_pictures_come_most_similar_first_byte_for_byte(tmp_path: Path) -> None:
     assert {(one[1], *one[-4:]) for one in first} == {
         ("No defence", "recognisable", "client 1", "target 0", "image 0"),
     }
-    embedded = {str(known["src"]).partition(",")[2] for tag, known in every.tags if tag == "img"}
-    assert embedded == {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
+    embedded = {str(known["src"]).partition(",")[2] for tag, known in report.tags if tag == "img"}
+    assert embedded < {base64.b64encode(path.read_bytes()).decode() for path in (tmp_path / "pictures").glob("*.png")}
 
 
 def test_only_png_files_of_the_run_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +182,7 @@ def test_a_report_is_the_same_each_time_and_written_as_a_whole(tmp_path: Path, m
     before = files()
     assert write_report(directory) == directory / "report.html"
     first = files()
-    assert first.keys() == before.keys() | {"report.html", "attacks.html", "rows.csv"}
+    assert first.keys() == before.keys() | {"report.html", "rows.csv"}
     assert before.items() <= first.items()
     write_report(directory)
     assert files() == first

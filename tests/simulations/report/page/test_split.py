@@ -7,12 +7,12 @@ import pytest
 from attacks.metrics.training import SPLIT
 from attacks.smashed.base import BEYOND_RUN
 from simulations.report import Row, validate
-from simulations.report.analysis.adaptive import UNTESTED
+from simulations.report.analysis.caveats import UNTESTED
 from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.score import merge
 from simulations.report.text import amount, power_of_ten, size
 from tests.simulations.report import report_run
-from tests.simulations.report.report_run import CONFIG, NULLS, Page, every_attack, looked_for, row, study_of
+from tests.simulations.report.report_run import CONFIG, NULLS, Page, looked_for, row, study_of
 
 DECODER, JIGSAW, TOLD = "TokenDecoder()", "TokenJigsaw()", "FeatureInversion(permutation='oracle')"
 SHUFFLE = "PatchShuffle()"
@@ -121,9 +121,9 @@ def test_upper_bounds_are_marked_wherever_they_are_listed_and_alone_pass_no_cont
         for client, name, psnr in ((0, DECODER, 9.0), (0, TOLD, 60.0), (1, DECODER, 20.0), (1, TOLD, 15.0))
     ]
     found = build(tmp_path, split_rows() + attack(SHUFFLE, TOLD, 8.0, round=1, failures=3), pictures=pictures)
-    mark, every = "upper bound: knows the order", every_attack(tmp_path)
+    mark = "upper bound: knows the order"
     tables = [(found.table("split", 1), "Attack"), (found.table("control"), "Attack on the undefended run")]
-    tables += [(found.table("failures"), "What failed")] + [(every.table("attacks", at), "Attack") for at in (0, 2)]
+    tables += [(found.table("failures"), "What failed")] + [(found.table("attacks", at), "Attack") for at in (0, 1)]
     for table, column in tables:
         cells = [one[column] for one in table]
         assert [cell for cell in cells if cell[0] == TOLD], column
@@ -143,8 +143,7 @@ def test_no_number_is_lost_and_only_diagnostics_are_left_among_the_others(tmp_pa
     for metric in metrics:
         known = {"attack": DECODER, "card": card(DECODER)} if metric in SMASHED_METRICS else {}
         more.append(row(metric=metric, reference="halo", value=0.625, round=2, scenario="split", **known))
-    build(tmp_path, [*split_rows(), *more])
-    table = every_attack(tmp_path).table("attacks", 2)
+    table = build(tmp_path, [*split_rows(), *more]).table("attacks", 1)
     odd = {one["Metric"][0]: one["Value"][0] for one in table if "(halo)" in one["Metric"][0]}
     assert odd == {f"{metric} (halo)": "0.625" for metric in metrics}
     others = [one["Metric"][0] for one in table if "(halo)" not in one["Metric"][0]]

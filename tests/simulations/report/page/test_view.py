@@ -18,7 +18,7 @@ Pages = dict[str, Path]
 KINDS = {
     "federated": ("top", "glance", "caveats", "cost", "plane", "curves", "control"),
     "members_and_attributes": ("glance", "membership", "representatives", "attributes"),
-    "doubts": ("top", "glance", "caveats", "cost", "control", "failures"),
+    "doubts": ("top", "glance", "caveats", "cost", "control", "attacks", "failures", "cards"),
     "dp_audit": ("glance", "cost", "audited_epsilon"),
     "updates": ("top", "glance", "caveats", "cost", "configuration"),
     "adversaries": ("glance", "active", "aggregates", "pictures"),
@@ -29,8 +29,6 @@ KINDS = {
     "empty": (),
 }
 """Page -> the sections that are approved: "top" is all before the first, nothing means all of them."""
-EVERY = {"doubts": ("attacks", "cards")}
-"""The same of pages of every attack."""
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +41,6 @@ def test_each_kind_of_page_reads_as_it_was_approved(pages: Pages, subtests: pyte
     for kind, only in KINDS.items():
         with subtests.test(msg=kind):
             assert_approved(kind, pages[kind], only)
-    for kind, only in EVERY.items():
-        with subtests.test(msg=f"every attack of {kind}"):
-            assert_approved(f"{kind}_every_attack", pages[kind].with_name("attacks.html"), only)
 
 
 def test_approved_pages_show_every_section_and_are_short_enough_to_be_read(pages: Pages) -> None:
@@ -53,8 +48,7 @@ def test_approved_pages_show_every_section_and_are_short_enough_to_be_read(pages
     shown = {re.sub(r"## (\w+?)\d*$", r"\1", one) for found in lines.values() for one in found}
     assert {one.name for one in sections()} <= shown
     assert {kind: len(found) for kind, found in lines.items() if len(found) > 150} == {}
-    every = {f"{kind}_every_attack" for kind in EVERY}
-    assert {file.stem for file in FOLDER.iterdir()} == {*KINDS, "comparison"} | every
+    assert {file.stem for file in FOLDER.iterdir()} == {*KINDS, "comparison"}
 
 
 def test_another_verdict_is_not_approved(tmp_path: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +72,7 @@ def test_another_verdict_is_not_approved(tmp_path: Path, pages: Pages, monkeypat
 
 
 def test_every_page_is_well_formed_and_loads_nothing(pages: Pages, subtests: pytest.Subtests) -> None:
-    written = [*pages.values(), *(one.with_name("attacks.html") for name, one in pages.items() if name != "empty")]
-    for path in filter(Path.is_file, written):
+    for path in pages.values():
         with subtests.test(msg=f"{path.parent.name}/{path.name}"):
             source = path.read_text(encoding="utf-8")
             page = Page(source)

@@ -7,7 +7,7 @@ import torch
 from attacks.dp_audit.verdict import CanaryPart, audited
 from attacks.metrics.training import EPSILON_SHOWN
 from defenses.neighbours import CLIENT_LEVEL, EXAMPLE_LEVEL, REPLACE_CLIENT, REPLACE_ONE
-from simulations.report.analysis.shown import REFUTED, audit_text, audit_warnings
+from simulations.report.analysis.budget import REFUTED, audit_text, audit_warnings
 from simulations.report.sections.audited_epsilon import joint, limit
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
