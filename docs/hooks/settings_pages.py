@@ -1,28 +1,38 @@
-"""Pages of what ``fedveil list`` lists and no docstring holds: settings, data sets and models, from the same source."""
+"""Pages of what ``fedveil list`` lists and no docstring holds, and of metrics, from the same source."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
-from clients.data.datasets import dataset_names
-from clients.models.classifiers import model_names
-from clients.models.split.split_models import split_model_names
-from clients.wire.schema import allowed, fields_of
+from attacks.metrics.registry import METRICS
+from clients.wire.schema import Settings, allowed, fields_of
+from simulations.catalogue.catalogue import SECTIONS
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
+from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
+COMMANDS: dict[str, type[Settings]] = {"search": Search, "attack": AttackSettings, "protect": ProtectSettings}
+"""Commands with settings of their own."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
-    for name, text in {"settings": settings(), "search_settings": searching(), "data_and_models": named()}.items():
+    pages = {
+        "settings": settings(),
+        **{f"{command}_settings": of_command(command) for command in COMMANDS},
+        "data_and_models": listed("Data sets and models", {"Data sets": "datasets", "Models": "models"}),
+        "defenses": listed("Defences", {"By name": "defenses"}),
+        "attacks": listed("Attacks", {"By name": "attacks"}),
+        "metrics": metrics(),
+    }
+    for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
@@ -40,25 +50,28 @@ def settings() -> str:
     return text
 
 
-def searching() -> str:
-    """Settings of ``fedveil search``."""
-    rows = "".join(_row(key, spec) for key, spec in fields_of(Search).items())
-    return f"# Settings of a search\n\nOf `fedveil search`, as `fedveil list search` prints them.\n\n{HEAD}{rows}"
+def of_command(command: str) -> str:
+    """Settings of another command."""
+    rows = "".join(_row(key, spec) for key, spec in fields_of(COMMANDS[command]).items())
+    return f"# Settings of fedveil {command}\n\nAs `fedveil list {command}` prints them: keys of `-s key=value`.\n\n{HEAD}{rows}"
 
 
-def named() -> str:
-    """Names that ``dataset`` and ``model`` take."""
-    text = (
-        "# Data sets and models\n\nNames that the settings `dataset` and `model` take, as `fedveil list` prints them.\n"
-    )
-    parts: Iterable[tuple[str, Mapping[str, str]]] = (
-        ("Data sets", dataset_names()),
-        ("Models", model_names()),
-        ("Models of split learning", split_model_names()),
-    )
-    for title, names in parts:
-        rows = "".join(f"| `{name}` | {_cell(about)} |\n" for name, about in names.items())
-        text += f"\n## {title}\n\n| name | what it is |\n| --- | --- |\n{rows}"
+def listed(title: str, sections: dict[str, str]) -> str:
+    """Sections of ``fedveil list``, an entry a row."""
+    text = f"# {title}\n\nAs `fedveil list {next(iter(sections.values()))}` prints them.\n"
+    for heading, section in sections.items():
+        rows = "".join(f"| `{name}` | {'<br>'.join(map(_cell, lines))} |\n" for name, *lines in SECTIONS[section]())
+        text += f"\n## {heading}\n\n| name | about |\n| --- | --- |\n{rows}"
+    return text
+
+
+def metrics() -> str:
+    """What rows hold, by the metrics' declarations."""
+    text = "# Metrics\n\nNames in `rows.jsonl`. The worst value of a row is the one that leaks most.\n\n"
+    text += "| name | on the page | leaks more | interval of a row | interval over seeds |\n| --- | --- | --- | --- | --- |\n"
+    for one in METRICS.values():
+        more = "when higher" if one.higher_leaks else "when lower"
+        text += f"| `{one.name}` | {_cell(one.label or one.name)} | {more} | {one.interval.value} | {one.over_seeds.value} |\n"
     return text
 
 
