@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
 from attacks.metrics.registry import METRICS
-from clients.wire.schema import Settings, allowed, fields_of
+from clients.wire.schema import allowed
 from simulations.catalogue.catalogue import SECTIONS
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.external_app.recorded.arguments.settings import AttackSettings
-from simulations.protect.settings import ProtectSettings
-from simulations.search.settings import Search
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
-COMMANDS: dict[str, type[Settings]] = {"search": Search, "attack": AttackSettings, "protect": ProtectSettings}
-"""Commands with settings of their own."""
+LISTED = {
+    "search_settings": ("Settings of fedveil search", ["search"]),
+    "attack_settings": ("Settings of fedveil attack", ["attack"]),
+    "protect_settings": ("Settings of fedveil protect", ["protect"]),
+    "data_and_models": ("Data sets and models", ["datasets", "models"]),
+    "defenses": ("Defences", ["defenses"]),
+    "attacks": ("Attacks", ["attacks"]),
+}
+"""Page -> its title, and what it has of ``fedveil list``."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
-    pages = {
-        "settings": settings(),
-        **{f"{command}_settings": of_command(command) for command in COMMANDS},
-        "data_and_models": listed("Data sets and models", {"Data sets": "datasets", "Models": "models"}),
-        "defenses": listed("Defences", {"By name": "defenses"}),
-        "attacks": listed("Attacks", {"By name": "attacks"}),
-        "metrics": metrics(),
-    }
+    pages = {name: listed(*of) for name, of in LISTED.items()}
+    pages |= {"settings": settings(), "metrics": metrics()}
     for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
@@ -50,28 +49,22 @@ def settings() -> str:
     return text
 
 
-def of_command(command: str) -> str:
-    """Settings of another command."""
-    rows = "".join(_row(key, spec) for key, spec in fields_of(COMMANDS[command]).items())
-    return f"# Settings of fedveil {command}\n\nAs `fedveil list {command}` prints them: keys of `-s key=value`.\n\n{HEAD}{rows}"
-
-
-def listed(title: str, sections: dict[str, str]) -> str:
+def listed(title: str, sections: Iterable[str]) -> str:
     """Sections of ``fedveil list``, an entry a row."""
-    text = f"# {title}\n\nAs `fedveil list {next(iter(sections.values()))}` prints them.\n"
-    for heading, section in sections.items():
+    text = f"# {title}\n"
+    for section in sections:
         rows = "".join(f"| `{name}` | {'<br>'.join(map(_cell, lines))} |\n" for name, *lines in SECTIONS[section]())
-        text += f"\n## {heading}\n\n| name | about |\n| --- | --- |\n{rows}"
+        text += f"\nAs `fedveil list {section}` prints them:\n\n| name | about |\n| --- | --- |\n{rows}"
     return text
 
 
 def metrics() -> str:
     """What rows hold, by the metrics' declarations."""
-    text = "# Metrics\n\nNames in `rows.jsonl`. The worst value of a row is the one that leaks most.\n\n"
-    text += "| name | on the page | leaks more | interval of a row | interval over seeds |\n| --- | --- | --- | --- | --- |\n"
+    text = "# Metrics\n\nNames in `rows.jsonl`, which has the worst value of a row beside its mean.\n\n"
+    text += "| name | on the page | worst value | interval of a row | interval over seeds |\n| --- | --- | --- | --- | --- |\n"
     for one in METRICS.values():
-        more = "when higher" if one.higher_leaks else "when lower"
-        text += f"| `{one.name}` | {_cell(one.label or one.name)} | {more} | {one.interval.value} | {one.over_seeds.value} |\n"
+        worst = "highest" if one.higher_leaks else "lowest"
+        text += f"| `{one.name}` | {_cell(one.label or one.name)} | {worst} | {one.interval.value} | {one.over_seeds.value} |\n"
     return text
 
 
