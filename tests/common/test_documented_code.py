@@ -42,7 +42,7 @@ HERE = {
 ELSEWHERE = {
     "docs/adding_a_defense.md": (2, "tests/common/test_adding.py"),
     "docs/adding_a_metric.md": (2, "tests/common/test_adding.py"),
-    "docs/adding_an_attack.md": (3, "tests/common/test_adding.py"),
+    "docs/adding_an_attack.md": (2, "tests/common/test_adding.py"),
     "docs/own_server.md": (1, "tests/strategies/federated/test_start.py"),
     "docs/tutorial.md": (3, "tests/examples/test_tutorial.py"),
 }
