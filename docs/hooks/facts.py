@@ -16,6 +16,15 @@ FACTS = {
 """Class variable -> what it is called."""
 
 
+class _Dataclass(griffe.ExprName):
+    """The decorator ``algorithm`` as griffe's own extension recognises it: it makes a dataclass."""
+
+    @property
+    def canonical_path(self) -> str:
+        """Where a dataclass is made."""
+        return "dataclasses.dataclass"
+
+
 class Facts(griffe.Extension):
     """Adds the class variables of ``FACTS`` to the docstring of every class that sets them, and finds exports of one line."""
 
@@ -26,6 +35,9 @@ class Facts(griffe.Extension):
 
     def on_class_members(self, *, cls: griffe.Class, **kwargs: Any) -> None:
         """Called by griffe when it has read a class."""
+        for decorator in cls.decorators:
+            if str(decorator.value) == "algorithm":
+                decorator.value = _Dataclass("dataclass")
         if cls.docstring is None:
             return
         lines = []

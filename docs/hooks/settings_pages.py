@@ -1,28 +1,37 @@
-"""Pages of what ``fedveil list`` lists and no docstring holds: settings, data sets and models, from the same source."""
+"""Pages of what ``fedveil list`` lists and no docstring holds, and of metrics, from the same source."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
-from clients.data.datasets import dataset_names
-from clients.models.classifiers import model_names
-from clients.models.split.split_models import split_model_names
-from clients.wire.schema import allowed, fields_of
+from attacks.metrics.registry import METRICS
+from clients.wire.schema import allowed
+from simulations.catalogue.catalogue import SECTIONS
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.search.settings import Search
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
+LISTED = {
+    "search_settings": ("Settings of fedveil search", ["search"]),
+    "attack_settings": ("Settings of fedveil attack", ["attack"]),
+    "protect_settings": ("Settings of fedveil protect", ["protect"]),
+    "data_and_models": ("Data sets and models", ["datasets", "models"]),
+    "defenses": ("Defences", ["defenses"]),
+    "attacks": ("Attacks", ["attacks"]),
+}
+"""Page -> its title, and what it has of ``fedveil list``."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
-    for name, text in {"settings": settings(), "search_settings": searching(), "data_and_models": named()}.items():
+    pages = {name: listed(*of) for name, of in LISTED.items()}
+    pages |= {"settings": settings(), "metrics": metrics()}
+    for name, text in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
@@ -40,25 +49,22 @@ def settings() -> str:
     return text
 
 
-def searching() -> str:
-    """Settings of ``fedveil search``."""
-    rows = "".join(_row(key, spec) for key, spec in fields_of(Search).items())
-    return f"# Settings of a search\n\nOf `fedveil search`, as `fedveil list search` prints them.\n\n{HEAD}{rows}"
+def listed(title: str, sections: Iterable[str]) -> str:
+    """Sections of ``fedveil list``, an entry a row."""
+    text = f"# {title}\n"
+    for section in sections:
+        rows = "".join(f"| `{name}` | {'<br>'.join(map(_cell, lines))} |\n" for name, *lines in SECTIONS[section]())
+        text += f"\nAs `fedveil list {section}` prints them:\n\n| name | about |\n| --- | --- |\n{rows}"
+    return text
 
 
-def named() -> str:
-    """Names that ``dataset`` and ``model`` take."""
-    text = (
-        "# Data sets and models\n\nNames that the settings `dataset` and `model` take, as `fedveil list` prints them.\n"
-    )
-    parts: Iterable[tuple[str, Mapping[str, str]]] = (
-        ("Data sets", dataset_names()),
-        ("Models", model_names()),
-        ("Models of split learning", split_model_names()),
-    )
-    for title, names in parts:
-        rows = "".join(f"| `{name}` | {_cell(about)} |\n" for name, about in names.items())
-        text += f"\n## {title}\n\n| name | what it is |\n| --- | --- |\n{rows}"
+def metrics() -> str:
+    """What rows hold, by the metrics' declarations."""
+    text = "# Metrics\n\nNames in `rows.jsonl`, which has the worst value of a row beside its mean.\n\n"
+    text += "| name | on the page | worst value | interval of a row | interval over seeds |\n| --- | --- | --- | --- | --- |\n"
+    for one in METRICS.values():
+        worst = "highest" if one.higher_leaks else "lowest"
+        text += f"| `{one.name}` | {_cell(one.label or one.name)} | {worst} | {one.interval.value} | {one.over_seeds.value} |\n"
     return text
 
 

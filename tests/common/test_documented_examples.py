@@ -12,7 +12,7 @@ from tests.common.documents import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "docs/plug_in"
-BLOCKS = {"adding_a_defense.md": ["posterise.py"], "adding_an_attack.md": ["nearest.py", "layerwise.py"]}
+BLOCKS = {"adding_a_defense.md": ["posterise.py"], "adding_an_attack.md": ["nearest.py"]}
 FEDVEIL = str(Path(sys.executable).with_name("fedveil"))
 EXAMPLES = ("Posterise", "NearestAuxiliary", "LayerwiseInversion")
 
