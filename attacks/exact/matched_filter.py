@@ -83,7 +83,7 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
         products = torch.full((len(directions),), -torch.inf).double()
         parameters = {name: value for name, value in read.model.named_parameters() if name in read.gradient}
         like = next(iter(read.gradient.values()))
-        for label in classes.unique().tolist():
+        for label in sorted(set(classes.tolist())):
             images = normalise(self.learned.images[classes == label][:PER_CLASS].to(like), observation)
             with torch.enable_grad():
                 logits, calls = called(read.model, images.requires_grad_())

@@ -28,7 +28,7 @@ from attacks.metrics.images import (
     STRUCTURE,
     is_recognisable,
 )
-from attacks.metrics.metric import Interval, Metric
+from attacks.metrics.metric import ATTRIBUTES, CELLS, Interval, Metric
 from attacks.metrics.names import Scores
 from attacks.metrics.registry import known_metric, metric_of
 from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
@@ -107,8 +107,22 @@ def recognisable(scores: Scores) -> list[float] | None:
     return [float(is_recognisable(*one)) for one in zip(*found, strict=True)]
 
 
+MOST_LEFT_OUT = 32
+"""Clients of which each is left out in turn; of more, one hardly counts."""
+WITHOUT = "without_client"
+"""Key under which a row of ``_VERDICTS`` holds, for each client, what would be other values without it."""
+_VERDICTS = (
+    IDENTIFIED.of("original"),
+    RECOGNISABLE.of("original"),
+    PSNR.of("original"),
+    CELLS.decides,
+    ATTRIBUTES.decides,
+)
+"""Scores from which verdicts follow."""
+_BEHIND = (*_VERDICTS, *JUDGED, IDENTIFIED_CHANCE.of())
+"""Scores from which their rows are made, besides those of columns of a table."""
 UNSCORED = "unscored"
-"""Key under which a row holds the number of attacked images without a usable score."""
+"""Key under which it holds the number of attacked images without a usable score."""
 
 
 def joined(scores: Iterable[Scores]) -> Scores:
@@ -146,7 +160,29 @@ def rows_of_clients(
     for columns in found:
         if metric_of(columns["metric"]).family:
             columns |= {"clients": len(scores)} | ({UNSCORED: unscored} if unscored else {})
+    if 1 < len(scores) <= MOST_LEFT_OUT:
+        _add_without(found, rows_of, scores, card)
     return found
+
+
+def _add_without(found: Iterable[Columns], rows_of: RowsOf, scores: Mapping[int, Scores], card: ThreatCard) -> None:
+    """Add ``WITHOUT`` to rows: in the place of a client stand the others' values, repeated, so that as many images are scored."""
+    deciding = {of: columns for columns in found if (of := (columns["metric"], columns["reference"])) in _VERDICTS}
+    for client in scores if deciding else ():
+        others = joined(of for one, of in scores.items() if one != client)
+        filled = {
+            name: [values[at * len(values) // n] for at in range(n) if values]
+            for name, values in others.items()
+            if name in _BEHIND or known_metric(name.metric) is COLUMN
+            for n in [len(values) + len(scores[client].get(name, ()))]
+        }
+        for other in rows_of(filled, card):
+            columns = deciding.get((other["metric"], other["reference"]), other)
+            changed = {key: value for key, value in other.items() if key != EACH and value != columns[key]}
+            if isinstance(facts := changed.get("card"), ThreatCard):
+                changed["card"] = {"chance": facts.chance}
+            if changed:
+                columns.setdefault(WITHOUT, {})[str(client)] = changed
 
 
 def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attacks.metrics.metric import CELLS, FAMILIES, IMAGES, MEMBERSHIP
-from simulations.report.analysis.message import Message
+from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.intervals import LEVEL, by_chance
+from simulations.report.studies.left_out import same_cell
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import plain_words
 from simulations.report.studies.score import PARTLY_FAILED
 from simulations.report.studies.stages import names_of
+from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KEPT_STATISTICS, Strength
 
@@ -120,6 +122,7 @@ def message_caveats(
     one: Message,
     judged: Sequence[Message],
     known: Any,
+    without: Mapping[str, Study],
     plain: Cell | None,
     rows: Sequence[Row],
 ) -> Iterator[str]:
@@ -129,6 +132,7 @@ def message_caveats(
         one: What attacks found there.
         judged: The same of all messages.
         known: The defence's configuration.
+        without: Studies without one client.
         plain: The strongest attack on such messages without a defence.
         rows: All of the defence.
     """
@@ -137,6 +141,7 @@ def message_caveats(
     if one.cell.defense:
         yield from untested(one.cells, [cell for other in judged if other is not one for cell in other.cells], known)
         yield from out_of_reach(one.cell, plain, rows)
+    yield from _hangs_on(one, without)
 
 
 def defense_caveats(defense: str, cells: Sequence[Cell], known: Mapping[str, Any], *, running: bool) -> Iterator[str]:
@@ -173,3 +178,15 @@ def _doubts(one: Message) -> Iterator[str]:
         yield "partly failed: some seeds have no score, and the mean leaves them out"
     further = cell.card.more.get("caveats")
     yield from map(str, further if isinstance(further, list) else ())
+
+
+def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:
+    """The clients without one of which the verdict would be another."""
+    changed = [
+        f"without {name} {other.verdict}"
+        for name, study in without.items()
+        for other in judge(list(filter(None, (same_cell(cell, study) for cell in one.cells))))
+        if other.verdict is not one.verdict
+    ]
+    if changed:
+        yield f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}"

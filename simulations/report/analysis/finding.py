@@ -20,6 +20,7 @@ from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
 from simulations.report.studies.cell import FOUND, SEEN, Cell
 from simulations.report.studies.intervals import Range
+from simulations.report.studies.left_out import left_out
 from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
@@ -236,6 +237,7 @@ def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
 
 def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = False) -> list[Finding]:
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
+    without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
     plain = {one.title: one for one in judged.get("", ()) if one.cell}
     compared = {title: (one.cell, one.of) for title, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
@@ -254,7 +256,7 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
                 one,
                 difference=changed.get((defense, one.title)),
                 adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, beside.get(one.title), rows)),
+                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.title), rows)),
             )
             for one in of
         )

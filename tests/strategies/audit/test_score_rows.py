@@ -88,6 +88,8 @@ def test_an_image_is_recognisable_if_identified_above_its_own_colour_and_alike_i
         assert (row["ci_low"], row["ci_high"]) == pytest.approx((exact.low, exact.high))
         assert row["each_of"] == [[2, 0], [2, 1], [4, 0], [4, 1], [4, 2], [4, 3]]
         assert (row["card"].chance, row["best_psnr"], row["best_structure"]) == (0.01, 31.2346, 0.9)
+        without = row.get("without_client", {}).get("4", {})  # the other's images, each three times
+        assert (without.get("value", row["value"]), "each" in without) == (sum(each[:2]) / 2, False)
     none = {row["metric"]: row for row in score_rows(other | {PSNR.of("original"): [9.0, 9.0]}, ThreatCard())}
     assert (none["recognisable"]["value"], none["recognisable"]["best_psnr"]) == (0.0, None)
     del some[FLAT_PSNR.of()]
@@ -161,12 +163,25 @@ def test_one_clients_chance_decides_for_no_other_client() -> None:
         assert [row["card"].chance for row in rows] == pytest.approx([chance] * 2)
 
 
-def test_a_row_with_a_positive_control_says_of_how_many_clients_it_is() -> None:
+def test_a_row_says_what_it_would_be_without_each_client() -> None:
+    """By the scores of the others in its place; what decides no verdict, and a row of one client, says nothing."""
     flat, good = {PSNR.of("original"): [0.0] * 4}, {PSNR.of("original"): [30.0, 31.0, 32.0, 33.0]}
     (row,) = rows_of_clients(score_rows, {0: good, 1: flat, 7: good}, ThreatCard(), unscored=2)
     assert (row["clients"], row["unscored"], row["n"], row["value"]) == (3, 2, 12, 21.0)
+    without = row["without_client"]
+    assert {client: one["value"] for client, one in without.items()} == {
+        client: pytest.approx(np.mean([values[at * 8 // 12] for at in range(12)]))
+        for client, values in {
+            "0": [0.0] * 4 + good[PSNR.of("original")], "1": 2 * good[PSNR.of("original")],
+            "7": good[PSNR.of("original")] + [0.0] * 4,
+        }.items()
+    }  # fmt: skip
+    assert all(set(one) <= {"value", "ci_low", "ci_high", "worst"} for one in without.values())
+    (alone,) = rows_of_clients(score_rows, {0: good}, ThreatCard())
+    assert (alone["clients"], "without_client" in alone) == (1, False)
     (time,) = rows_of_clients(score_rows, {0: {ScoreName("objective"): [1.0]}, 1: {}}, ThreatCard())
     assert "clients" not in time
     members = {MEMBER_SCORE.of(): [2.0, 3.0], OTHER_SCORE.of(): [0.0, 1.0]}
     swapped = {MEMBER_SCORE.of(): [0.0, 0.5], OTHER_SCORE.of(): [2.0, 2.5]}
-    assert rows_of_clients(membership_rows, {0: members, 1: swapped}, ThreatCard())[0]["clients"] == 2
+    area = rows_of_clients(membership_rows, {0: members, 1: swapped}, ThreatCard())[0]
+    assert (area["clients"], "without_client" in area) == (2, False)

@@ -1,4 +1,4 @@
-"""Verdicts on images of which some have no score."""
+"""What a verdict would be without one of the clients that scored it."""
 
 from attacks.metrics.images import FLAT_PSNR, IDENTIFIED, IDENTIFIED_CHANCE, PLACE, PSNR, STRUCTURE
 from attacks.metrics.names import Scores
@@ -33,6 +33,16 @@ def rows(*clients: tuple[float, float, float], unscored: int = 0, defense: str =
 def line(found: list[Row]) -> Finding:
     """The last of its lines."""
     return findings_of(split(validate(found), ["", "D()"])[0], {})[-1]
+
+
+def test_a_verdict_names_the_clients_that_it_hangs_on() -> None:
+    sure, alone = line(rows(READ, READ, READ, READ)), line(rows(LOST, LOST, READ, LOST))
+    assert [one.messages[0].verdict for one in (sure, alone)] == [Verdict.RECOGNISABLE] * 2
+    assert sure.strongest is not None
+    assert sure.strongest.clients == 4
+    assert not [caveat for caveat in sure.all_caveats if "hangs" in caveat]
+    (caveat,) = (one for one in alone.all_caveats if "hangs" in one)
+    assert "this verdict (recognisable) hangs on one client: it is without client 2 unknown" in caveat
 
 
 def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> None:
