@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.scenario import KnownClients
 from simulations.forecast.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
@@ -103,7 +103,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         log.warning("fedveil: %s", warning)
     experiment.check_images(clients.card.input_shape)
     run.image_size = clients.card.input_shape[1:]
-    scenario(experiment.scenario).check_clients(experiment, clients)
+    experiment.check_clients(clients)
     for why in experiment.idle_defenses(*clients.card.input_shape[1:]):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
@@ -137,7 +137,7 @@ def run_pipeline(
     """Train one pipeline from its last complete round to the end, with attacks and reports on the way."""
     experiment = run.experiment
     plan = experiment.plan(pipeline, card=clients.card)
-    training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
+    training = experiment.training(plan, auditor, clients, run.label(str(pipeline)))
     if pipeline.needs_group_norm and experiment.norm == "batch":
         log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
     done = run.checkpoint(pipeline)
@@ -170,7 +170,7 @@ def run_pipeline(
 
 def last_step(experiment: Experiment) -> int:
     """The number of the last round of a pipeline, counting the phases behind training as rounds; the first is 0."""
-    return experiment.rounds + scenario(experiment.scenario).phases_behind(experiment)
+    return experiment.rounds + experiment.phases_behind
 
 
 def progress_at(experiment: Experiment, at: int, server_round: int) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from clients.data.datasets import dataset_names
 from clients.models.classifiers import model_names
 from clients.models.split.split_models import split_model_names
 from clients.wire.schema import allowed, fields_of
-from simulations.experiment.experiment import all_settings, owners
-from simulations.experiment.scenario import scenarios
+from simulations.experiment.experiment import all_settings, owners, scenarios
 from simulations.search.settings import Search
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic.fields import FieldInfo
+from torch import Tensor, nn
 
 from attacks.base import AnyAttack
 from attacks.spec import ATTACKS
@@ -21,29 +23,45 @@ from clients.task.scenarios import client_side, client_sides
 from clients.task.task import Plan
 from clients.wire.schema import fields_of, key_of
 from defenses.pipeline import Pipeline
-from defenses.registry import RegistryError
+from defenses.registry import RegistryError, collected, modules_in
 from defenses.spec import parse_pipelines
-from simulations.experiment.data_rules import check_data
-from simulations.experiment.known_names import require_dataset
-from simulations.experiment.scenario import scenario, scenarios
+from simulations.experiment.data_rules import check_examples, require_dataset, require_model
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.common import CommonSettings
-from simulations.settings.defaults import AUTO
-from simulations.settings.errors import ConfigError, naming
+from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
+from simulations.settings.errors import ConfigError, naming, unknown_scenario
 from simulations.settings.plain import read
+from simulations.settings.whole_models import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
+from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 NO_DEFENSE = Pipeline()
 
 
 class Experiment(CommonSettings):
-    """Checked settings of one run; use ``Experiment.of``, which makes the subclass of the scenario (``Scenario.settings``).
+    """Checked settings of one run, and how clients and server work together in it; ``Experiment.of`` makes a scenario's subclass.
 
     TOML files and the command line write names with hyphens, such as ``batch-size``.
+
+    Attributes:
+        name: Value of the setting ``scenario``.
+        about: One line for `fedveil list`.
+        kinds: What the server may observe.
+        label_holders: Values of the setting ``labels``, the usual one first.
+        probes_in_sizes: ``probe-images`` may be a list.
+        trains_on_server: One process trains on the images of all clients, and holds them as floats.
 
     Raises:
         ConfigError: On any value that cannot be run.
     """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    kinds: ClassVar[tuple[Kind, ...]]
+    label_holders: ClassVar[tuple[str, ...]]
+    probes_in_sizes: ClassVar[bool] = False
+    trains_on_server: ClassVar[bool] = False
 
     def check_together(self) -> None:
         """Raise ``ConfigError`` for names that are unknown, and for values that contradict each other."""
@@ -52,15 +70,13 @@ class Experiment(CommonSettings):
                 f"scenario is {self.scenario!r}, and no package offers its client side: offer it as an entry point of the group "
                 "fedveil.clients"
             )
-        if type(self) is not (wanted := scenario(self.scenario).settings):
+        if type(self) is not (wanted := scenario(self.scenario)):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
         require_dataset("dataset", self.dataset)
-        allowed = scenario(self.scenario).labels
-        if self.labels and self.labels not in allowed:
-            raise ConfigError(
-                f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
-            )
-        if len(self.rungs) > 1 and not scenario(self.scenario).probes_in_sizes:
+        if self.labels and self.labels not in self.label_holders:
+            allowed = " or ".join(map(repr, self.label_holders))
+            raise ConfigError(f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {allowed}")
+        if len(self.rungs) > 1 and not self.probes_in_sizes:
             raise ConfigError(
                 f"probe-images is {self.probe_images!r}; allowed with scenario = {self.scenario!r}: one whole number, such as 4"
             )
@@ -78,7 +94,7 @@ class Experiment(CommonSettings):
             _ = self.owns_data or parse_partition(self.partition)
         # Parsed here, so that errors in texts end the run before any work.
         _ = self.pipelines, self.attacks, self.attacked_rounds
-        check_data(self, self.pipelines, self.attacks)
+        check_examples(self, self.pipelines, self.attacks, scenarios())
         self.check()
         for pipeline in self.pipelines:
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
@@ -96,6 +112,44 @@ class Experiment(CommonSettings):
     def check(self) -> None:
         """Raise ``ConfigError`` for settings that the scenario does not use, or that contradict each other in the scenario."""
 
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
+        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
+
+        Raises:
+            ConfigError: Naming what to change.
+            ValueError: Of models and defences that cannot be built.
+        """
+        raise NotImplementedError
+
+    def check_clients(self, clients: KnownClients) -> None:
+        """Raise ``ConfigError`` for clients that the scenario cannot work with: by default, check data and shares once more."""
+        for pipeline in self.pipelines:
+            self.check_data(pipeline, clients.card)
+        for train, test in clients.sizes.values():
+            self.check_share(train, test)
+
+    def check_share(self, train: int, test: int) -> None:
+        """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
+
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
+        raise NotImplementedError
+
+    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
+        """The trained modules, and the function from images (B, C, H, W) in [0, 1] to logits: for estimates."""
+        model = plan.build_model().train()
+        return [model], model
+
+    @property
+    def phases_behind(self) -> int:
+        """Phases behind the last round, in which nothing is trained (``Rounds.observe_model``): here one, where it is attacked."""
+        return int(self.attacks_final)
+
+    @property
+    def needs_whole_share(self) -> str:
+        """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
+        return ""
+
     @property
     def on_tables(self) -> bool:
         """Whether the data set's examples are rows of a table, not images."""
@@ -104,7 +158,7 @@ class Experiment(CommonSettings):
     @property
     def who_holds_labels(self) -> str:
         """The value of ``labels``, or the scenario's default."""
-        return self.labels or scenario(self.scenario).labels[0]
+        return self.labels or self.label_holders[0]
 
     @classmethod
     def of(cls, **values: Any) -> Experiment:
@@ -122,8 +176,7 @@ class Experiment(CommonSettings):
             ConfigError: For unknown keys, with the nearest known key, and for bad values.
         """
         all_settings()
-        experiments: dict[str, type[Experiment]] = {name: one.settings for name, one in scenarios().items()}
-        return read(values, experiments, tables=is_table(str(values.get("dataset"))))
+        return read(values, scenarios(), tables=is_table(str(values.get("dataset"))))
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
@@ -205,11 +258,6 @@ class Experiment(CommonSettings):
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of observations that the server makes in the scenario."""
-        return scenario(self.scenario).kinds
-
-    @property
     def owns_data(self) -> bool:
         """Whether each node trains on its own data."""
         return self.partition == "node"
@@ -225,6 +273,49 @@ class Experiment(CommonSettings):
         return kind(**values, pipeline=str(pipeline), card=card)
 
 
+class WholeModelExperiment(WholeModelSettings, Experiment):
+    """Settings of such scenarios besides those that all scenarios read."""
+
+    def check_together(self) -> None:
+        """As for all experiments, and rounds of ``learning-rate-milestones`` that there are."""
+        super().check_together()
+        _ = self.milestones
+
+    def check_training_by_server(self, why: str) -> None:
+        """Raise ``ConfigError`` for settings of the clients' training, as they train nothing; ``why`` they show no views."""
+        if self.local_steps:
+            raise ConfigError(
+                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
+                "whole passes"
+            )
+        if self.crop_padding or self.horizontal_flip:
+            raise ConfigError(
+                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
+                f"scenario = {self.scenario!r}: 0 and False, as {why}"
+            )
+
+    def check_whole_model(self) -> None:
+        """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
+        require_model(self.model)
+        if self.auxiliary_data != "held-out":
+            raise ConfigError(
+                f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
+            )
+
+
+@functools.cache
+def scenarios() -> dict[str, type[Experiment]]:
+    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
+    return collected(Experiment, "scenario", SCENARIOS_GROUP, modules_in("simulations.scenarios"), "SCENARIO")
+
+
+def scenario(name: str) -> type[Experiment]:
+    """The scenario of a name; ``ConfigError``, with the known names, for an unknown one."""
+    if name not in scenarios():
+        raise unknown_scenario(name, scenarios())
+    return scenarios()[name]
+
+
 def all_settings() -> dict[str, FieldInfo]:
     """Key -> field, of the settings of all scenarios.
 
@@ -233,7 +324,7 @@ def all_settings() -> dict[str, FieldInfo]:
     """
     found = fields_of(Experiment)
     for one in scenarios().values():
-        for key, spec in fields_of(one.settings).items():
+        for key, spec in fields_of(one).items():
             known = found.setdefault(key, spec)
             if (type(known.default), known.default) != (type(spec.default), spec.default):
                 raise RegistryError(
@@ -245,4 +336,4 @@ def all_settings() -> dict[str, FieldInfo]:
 
 def owners(key: str) -> list[str]:
     """The scenarios that read a setting."""
-    return [one.name for one in scenarios().values() if key in fields_of(one.settings)]
+    return [one.name for one in scenarios().values() if key in fields_of(one)]

@@ -1,35 +1,24 @@
-"""The interface of scenarios, and the list of them: modules of ``simulations.scenarios`` and entry points of other packages."""
+"""What scenarios share: the clients that a server knows, the loop over rounds, limits of messages, probes and memory."""
 
 from __future__ import annotations
 
-import functools
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clients.data.card import DataCard
 from clients.task.batches import chunks
-from clients.task.task import FLOAT_BYTES, Plan
-from defenses.pipeline import Pipeline
-from defenses.registry import collected, modules_in
+from clients.task.task import FLOAT_BYTES
 from simulations.settings.common import CommonSettings
-from simulations.settings.defaults import SCENARIOS_GROUP
-from simulations.settings.errors import ConfigError, unknown_scenario
-from strategies.audit.auditor import Auditor
-from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
+from simulations.settings.errors import ConfigError
+from strategies.audit.kinds import ATTRIBUTE_SETTING
 from strategies.training.checkpoint import Checkpoint
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
-
-
-E = TypeVar("E", bound=Any)
-"""The experiment, whose class imports this module."""
 
 
 @dataclass(frozen=True)
@@ -68,72 +57,6 @@ class Rounds(Protocol):
         """State to keep of the round that just ended."""
 
 
-class Scenario(ABC, Generic[E]):
-    """How clients and server work together. An object without state; a module of this folder calls it ``SCENARIO``.
-
-    Attributes:
-        name: Value of the setting ``scenario``.
-        about: One line for `fedveil list`.
-        settings: Its settings: those of all scenarios and its own.
-        kinds: What the server may observe.
-        labels: Values of the setting ``labels``, the usual one first.
-        reads_tables: Examples may be rows of a table; else they are images.
-        takes_many_labels: Examples may have several labels each; else they have one class.
-        probes_in_sizes: ``probe-images`` may be a list.
-        trains_on_server: One process trains on the images of all clients, and holds them as floats.
-    """
-
-    name: ClassVar[str]
-    about: ClassVar[str]
-    settings: ClassVar[type[Any]]
-    kinds: ClassVar[tuple[Kind, ...]]
-    labels: ClassVar[tuple[str, ...]]
-    reads_tables: ClassVar[bool] = False
-    takes_many_labels: ClassVar[bool] = False
-    probes_in_sizes: ClassVar[bool] = False
-    trains_on_server: ClassVar[bool] = False
-
-    @abstractmethod
-    def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
-
-        Raises:
-            ConfigError: Naming what to change.
-            ValueError: Of models and defences that cannot be built.
-        """
-
-    def check_clients(self, experiment: E, clients: KnownClients) -> None:
-        """Raise ``ConfigError`` for clients that the scenario cannot work with, once the server knows them.
-
-        By default the checks of the data and of a client's share are made again.
-        """
-        for pipeline in experiment.pipelines:
-            self.check_data(experiment, pipeline, clients.card)
-        for train, test in clients.sizes.values():
-            self.check_share(experiment, train, test)
-
-    def check_share(self, experiment: E, train: int, test: int) -> None:
-        """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
-        return
-
-    @abstractmethod
-    def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
-        """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The trained modules, and the function from images (B, C, H, W) in [0, 1] to logits: for estimates."""
-        model = plan.build_model().train()
-        return [model], model
-
-    def phases_behind(self, experiment: E) -> int:
-        """Phases behind the last round, in which nothing is trained (``Rounds.observe_model``): here one, where it is attacked."""
-        return int(experiment.attacks_final)
-
-    def needs_whole_share(self, experiment: E) -> str:
-        """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
-        return ""
-
-
 def leave_cores_to_attacks(attack_workers: int) -> None:
     """Limit this process to the threads that no attack may need, at least one.
 
@@ -142,21 +65,6 @@ def leave_cores_to_attacks(attack_workers: int) -> None:
     """
     free = (os.cpu_count() or 1) - attack_workers
     torch.set_num_threads(max(1, min(free, torch.get_num_threads())))
-
-
-@functools.cache
-def scenarios() -> dict[str, Scenario[Any]]:
-    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
-    modules = modules_in("simulations.scenarios", without=__name__)
-    return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
-
-
-def scenario(name: str) -> Scenario[Any]:
-    """The scenario of a name; ``ConfigError``, with the known names, for an unknown one."""
-    known = scenarios()
-    if not isinstance(name, str) or name not in known:
-        raise unknown_scenario(name, known)
-    return known[name]
 
 
 def check_message(batches: int, batch_size: int, values: int, of: str = "") -> None:

@@ -15,10 +15,9 @@ from clients.data.images import ImageDataset, StoredImages
 from clients.models.library import TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
 from clients.task.auxiliary import Auxiliary
-from clients.task.task import FLOAT_BYTES, Plan
+from clients.task.task import FLOAT_BYTES
 from clients.training.step_cost import measure_step
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import scenario
 from simulations.settings.errors import ConfigError
 
 GIB = 2**30
@@ -39,12 +38,12 @@ Peak = Callable[[int], float]
 def check_shares(experiment: Experiment, data: ImageDataset) -> None:
     """Raise ``ConfigError`` where all images of a client, or of all clients, are needed at once and exceed image-memory."""
     limit, size = experiment.image_memory * GIB, share_bytes(experiment, data)
-    if scenario(experiment.scenario).trains_on_server and size * experiment.num_clients > limit:
+    if experiment.trains_on_server and size * experiment.num_clients > limit:
         raise ConfigError(
             f"image-memory is {experiment.image_memory:g}, and the server holds the images of all {experiment.num_clients} "
             f"clients, {size * experiment.num_clients / GIB:.1f} GiB as floats; raise it, or lower train-limit"
         )
-    if (key := scenario(experiment.scenario).needs_whole_share(experiment)) and size > limit:
+    if (key := experiment.needs_whole_share) and size > limit:
         raise ConfigError(
             f"{key}: all images of a client are {size / GIB:.1f} GiB, and image-memory is {experiment.image_memory:g}; "
             f"set {key} = '', or raise image-memory"
@@ -61,7 +60,7 @@ def check_outline(experiment: Experiment, data: ImageDataset) -> None:
         return
     try:
         with torch.device("meta"), _LinearAttention():
-            peak = measured_peak(experiment.plan(card=DataCard.of(data)))
+            peak = measured_peak(experiment, data)
     except TooLargeError as error:
         raise ConfigError(str(error)) from error
     except Exception:  # or of models that are refused elsewhere
@@ -72,7 +71,7 @@ def check_outline(experiment: Experiment, data: ImageDataset) -> None:
 def check_run(experiment: Experiment, workers: int) -> float:
     """Measure a training step of a run that passed all other checks; the bytes that the run needs, as ``check_fits`` says."""
     data = experiment.plan().load_data()
-    return check_fits(experiment, data, measured_peak(experiment.plan(card=DataCard.of(data))), workers)
+    return check_fits(experiment, data, measured_peak(experiment, data), workers)
 
 
 def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
@@ -97,7 +96,7 @@ def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: 
 def required_bytes(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate what all processes of a run hold at once: programs, images, training and attacks."""
     plan, sides = experiment.plan(), max(workers, 1)
-    attackers, on_server = experiment.attackers, scenario(experiment.scenario).trains_on_server
+    attackers, on_server = experiment.attackers, experiment.trains_on_server
     processes = 1 + attackers + (workers + 1 if workers else 0)  # the command that waits has imported torch, too
     share = share_bytes(experiment, data)
     once = any(pipeline.once for pipeline in experiment.pipelines) and not plan.augments
@@ -128,10 +127,10 @@ def share_bytes(experiment: Experiment, data: ImageDataset) -> int:
     return shares(experiment, data)[1] * math.prod(data.input_shape) * FLOAT_BYTES
 
 
-def measured_peak(plan: Plan) -> Peak:
-    """Run a forward and a backward pass on two and on three images, under a plan without a defence whose card is known."""
-    modules, forward = scenario(plan.scenario).whole_model(plan)
-    shape, peaks = plan.data_card().input_shape, list[int]()
+def measured_peak(experiment: Experiment, data: ImageDataset) -> Peak:
+    """Run a forward and a backward pass on two and on three images, without a defence."""
+    modules, forward = experiment.whole_model(experiment.plan(card=DataCard.of(data)))
+    shape, peaks = data.input_shape, list[int]()
     for batch in (2, 3):  # BatchNorm needs two.
         images = (torch.arange(numbers := batch * math.prod(shape)) / numbers).reshape(batch, *shape)
         peaks.append(measure_step(lambda images=images: forward(images), modules, trained=True).peak_bytes)  # type: ignore[misc]

@@ -13,7 +13,6 @@ from clients.data.images import ImageDataset
 from clients.models.library import ImageSizeError
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import scenario
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import count
@@ -70,7 +69,7 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
             say(f"notice: {pipeline} needs gradients per example: BatchNorm is replaced by GroupNorm")
         with _refusing(f"dataset = {experiment.dataset!r}, model = {experiment.model!r}"):
             try:
-                scenario(experiment.scenario).check_data(experiment, pipeline, DataCard.of(data))
+                experiment.check_data(pipeline, DataCard.of(data))
             except ImageSizeError as error:
                 raise ConfigError(
                     f"image-size is {experiment.image_size}, model is {experiment.model!r}: {error}"
@@ -154,4 +153,4 @@ def _check_counts(experiment: Experiment, data: ImageDataset) -> None:
         )
     if experiment.batch_size > (most := len(data.train) - held):
         raise ConfigError(f"batch-size is {experiment.batch_size}; all clients together hold {most} training examples")
-    scenario(experiment.scenario).check_share(experiment, share, tested)
+    experiment.check_share(share, tested)

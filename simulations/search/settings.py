@@ -11,7 +11,7 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
 from clients.wire.schema import Settings, setting
-from simulations.experiment.known_names import require_dataset, require_model
+from simulations.experiment.data_rules import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError

@@ -222,7 +222,7 @@ class Kind(ABC):
 def kinds() -> dict[str, Kind]:
     """Name -> kind; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
     modules = modules_in("strategies", "observations")
-    return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")  # type: ignore[type-abstract]
+    return collected(Kind, "kind of observation", "fedveil.observations", modules, "KINDS")
 
 
 def kind_of(name: str) -> Kind:

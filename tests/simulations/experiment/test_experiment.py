@@ -13,8 +13,8 @@ from clients.data.card import DataCard
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
-from simulations.experiment.experiment import Experiment, all_settings
-from simulations.experiment.scenario import KnownClients, check_memory, scenarios
+from simulations.experiment.experiment import Experiment, all_settings, scenarios
+from simulations.experiment.scenario import KnownClients, check_memory
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -46,11 +46,11 @@ def test_rounds_are_attacked_by_number_and_by_name() -> None:
 
 def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
+    usual = {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)}
     usual |= {CHOSEN_HERE, *REPLACES}
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
     for one in scenarios().values():
-        for key, spec in fields_of(one.settings).items():
+        for key, spec in fields_of(one).items():
             assert spec.default == all_settings()[key].default, f"{one.name}: {key}"
 
 

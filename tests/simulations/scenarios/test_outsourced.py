@@ -7,8 +7,8 @@ import pytest
 
 from clients.data.card import DataCard
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.experiment import Experiment, scenario
+from simulations.experiment.scenario import KnownClients
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
@@ -56,7 +56,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
 
 def check(settings: Experiment, train: int = 48) -> None:
     card = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
-    scenario("outsourced").check_clients(settings, KnownClients(card, {0: (train, 15), 1: (48, 15)}, {}))
+    settings.check_clients(KnownClients(card, {0: (train, 15), 1: (48, 15)}, {}))
 
 
 def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
