@@ -22,7 +22,7 @@ from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
-from simulations.settings.chosen_shares import attack_share
+from simulations.settings.common import attack_share
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange

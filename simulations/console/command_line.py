@@ -28,6 +28,8 @@ LONGEST_ERROR = 2000
 MOST_PARTS = 64
 _DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
 """A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
+MOST_SEEDS = 1000
+"""Seeds of one command."""
 SIZES = ("paper",)
 """Tables that a file of settings may hold: the experiment at another size."""
 OF_ONE_RUN = {"output-dir", "resume"}
@@ -127,6 +129,24 @@ def value_of(text: str, kind: type) -> Any:
     with suppress(ValueError):
         return float(text) if kind is float else text
     return text
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse ``0..4`` or ``1,5,7..9`` into numbers, in order; ``ConfigError`` for other texts or a repeated seed."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?\s*", part)
+        if match is None:
+            raise ConfigError(f"--seeds {text!r}: expected whole numbers and ranges from 0, such as 0..4 or 1,5,7..9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= MOST_SEEDS or len(found) + last - first >= MOST_SEEDS:
+            raise ConfigError(
+                f"--seeds {text!r}: {part.strip()} is no ascending range, or there are more than {MOST_SEEDS} seeds"
+            )
+        found += range(first, last + 1)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"--seeds {text!r} names a seed twice; allowed: each seed once")
+    return found
 
 
 def fail(message: str) -> NoReturn:

@@ -31,7 +31,7 @@ from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, naming, unknown_scenario
 from simulations.settings.plain import read
-from simulations.settings.whole_models import WholeModelSettings
+from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind

@@ -16,8 +16,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import check_outline, check_shares, shares
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, require_new, take_lock
-from simulations.run_folder.places import require_folder
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_folder, require_free, require_new, take_lock
 from simulations.run_folder.rows import kept
 from simulations.run_folder.run_directory import FOLDERS, busy
 from simulations.runtime.nodes import dealt

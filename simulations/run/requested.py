@@ -10,7 +10,7 @@ from typing import Any
 from clients.process.own_code import absolute
 from simulations.console.command_line import read_toml, self_contained
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.places import is_there
+from simulations.run_folder.folder_lock import is_there
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.settings.defaults import DEFAULT_AUDIT, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,11 +24,11 @@ from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.forecast.memory import size_text
-from simulations.run_folder.folder_lock import require_new
-from simulations.run_folder.places import is_there
+from simulations.run.in_process import run_in_process
+from simulations.run_folder.folder_lock import is_there, require_new
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED
 
@@ -159,7 +161,7 @@ def side_by_side(
 
 
 class _Run:
-    """A run in a process of its own (``simulations.run.seed_process``), with a thread that reads what it prints."""
+    """A run in a process of its own (``main``), with a thread that reads what it prints."""
 
     def __init__(self, experiment: Experiment, order: Mapping[str, Any], lines: Lines) -> None:
         self.experiment = experiment
@@ -167,7 +169,7 @@ class _Run:
         # Else each computes with all cores, and they wait for each other.
         env.setdefault("OMP_NUM_THREADS", str(order["resources"]["cores"]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "simulations.run.seed_process"],
+            [sys.executable, "-m", "simulations.run.seeds"],
             cwd=Path(__file__).resolve().parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -217,3 +219,30 @@ def _print(console: Terminal, run: _Run, line: str) -> None:
 
 Lines = queue.SimpleQueue[tuple[_Run, str | None]]
 """What the runs print, line by line; None at the end of one."""
+
+
+SECONDS_TO_END = 50
+"""Seconds from the signal to stop until the process ends in any case."""
+
+
+def main() -> int:
+    """Carry out the order in the first line of the input, in a process that ends when its input does; the exit code."""
+    order = json.loads(sys.stdin.readline())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_stop_with_input, daemon=True).start()
+    one, resources = Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
+    console = Terminal(highlight=False)
+    if order["in_process"]:
+        return run_in_process(console, one, resources.cpus_per_client)
+    return run_locally(console, one, resources)
+
+
+def _stop_with_input() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(SECONDS_TO_END)
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,7 +24,7 @@ from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
 from clients.wire.texts import read_object
 from defenses.pipeline import Pipeline
-from simulations.settings.chosen_shares import machines
+from simulations.settings.common import machines
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names

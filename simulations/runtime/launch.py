@@ -23,7 +23,7 @@ from typing import Any
 
 from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder, takes_sockets
 from simulations.runtime.guardian import Guardian, end_runtime
-from simulations.settings.chosen_shares import environment_of
+from simulations.settings.common import environment_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")

@@ -29,7 +29,7 @@ from simulations.experiment.experiment import WholeModelExperiment
 from simulations.experiment.scenario import KnownClients, Rounds, check_probe_images
 from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
-from simulations.settings.federated import FederatedSettings
+from simulations.settings.scenarios import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.federated.audit import update_rounds

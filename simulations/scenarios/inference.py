@@ -33,7 +33,7 @@ from simulations.experiment.scenario import (
     leave_cores_to_attacks,
 )
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.inference import InferenceSettings
+from simulations.settings.scenarios import InferenceSettings
 from strategies.audit.auditor import Auditor
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries

@@ -20,7 +20,7 @@ from simulations.experiment.scenario import (
     leave_cores_to_attacks,
 )
 from simulations.settings.errors import ConfigError
-from simulations.settings.outsourced import OutsourcedSettings
+from simulations.settings.scenarios import OutsourcedSettings
 from strategies.audit.auditor import Auditor
 from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer

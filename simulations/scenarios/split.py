@@ -27,7 +27,7 @@ from simulations.experiment.scenario import (
     leave_cores_to_attacks,
 )
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.split import SplitSettings
+from simulations.settings.scenarios import SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
 from strategies.split.server import Holder

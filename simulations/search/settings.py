@@ -15,7 +15,7 @@ from simulations.experiment.data_rules import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
-from simulations.settings.whole_models import milestones_of
+from simulations.settings.scenarios import milestones_of
 
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""

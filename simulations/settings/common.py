@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -215,3 +216,22 @@ class CommonSettings(Settings):
     def attackers(self) -> int:
         """Attack workers of the run; 0 where nothing is attacked, and where attacks run between rounds."""
         return self.attack_workers if self.attacked_rounds else 0
+
+
+SHARE, MACHINES = "FEDVEIL_ATTACK_SHARE", "FEDVEIL_MACHINES"
+"""Variables of what ``fedveil run`` chose, in the environment of the server, since a resumed run may have other machines."""
+
+
+def environment_of(share: float, machines: str) -> dict[str, str]:
+    """Variables of a server whose attack workers get this share of a graphics card, on machines of this description."""
+    return {SHARE: repr(share), MACHINES: machines}
+
+
+def attack_share(setting: float) -> float:
+    """Share of a graphics card for each attack worker: the setting, or of "auto" what was chosen; 0 where nothing was."""
+    return float(os.environ.get(SHARE, 0.0)) if setting == CHOSEN_SHARE else setting
+
+
+def machines() -> str:
+    """The machines of the run and the shares of their graphics cards, in words; "" where nothing was chosen."""
+    return os.environ.get(MACHINES, "")

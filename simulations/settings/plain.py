@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from clients.wire.schema import fields_of
@@ -16,11 +13,6 @@ from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, require_known, unknown_scenario
 
 S = TypeVar("S", bound=CommonSettings)
-_BESIDE = (info.name for info in iter_modules([str(Path(__file__).parent)]) if f"{__package__}.{info.name}" != __name__)
-SETTINGS: Mapping[str, type[CommonSettings]] = {
-    name: module.SETTINGS for name in _BESIDE if hasattr(module := import_module(f"{__package__}.{name}"), "SETTINGS")
-}
-"""Scenario -> its settings, from the module of the same name. A test compares them with the scenarios, which import torch."""
 
 
 def others_declare() -> bool:

@@ -59,7 +59,7 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
 def test_a_wrong_entry_point_is_named_and_replaces_or_leaves_out_nothing_unseen(tmp_path: Path) -> None:
     for at, (source, why) in enumerate((
         ("from simulations.scenarios.split import SCENARIO as MINE", ": there is another scenario 'split'; rename one of them"),
-        ("from simulations.settings.split import SplitSettings as MINE", " is no Experiment but ModelMetaclass"),
+        ("from simulations.settings.scenarios import SplitSettings as MINE", " is no Experiment but ModelMetaclass"),
         ("MINE = 'federated'", " is no Experiment but str"),
         ("import nowhere_to_be_found", " cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("YOURS = 1", " cannot be loaded: AttributeError: "),

@@ -15,7 +15,8 @@ from clients.wire.texts import shown
 from simulations.experiment.experiment import Experiment, all_settings, owners
 from simulations.forecast.preflight import preflight
 from simulations.settings.errors import ConfigError
-from simulations.settings.plain import SETTINGS, read
+from simulations.settings.plain import read
+from simulations.settings.scenarios import SETTINGS
 from tests.bounded import bounded
 
 EXTREMES: list[Any] = [
