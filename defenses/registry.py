@@ -45,9 +45,9 @@ def collected(kind: type, noun: str, group: str, modules: Iterable[str], attribu
     for module in modules:
         own: Any = getattr(importlib.import_module(module), attribute)
         found |= {one.name: one for one in (own if isinstance(own, tuple) else (own,))}
-    one: Any
     for _, where, one in offered(group):
-        if not isinstance(one, kind) and not (inspect.isclass(one) and issubclass(one, kind)):
+        fits = isinstance(one, kind) or (inspect.isclass(one) and issubclass(one, kind))
+        if not fits:
             raise RegistryError(f"{where} is no {kind.__name__} but {type(one).__name__}")
         # Another package must not silently replace a defence or a metric.
         if one.name in found:

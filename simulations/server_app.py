@@ -45,14 +45,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_experiment(grid: Grid, experiment: Experiment, *, in_process: bool = False) -> Path:
-    """Run all pipelines of an experiment on the nodes of a grid; the folder keeps whether they are ``in_process``.
+    """Run all pipelines of an experiment on the nodes of a grid; returns the path of the report.
 
-    Returns:
-        The path of the report.
-
-    Raises:
-        ConfigError: When the output folder cannot be used.
-        RuntimeError: When nodes are missing, cannot be set up, or too few of them send usable updates.
+    ``RuntimeError``: nodes are missing, cannot be set up, or too few of them send usable updates.
     """
     log_plainly()
     run = RunDirectory.open(Path(experiment.output_dir), experiment, in_process=in_process)
@@ -88,11 +83,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
 def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Auditor, KnownClients]]:
     """Context that sets up the nodes of a grid and runs attacks beside the work within; the attackers end with it.
 
-    Yields the auditor, and what is known of the clients.
-
-    Raises:
-        ConfigError: When the experiment cannot be run with these clients.
-        RuntimeError: When nodes are missing or cannot be set up.
+    Yields the auditor, and what is known of the clients; ``ConfigError`` where the experiment cannot be run with these.
     """
     experiment = run.experiment
     exchange = Exchange(grid, find_nodes(grid, experiment.num_clients), experiment.client_timeout)

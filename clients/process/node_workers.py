@@ -23,9 +23,7 @@ Nodes = Sequence[dict[str, Any]]
 class NodeWorkers:
     """Stands in the place of Flower's class of workers; ``options(...).remote()`` starts one, on the next place that is free.
 
-    Args:
-        workers: Ray's actor class.
-        nodes: Nodes of the cluster, as ``ray.nodes()`` gives them; by default those that live when the first worker starts.
+    ``workers`` is Ray's actor class; ``nodes`` are by default those that live when the first worker starts.
     """
 
     def __init__(self, workers: Any, nodes: Nodes | None = None) -> None:

@@ -38,14 +38,9 @@ errors = Terminal(stderr=True, highlight=False)
 
 
 def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
-    """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
+    """The settings of a TOML file, or of the ``config.json`` of a run; ``ConfigError`` when it cannot be read, or lacks the size.
 
-    Args:
-        path: The file; with sizes also the ``config.json`` of a run, which has none.
-        size: One of ``SIZES``, or "" for the keys outside tables; None for a kind of file that has no sizes.
-
-    Raises:
-        ConfigError: When the file cannot be read, or has no such size.
+    ``size`` is one of ``SIZES``, whose table is laid over the keys, or "" for these alone; None for kinds of files without sizes.
     """
     kind, reads = ("a configuration of a run", _of_run) if path.name == "config.json" else ("valid TOML", _settings)
     try:

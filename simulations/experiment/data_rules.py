@@ -13,7 +13,7 @@ from clients.task.auxiliary import OWN_AUXILIARY
 from clients.wire.schema import key_of
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
-from simulations.settings.common import CommonSettings
+from simulations.experiment.scenario import Scenario
 from simulations.settings.errors import ConfigError, naming, require_known
 from strategies.audit.adaptive import reads
 from strategies.audit.kinds import Kind
@@ -46,10 +46,10 @@ def require_model(name: str) -> None:
 
 
 def check_examples(
-    settings: CommonSettings,
+    settings: Scenario,
     pipelines: Sequence[Pipeline],
     attacks: Attacks,
-    scenarios: Mapping[str, type[CommonSettings]],
+    scenarios: Mapping[str, type[Scenario]],
 ) -> None:
     """Raise ``ConfigError`` for a scenario, settings, defences and attacks that are not for the examples of the data set."""
 
@@ -63,7 +63,7 @@ def check_examples(
     _check_attacks(settings.dataset, attacks)
 
 
-def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline], able: str) -> None:
+def _check_table(settings: Scenario, pipelines: Sequence[Pipeline], able: str) -> None:
     dataset, name = settings.dataset, settings.scenario
     if not settings.reads_tables:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline], able: 
             raise ConfigError(f"defenses: {defense} protects pixels, and dataset = {dataset!r} is a table")
 
 
-def _check_many_labels(settings: CommonSettings, attacks: Attacks, able: str) -> None:
+def _check_many_labels(settings: Scenario, attacks: Attacks, able: str) -> None:
     dataset, name = settings.dataset, settings.scenario
     if not settings.takes_many_labels:
         raise ConfigError(

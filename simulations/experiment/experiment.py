@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic.fields import FieldInfo
-from torch import Tensor, nn
 
 from attacks.base import AnyAttack
 from attacks.spec import ATTACKS
@@ -26,42 +25,25 @@ from defenses.pipeline import Pipeline
 from defenses.registry import RegistryError, collected, modules_in
 from defenses.spec import parse_pipelines
 from simulations.experiment.data_rules import check_examples, require_dataset, require_model
-from simulations.experiment.scenario import KnownClients, Rounds
-from simulations.settings.common import CommonSettings
+from simulations.experiment.scenario import KnownClients, Scenario
 from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, naming, unknown_scenario
 from simulations.settings.plain import read
 from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
-from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 NO_DEFENSE = Pipeline()
 
 
-class Experiment(CommonSettings):
-    """Checked settings of one run, and how clients and server work together in it; ``Experiment.of`` makes a scenario's subclass.
+class Experiment(Scenario):
+    """Checked settings of one run; ``Experiment.of`` makes the subclass of the scenario.
 
     TOML files and the command line write names with hyphens, such as ``batch-size``.
-
-    Attributes:
-        name: Value of the setting ``scenario``.
-        about: One line for `fedveil list`.
-        kinds: What the server may observe.
-        label_holders: Values of the setting ``labels``, the usual one first.
-        probes_in_sizes: ``probe-images`` may be a list.
-        trains_on_server: One process trains on the images of all clients, and holds them as floats.
 
     Raises:
         ConfigError: On any value that cannot be run.
     """
-
-    name: ClassVar[str]
-    about: ClassVar[str]
-    kinds: ClassVar[tuple[Kind, ...]]
-    label_holders: ClassVar[tuple[str, ...]]
-    probes_in_sizes: ClassVar[bool] = False
-    trains_on_server: ClassVar[bool] = False
 
     def check_together(self) -> None:
         """Raise ``ConfigError`` for names that are unknown, and for values that contradict each other."""
@@ -74,20 +56,15 @@ class Experiment(CommonSettings):
             raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
         require_dataset("dataset", self.dataset)
         if self.labels and self.labels not in self.label_holders:
-            allowed = " or ".join(map(repr, self.label_holders))
-            raise ConfigError(f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {allowed}")
+            raise self.refusal("labels", " or ".join(map(repr, self.label_holders)))
         if len(self.rungs) > 1 and not self.probes_in_sizes:
-            raise ConfigError(
-                f"probe-images is {self.probe_images!r}; allowed with scenario = {self.scenario!r}: one whole number, such as 4"
-            )
+            raise self.refusal("probe-images", "one whole number, such as 4")
         if self.auxiliary_data not in OWN_AUXILIARY:
             require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
             raise ConfigError("nesterov is True, and momentum is 0; allowed: a momentum above 0, or nesterov = false")
         if self.output_dir and not Path(self.output_dir).is_absolute():
-            raise ConfigError(
-                f"output-dir is {self.output_dir!r}; allowed: an absolute path, because the server runs in another folder"
-            )
+            raise self.refusal("output-dir", "an absolute path, because the server runs in another folder", by="")
         if self.resume and not self.output_dir:
             raise ConfigError("resume needs output-dir, the folder of the run to continue")
         with naming("partition"):
@@ -97,6 +74,9 @@ class Experiment(CommonSettings):
         check_examples(self, self.pipelines, self.attacks, scenarios())
         self.check()
         for pipeline in self.pipelines:
+            for defense in pipeline.defenses:
+                if why := self.unsuited(pipeline, defense):
+                    raise ConfigError(f"defenses: {defense} {why}")
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
                 raise ConfigError(
                     f"defenses: {pipeline} names the adaptive attack {missing[0]}, which is unknown; install the package that "
@@ -109,46 +89,12 @@ class Experiment(CommonSettings):
                     "that the server could average over the views: leave one of the two out"
                 )
 
-    def check(self) -> None:
-        """Raise ``ConfigError`` for settings that the scenario does not use, or that contradict each other in the scenario."""
-
-    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
-
-        Raises:
-            ConfigError: Naming what to change.
-            ValueError: Of models and defences that cannot be built.
-        """
-        raise NotImplementedError
-
     def check_clients(self, clients: KnownClients) -> None:
         """Raise ``ConfigError`` for clients that the scenario cannot work with: by default, check data and shares once more."""
         for pipeline in self.pipelines:
             self.check_data(pipeline, clients.card)
         for train, test in clients.sizes.values():
             self.check_share(train, test)
-
-    def check_share(self, train: int, test: int) -> None:
-        """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
-
-    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
-        """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
-        raise NotImplementedError
-
-    def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
-        """The trained modules, and the function from images (B, C, H, W) in [0, 1] to logits: for estimates."""
-        model = plan.build_model().train()
-        return [model], model
-
-    @property
-    def phases_behind(self) -> int:
-        """Phases behind the last round, in which nothing is trained (``Rounds.observe_model``): here one, where it is attacked."""
-        return int(self.attacks_final)
-
-    @property
-    def needs_whole_share(self) -> str:
-        """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
-        return ""
 
     @property
     def on_tables(self) -> bool:
@@ -284,10 +230,7 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
     def check_training_by_server(self, why: str) -> None:
         """Raise ``ConfigError`` for settings of the clients' training, as they train nothing; ``why`` they show no views."""
         if self.local_steps:
-            raise ConfigError(
-                f"local-steps is {self.local_steps}; allowed with scenario = {self.scenario!r}: 0, as the server trains on "
-                "whole passes"
-            )
+            raise self.refusal("local-steps", "0, as the server trains on whole passes")
         if self.crop_padding or self.horizontal_flip:
             raise ConfigError(
                 f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
@@ -298,9 +241,7 @@ class WholeModelExperiment(WholeModelSettings, Experiment):
         """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
         require_model(self.model)
         if self.auxiliary_data != "held-out":
-            raise ConfigError(
-                f"auxiliary-data is {self.auxiliary_data!r}; allowed with scenario = {self.scenario!r}: 'held-out'"
-            )
+            raise self.refusal("auxiliary-data", "'held-out'")
 
 
 @functools.cache

@@ -77,11 +77,7 @@ def check_run(experiment: Experiment, workers: int) -> float:
 def check_fits(experiment: Experiment, data: ImageDataset, peak: Peak, workers: int) -> float:
     """Estimate the bytes that a run needs; ``ConfigError``, with settings to lower, where this machine has less.
 
-    Args:
-        experiment: With a number of clients.
-        data: The experiment's.
-        peak: Of its model.
-        workers: Client processes at the same time; 0: clients answer in the server's process.
+    ``workers`` are client processes at the same time; 0: clients answer in the server's process.
     """
     needed, machine = required_bytes(experiment, data, peak, workers), memory_of_machine()
     if needed > machine:

@@ -102,11 +102,7 @@ def too_few_images(experiment: Experiment, num_clients: int) -> str:
 
 
 def claim_folder(out: Path) -> IO[str]:
-    """Make the folder of results, and keep other commands out of it until the returned file is closed.
-
-    Raises:
-        ConfigError: When another command or run has the folder, or it cannot be made.
-    """
+    """Make the folder of results, and keep other commands out of it until the returned file is closed."""
     claim = take_lock(out, busy(out), COMMAND_LOCK)
     try:
         require_free(out, busy(out))

@@ -25,11 +25,7 @@ LOG = "flower.log"
 
 
 def is_there(path: Path, key: str, advice: str = "") -> bool:
-    """Whether there is a file or folder at the path that a setting or option ``key`` names.
-
-    Raises:
-        ConfigError: When nothing can have that name, or it may not be looked at; with ``advice`` behind the reason.
-    """
+    """Whether anything is at the path that the setting or option ``key`` names; ``ConfigError``, with ``advice``, if unknown."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -76,17 +72,9 @@ def require_new(
 ) -> None:
     """Refuse a folder that cannot be written, or has any content but the files of a command that was killed before it had begun.
 
-    Every command that writes a folder of results calls this first, so that no file of a person lies among them.
-
-    Args:
-        folder: May be missing.
-        key: Setting or option that names it.
-        resume: How to go on with a command that was begun there.
-        begun: Names of files that show such a command.
-        leftovers: Patterns of names of files, beside locks and logs, that a command leaves before it has begun.
-
-    Raises:
-        ConfigError: Naming the key, the first thing that the folder holds, and what to do.
+    Every command that writes a folder of results calls this first, so that no file of a person lies among them. ``key`` names the
+    folder, which may be missing. Files ``begun`` show a command that can go on as ``resume`` says. ``leftovers`` are patterns of
+    files, beside locks and logs, that a command leaves before it has begun.
     """
     require_folder(folder, key)
     held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -99,8 +87,7 @@ def require_new(
 def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
     """Lock a folder, which is made where missing, for this process and its forks, until the file is closed.
 
-    Raises:
-        ConfigError: With ``refusal`` and the number of the process that has it; or when the folder cannot be made or written.
+    Where another process has it, the ``ConfigError`` is ``refusal`` and the number of that process.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

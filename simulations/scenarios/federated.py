@@ -20,13 +20,13 @@ from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
-from defenses.base import EdgeTrainingDefense, SmashedDefense
+from defenses.base import Defense, EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.updates.client_dp import ClientDP
 from simulations.experiment.experiment import WholeModelExperiment
-from simulations.experiment.scenario import KnownClients, Rounds, check_probe_images
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.scenarios import FederatedSettings
@@ -64,21 +64,21 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                 f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD, ClientDP or FlowerLocalDP, whose epsilon "
                 "canaries test; allowed: 0"
             )
-        for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
-            if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:
-                raise ConfigError(
-                    f"dp-canaries is {self.dp_canaries}, and {defense} keeps no gradients per example, which canaries "
-                    f"need; allowed: 0, or clipping={PER_EXAMPLE!r} in the defence"
-                )
-            if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
-                raise ConfigError(
-                    f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "
-                    f"allowed: rounds={self.rounds} or more in the defence"
-                )
-            if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"
-                )
+
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Defences of smashed data, DP-SGD that cannot hold canaries, and noise for fewer rounds."""
+        if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:
+            return (
+                f"keeps no gradients per example, which the canaries of dp-canaries = {self.dp_canaries} need; allowed: "
+                f"clipping={PER_EXAMPLE!r} in the defence, or dp-canaries = 0"
+            )
+        if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
+            return (
+                f"has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "
+                f"allowed: rounds={self.rounds} or more in the defence"
+            )
+        sent = not isinstance(defense, SmashedDefense | EdgeTrainingDefense)
+        return "" if sent else f"protects smashed data, which clients of scenario = {self.scenario!r} do not send"
 
     def _check_histories(self, num_clients: int) -> None:
         """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
@@ -115,7 +115,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
 
     def check_share(self, train: int, test: int) -> None:
         """Refuses probes of more images than a client trains on, and online tests with too few shadow models."""
-        check_probe_images(self, train)
+        self.check_probe_images(train)
         for attack in self.attacks[UPDATE]:
             if not isinstance(attack, OnlineAttack):
                 continue

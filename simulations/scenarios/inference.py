@@ -19,19 +19,11 @@ from clients.models.library import ModelError
 from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
-from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.base import Defense, DefenseError, InputDefense, SmashedDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import NO_DEFENSE, WholeModelExperiment
-from simulations.experiment.scenario import (
-    LARGEST_MESSAGE,
-    KnownClients,
-    Rounds,
-    check_first_of_batches,
-    check_memory,
-    check_message,
-    leave_cores_to_attacks,
-)
+from simulations.experiment.scenario import LARGEST_MESSAGE, KnownClients, Rounds
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.scenarios import InferenceSettings
 from strategies.audit.auditor import Auditor
@@ -69,10 +61,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         self._check_model()
         self.check_training_by_server("clients train nothing")
         if not self.auxiliary_fraction and self.partition != "node":
-            raise ConfigError(
-                f"auxiliary-fraction is {self.auxiliary_fraction:g}; allowed with scenario = {self.scenario!r}: above 0, as the "
-                "server trains the model on these images"
-            )
+            raise self.refusal("auxiliary-fraction", "above 0, as the server trains the model on these images")
         on = [kind for kind in KINDS if self.attacks[kind]]
         if self.attacked_rounds and not self.attacks_final and on:
             raise ConfigError(
@@ -81,7 +70,6 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
             )
         self.check_attribute_attacks(ATTRIBUTE)
         for pipeline in self.pipelines:
-            self._check_pipeline(pipeline)
             if pipeline.needs_adversary:
                 why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
                 self.require_attribute(why, "delta='max', which needs none")
@@ -92,10 +80,8 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         words = [word.strip() for word in self.cuts.split(",")] if self.cuts else []
         allowed = CUTS[self.model]
         if set(words) - set(allowed) or len(set(words)) < len(words):
-            raise ConfigError(
-                f"cuts is {self.cuts!r}; allowed with model = {self.model!r}: {', '.join(allowed)}, each once, "
-                "separated by commas, and empty for the first"
-            )
+            known = f"{', '.join(allowed)}, each once, separated by commas, and empty for the first"
+            raise self.refusal("cuts", known, by="model")
         if packaged := PACKAGED.get(self.weights):
             if self.model != packaged.model:
                 raise ConfigError(
@@ -107,22 +93,16 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
                 "server's folder is not yours"
             )
 
-    def _check_pipeline(self, pipeline: Pipeline) -> None:
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Defences of what clients train, of images that are trained on, and of tokens."""
         here = f"with scenario = {self.scenario!r} clients"
-        for defense in pipeline.defenses:
-            why = ""
-            if isinstance(defense, InputDefense):
-                if not defense.at_inference:
-                    why = f"images that are trained on, and {here} send test images, which it leaves as they are"
-            elif not isinstance(defense, SmashedDefense):
-                why = (
-                    f"what a client trains, and {here} train nothing; allowed: defences of test images, and of the feature maps "
-                    "that are sent"
-                )
-            elif not defense.takes_maps:
-                why = f"tokens, and {here} send feature maps (B, C, H, W)"
-            if why:
-                raise ConfigError(f"defenses: {defense} protects {why}")
+        if isinstance(defense, InputDefense):
+            kept = f"protects images that are trained on, and {here} send test images, which it leaves as they are"
+            return "" if defense.at_inference else kept
+        if not isinstance(defense, SmashedDefense):
+            only = "allowed: defences of test images, and of the feature maps that are sent"
+            return f"protects what a client trains, and {here} train nothing; {only}"
+        return "" if defense.takes_maps else f"protects tokens, and {here} send feature maps (B, C, H, W)"
 
     def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build both halves; features, messages, and the server's own images must fit them."""
@@ -142,7 +122,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
             except DefenseError as error:
                 raise ConfigError(f"defenses: {error}") from error
             of = f" of {' x '.join(map(str, latent))} features"
-            check_message(self.batches_per_message, self.batch_size, math.prod(latent), of)
+            self.check_message(self.batches_per_message, math.prod(latent), of)
             if FLOAT_BYTES * learned > LARGEST_MESSAGE:
                 raise ConfigError(
                     f"defenses: {pipeline} learns {FLOAT_BYTES * learned / 2**30:.1f} GiB for features of "
@@ -197,11 +177,11 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
         plan = self.plan(card=clients.card)
         shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
-        check_memory(self, clients, max(map(math.prod, shapes)), copies=2)
+        self.check_memory(clients, max(map(math.prod, shapes)), copies=2)
 
     def check_share(self, train: int, test: int) -> None:
         """Refuse to attack more batches of queries than there are, or more images than a batch holds."""
-        check_first_of_batches(self, test, "asks", test=True)
+        self.check_first_of_batches(test, "asks", test=True)
 
     @property
     def phases_behind(self) -> int:
@@ -210,7 +190,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
 
     def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """Training by the server, and queries of the clients."""
-        leave_cores_to_attacks(self.attack_workers)
+        self.leave_cores_to_attacks()
         # Every task holds the normalisation of the model's images, so that clients and attacks normalise as the server does.
         mine = replace(InferencePlan.narrow(plan), card=self.normalised(clients.card))
         if auditor not in _SHARED:

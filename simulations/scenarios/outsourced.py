@@ -9,16 +9,10 @@ from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import Plan
-from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
+from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import WholeModelExperiment
-from simulations.experiment.scenario import (
-    KnownClients,
-    Rounds,
-    check_first_of_batches,
-    check_message,
-    leave_cores_to_attacks,
-)
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.errors import ConfigError
 from simulations.settings.scenarios import OutsourcedSettings
 from strategies.audit.auditor import Auditor
@@ -50,34 +44,32 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
                 f"upload-passes is 1, and {joint[0]} in upload-attacks compares several encodings of an image; allowed "
                 "with it: 2 or more (32 in simulations/configs/instahide_break.toml)"
             )
-        for pipeline in self.pipelines:
-            for defense in pipeline.defenses:
-                if isinstance(defense, InputDefense) or (
-                    isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
-                ):
-                    continue
-                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                    raise ConfigError(
-                        f"defenses: {defense} protects tokens, which no client sends with scenario = {self.scenario!r}"
-                    )
-                raise ConfigError(
-                    f"defenses: {defense} protects what a client trains, and with scenario = {self.scenario!r} the server trains; "
-                    "allowed: defences of images, and optimizers such as STAdam, which the server then uses"
-                )
+
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """All but defences of images, and optimizers that the server can use."""
+        optimizer = isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
+        if isinstance(defense, InputDefense) or optimizer:
+            return ""
+        if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+            return f"protects tokens, which no client sends with scenario = {self.scenario!r}"
+        return (
+            f"protects what a client trains, and with scenario = {self.scenario!r} the server trains; "
+            "allowed: defences of images, and optimizers such as STAdam, which the server then uses"
+        )
 
     def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model; messages must hold its images."""
         self.plan(pipeline, card=card).build_model()
         values = math.prod(card.input_shape)
-        check_message(self.batches_per_message, self.batch_size, values)
+        self.check_message(self.batches_per_message, values)
 
     def check_share(self, train: int, test: int) -> None:
         """Refuse to attack more batches of an upload than there are, or more images than a batch holds."""
-        check_first_of_batches(self, train, "uploads", test=False)
+        self.check_first_of_batches(train, "uploads", test=False)
 
     def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """Training by a curious server."""
-        leave_cores_to_attacks(self.attack_workers)
+        self.leave_cores_to_attacks()
         pipeline = plan.defenses
         return OutsourcedServer(
             plan=OutsourcedPlan.narrow(plan),

@@ -81,15 +81,11 @@ class CommonSettings(Settings):
     Attributes:
         usual: Key -> the scenario's own default, for settings whose common default does not suit the scenario.
         usual_on_tables: Key -> the scenario's own default for data sets of tables; overrides ``usual``.
-        reads_tables: Examples may be rows of a table; else they are images.
-        takes_many_labels: Examples may have several labels each; else they have one class.
     """
 
     refused: ClassVar[type[ValueError]] = ConfigError
     usual: ClassVar[Mapping[str, Any]] = {}
     usual_on_tables: ClassVar[Mapping[str, Any]] = {}
-    reads_tables: ClassVar[bool] = False
-    takes_many_labels: ClassVar[bool] = False
 
     experiment: Annotated[str, OneLine(200)] = setting("default", "name of the experiment, written into every row")
     scenario: str = setting(

@@ -14,7 +14,7 @@ from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings, scenarios
-from simulations.experiment.scenario import KnownClients, check_memory
+from simulations.experiment.scenario import KnownClients
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -116,10 +116,10 @@ def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
     def clients(queries: int) -> KnownClients:
         return KnownClients(DataCard(2, (1, 1, 1), (0.0,), (1.0,)), {0: (1, queries - 40), 1: (1, 40)}, {})
 
-    check_memory(settings, clients(100), fits)
+    settings.check_memory(clients(100), fits)
     for queries, *more in ((101, fits), (100, fits + 1), (100, fits, 2)):
         with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            check_memory(settings, clients(queries), *more)
+            settings.check_memory(clients(queries), *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
