@@ -17,7 +17,7 @@ from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.scenario import KnownClients
-from simulations.forecast.preflight import too_few_images
+from simulations.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory

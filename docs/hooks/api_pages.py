@@ -78,10 +78,7 @@ INTERFACES = {
                 "simulations.run_folder.run_directory",
             ],
         ),
-        "simulations/scenarios": (
-            "Scenarios",
-            ["simulations.experiment.experiment", "simulations.scenarios.federated"],
-        ),
+        "simulations/scenarios": ("Scenarios", ["simulations.experiment.scenario", "simulations.scenarios.federated"]),
         "simulations/rows": (
             "Rows and sections of the report",
             ["simulations.run_folder.rows", "simulations.report.section"],

@@ -27,7 +27,7 @@ from defenses.spec import parse_pipelines
 from simulations.experiment.data_rules import check_examples, require_dataset, require_model
 from simulations.experiment.scenario import KnownClients, Scenario
 from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
-from simulations.settings.errors import ConfigError, naming, unknown_scenario
+from simulations.settings.errors import ConfigError, naming
 from simulations.settings.plain import read
 from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
@@ -52,8 +52,10 @@ class Experiment(Scenario):
                 f"scenario is {self.scenario!r}, and no package offers its client side: offer it as an entry point of the group "
                 "fedveil.clients"
             )
-        if type(self) is not (wanted := scenario(self.scenario)):
-            raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
+        if type(self) is not scenarios().get(self.scenario):
+            raise ConfigError(
+                f"the settings of scenario {self.scenario!r} are no {type(self).__name__}: use Experiment.of"
+            )
         require_dataset("dataset", self.dataset)
         if self.labels and self.labels not in self.label_holders:
             raise self.refusal("labels", " or ".join(map(repr, self.label_holders)))
@@ -73,6 +75,9 @@ class Experiment(Scenario):
         _ = self.pipelines, self.attacks, self.attacked_rounds
         check_examples(self, self.pipelines, self.attacks, scenarios())
         self.check()
+        self._check_pipelines()
+
+    def _check_pipelines(self) -> None:
         for pipeline in self.pipelines:
             for defense in pipeline.defenses:
                 if why := self.unsuited(pipeline, defense):
@@ -117,9 +122,6 @@ class Experiment(Scenario):
 
         See ``simulations.settings.plain.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
         scenario's own default are "auto".
-
-        Raises:
-            ConfigError: For unknown keys, with the nearest known key, and for bad values.
         """
         all_settings()
         return read(values, scenarios(), tables=is_table(str(values.get("dataset"))))
@@ -250,19 +252,8 @@ def scenarios() -> dict[str, type[Experiment]]:
     return collected(Experiment, "scenario", SCENARIOS_GROUP, modules_in("simulations.scenarios"), "SCENARIO")
 
 
-def scenario(name: str) -> type[Experiment]:
-    """The scenario of a name; ``ConfigError``, with the known names, for an unknown one."""
-    if name not in scenarios():
-        raise unknown_scenario(name, scenarios())
-    return scenarios()[name]
-
-
 def all_settings() -> dict[str, FieldInfo]:
-    """Key -> field, of the settings of all scenarios.
-
-    Raises:
-        RegistryError: When two scenarios give the same setting different defaults.
-    """
+    """Key -> field, of the settings of all scenarios; ``RegistryError`` where two give a setting different defaults."""
     found = fields_of(Experiment)
     for one in scenarios().values():
         for key, spec in fields_of(one).items():

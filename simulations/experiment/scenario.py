@@ -98,12 +98,7 @@ class Scenario(CommonSettings):
         return ""
 
     def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
-
-        Raises:
-            ConfigError: Naming what to change.
-            ValueError: Of models and defences that cannot be built.
-        """
+        """Raise ``ConfigError``, or ``ValueError`` of a model or defence, for settings that do not fit data of this card."""
         raise NotImplementedError
 
     def check_share(self, train: int, test: int) -> None:

@@ -13,8 +13,7 @@ from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.memory import check_run
-from simulations.forecast.preflight import claim_folder, preflight
+from simulations.preflight import check_run, claim_folder, preflight
 from simulations.report.analysis.run import read_run
 from simulations.report.text import count
 from simulations.run.hardware import CardShares, card_shares, hardware_at

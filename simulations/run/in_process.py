@@ -21,7 +21,7 @@ from rich.markup import escape
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence

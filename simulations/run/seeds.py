@@ -21,7 +21,7 @@ from clients.process.machine import memory_of_machine
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.memory import size_text
+from simulations.preflight import size_text
 from simulations.run.in_process import run_in_process
 from simulations.run_folder.folder_lock import is_there, require_new
 from simulations.run_folder.run_config import check_same, read_config

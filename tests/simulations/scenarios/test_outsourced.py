@@ -7,7 +7,7 @@ import pytest
 
 from clients.data.card import DataCard
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment, scenario
+from simulations.experiment.experiment import Experiment, scenarios
 from simulations.experiment.scenario import KnownClients
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
@@ -84,7 +84,7 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
     assert found == ["AsUploaded()", *(f"AsUploaded() | {name}()" for name in known)]
     assert [repr(attack) for attack in settings.attacks_on(mixer, MODEL)] == ["LossThreshold()"]
     assert [repr(attack) for attack in settings.attacks_on(parse(""), UPLOAD)] == ["AsUploaded()"]
-    assert settings.attacks_on(mixer, scenario("federated").kinds[0]) == []
+    assert settings.attacks_on(mixer, scenarios()["federated"].kinds[0]) == []
     assert not settings.but(upload_attacks="").attacks_on(mixer, UPLOAD)
 
 

@@ -11,12 +11,11 @@ from clients.data.card import DataCard
 from clients.data.images import MissingDataError
 from clients.process.machine import cgroup_limits, memory_of_machine
 from clients.training.step_cost import measure_step
+from simulations import preflight as memory
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast import memory
-from simulations.forecast.memory import check_fits, check_outline, measured_peak, required_bytes
-from simulations.forecast.preflight import too_few_images
+from simulations.preflight import check_fits, check_outline, measured_peak, required_bytes, too_few_images
 from simulations.run.command import summary
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import PROBE
