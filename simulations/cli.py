@@ -150,7 +150,7 @@ def run(
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
     """
-    from simulations.settings.plain import others_declare, read
+    from simulations.settings.common import others_declare, read
     from simulations.settings.scenarios import SETTINGS
 
     try:  # what needs no torch comes first: importing that takes seconds
@@ -271,7 +271,7 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
 def _pair(text: str) -> tuple[str, Any]:
     """A setting of a run; where another package offers scenarios, what they have is read, which imports torch."""
     from clients.wire.schema import fields_of
-    from simulations.settings.plain import others_declare
+    from simulations.settings.common import others_declare
     from simulations.settings.scenarios import SETTINGS
 
     known = fields_of(*SETTINGS.values())

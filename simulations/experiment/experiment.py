@@ -26,9 +26,9 @@ from defenses.registry import RegistryError, collected, modules_in
 from defenses.spec import parse_pipelines
 from simulations.experiment.data_rules import check_examples, require_dataset, require_model
 from simulations.experiment.scenario import KnownClients, Scenario
+from simulations.settings.common import read
 from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, naming
-from simulations.settings.plain import read
 from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
@@ -120,7 +120,7 @@ class Experiment(Scenario):
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Make an experiment from hyphenated keys and values; other scenarios' settings may be present with their defaults.
 
-        See ``simulations.settings.plain.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
+        See ``simulations.settings.common.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
         scenario's own default are "auto".
         """
         all_settings()

@@ -22,8 +22,8 @@ from simulations.run.seeds import of_seeds
 from simulations.run_folder.folder_lock import require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
+from simulations.settings.common import read
 from simulations.settings.errors import ConfigError
-from simulations.settings.plain import read
 from simulations.settings.scenarios import SETTINGS, Architecture, Normalisation
 from tests.flower_private import get_fused_config_from_dir
 from tests.local_grid import LocalGrid

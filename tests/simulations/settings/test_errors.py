@@ -3,8 +3,8 @@
 import pytest
 
 from clients.wire.schema import fields_of
+from simulations.settings.common import read
 from simulations.settings.errors import NEAREST, ConfigError, nearest, require_known
-from simulations.settings.plain import read
 from simulations.settings.scenarios import SETTINGS
 
 
