@@ -31,7 +31,7 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
         options["max_task_retries"] = 1
     if os.environ.get("RAY_ADDRESS"):
         from clients.flower_private import replace_worker_class
-        from clients.process.node_workers import NodeWorkers
+        from clients.process.ray_cluster import NodeWorkers
 
         replace_worker_class(NodeWorkers)
 

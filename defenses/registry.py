@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from defenses.base import Defense
 
@@ -33,31 +33,21 @@ def offered(group: str) -> Iterator[tuple[str, str, Any]]:
             raise RegistryError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-class Named(Protocol):
-    """An object that texts and messages call by its name."""
-
-    @property
-    def name(self) -> str:
-        """Unique among those of its type."""
-
-
-T = TypeVar("T", bound=Named)
-
-
-def collected(kind: type[T], noun: str, group: str, modules: Iterable[str], attribute: str) -> dict[str, T]:
-    """Name -> object of this kind: those of this package, then those that other packages offer under an entry point group.
+def collected(kind: type, noun: str, group: str, modules: Iterable[str], attribute: str) -> dict[str, Any]:
+    """Name -> object or class of this kind: those of this package, then those that other packages offer under an entry point group.
 
     ``attribute`` of each of ``modules`` holds an object, or a tuple of them; ``noun`` is what errors call one, such as "scenario".
 
     Raises:
         RegistryError: Of another package: when one cannot be loaded, is something else, or has a name that is taken.
     """
-    found: dict[str, T] = {}
+    found: dict[str, Any] = {}
     for module in modules:
-        own = getattr(importlib.import_module(module), attribute)
+        own: Any = getattr(importlib.import_module(module), attribute)
         found |= {one.name: one for one in (own if isinstance(own, tuple) else (own,))}
     for _, where, one in offered(group):
-        if not isinstance(one, kind):
+        fits = isinstance(one, kind) or (inspect.isclass(one) and issubclass(one, kind))
+        if not fits:
             raise RegistryError(f"{where} is no {kind.__name__} but {type(one).__name__}")
         # Another package must not silently replace a defence or a metric.
         if one.name in found:

@@ -11,19 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from simulations.compare.command import compare
-from simulations.console.command_line import errors, fail, paragraphs, read_toml, setting_of, sizes_of
+from simulations.console.command_line import errors, fail, paragraphs, parse_seeds, read_toml, setting_of, sizes_of
 from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.external_app.check.command import check_app
 from simulations.external_app.command import attack
 from simulations.protect.command import protect
-from simulations.run_folder.places import require_rows
+from simulations.run_folder.folder_lock import require_rows
 from simulations.runtime.user_cache import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen
-from simulations.settings.seed_ranges import parse_seeds
 from simulations.trackers import parse_track, track_run
 
 app = typer.Typer(
@@ -151,7 +150,8 @@ def run(
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
     gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
     """
-    from simulations.settings.plain import SETTINGS, others_declare, read
+    from simulations.settings.common import others_declare, read
+    from simulations.settings.scenarios import SETTINGS
 
     try:  # what needs no torch comes first: importing that takes seconds
         values = dict(_pair(text) for text in setting or [])
@@ -230,7 +230,7 @@ def list_(
     runs. The settings of `fedveil search`, `attack` and `protect` are under "search", "attack" and "protect".
     """
     try:
-        from simulations.catalogue.catalogue import SECTIONS, print_section
+        from simulations.catalogue import SECTIONS, print_section
 
         if what and what not in SECTIONS:
             fail(f"nothing is called {what!r} here; known: {', '.join(SECTIONS)}")
@@ -271,7 +271,8 @@ def _seeds(text: str, resume: Path | None, out: Path | None, values: dict[str, A
 def _pair(text: str) -> tuple[str, Any]:
     """A setting of a run; where another package offers scenarios, what they have is read, which imports torch."""
     from clients.wire.schema import fields_of
-    from simulations.settings.plain import SETTINGS, others_declare
+    from simulations.settings.common import others_declare
+    from simulations.settings.scenarios import SETTINGS
 
     known = fields_of(*SETTINGS.values())
     if text.partition("=")[0].strip() not in known and others_declare():

@@ -16,13 +16,13 @@ from flwr.serverapp import Grid, ServerApp
 from clients.wire.texts import log_plainly
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
-from simulations.forecast.preflight import too_few_images
+from simulations.experiment.scenario import KnownClients
+from simulations.preflight import too_few_images
 from simulations.report import validate, write_report
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.runtime.nodes import CLIENTS_READY, find_nodes, set_up
-from simulations.settings.chosen_shares import attack_share
+from simulations.settings.common import attack_share
 from strategies.audit.auditor import Auditor
 from strategies.audit.pool import AttackPool
 from strategies.exchange.exchange import Exchange
@@ -45,14 +45,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_experiment(grid: Grid, experiment: Experiment, *, in_process: bool = False) -> Path:
-    """Run all pipelines of an experiment on the nodes of a grid; the folder keeps whether they are ``in_process``.
+    """Run all pipelines of an experiment on the nodes of a grid; returns the path of the report.
 
-    Returns:
-        The path of the report.
-
-    Raises:
-        ConfigError: When the output folder cannot be used.
-        RuntimeError: When nodes are missing, cannot be set up, or too few of them send usable updates.
+    ``RuntimeError``: nodes are missing, cannot be set up, or too few of them send usable updates.
     """
     log_plainly()
     run = RunDirectory.open(Path(experiment.output_dir), experiment, in_process=in_process)
@@ -88,11 +83,7 @@ def _run(grid: Grid, run: RunDirectory[Experiment]) -> Path:
 def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Auditor, KnownClients]]:
     """Context that sets up the nodes of a grid and runs attacks beside the work within; the attackers end with it.
 
-    Yields the auditor, and what is known of the clients.
-
-    Raises:
-        ConfigError: When the experiment cannot be run with these clients.
-        RuntimeError: When nodes are missing or cannot be set up.
+    Yields the auditor, and what is known of the clients; ``ConfigError`` where the experiment cannot be run with these.
     """
     experiment = run.experiment
     exchange = Exchange(grid, find_nodes(grid, experiment.num_clients), experiment.client_timeout)
@@ -103,7 +94,7 @@ def auditing(grid: Grid, run: RunDirectory[Experiment]) -> Iterator[tuple[Audito
         log.warning("fedveil: %s", warning)
     experiment.check_images(clients.card.input_shape)
     run.image_size = clients.card.input_shape[1:]
-    scenario(experiment.scenario).check_clients(experiment, clients)
+    experiment.check_clients(clients)
     for why in experiment.idle_defenses(*clients.card.input_shape[1:]):
         log.warning("fedveil: %s", why)
     pool = AttackPool(experiment.attack_workers, attack_share(experiment.attack_gpus))
@@ -137,7 +128,7 @@ def run_pipeline(
     """Train one pipeline from its last complete round to the end, with attacks and reports on the way."""
     experiment = run.experiment
     plan = experiment.plan(pipeline, card=clients.card)
-    training = scenario(experiment.scenario).rounds(experiment, plan, auditor, clients, run.label(str(pipeline)))
+    training = experiment.training(plan, auditor, clients, run.label(str(pipeline)))
     if pipeline.needs_group_norm and experiment.norm == "batch":
         log.warning("fedveil: %s needs gradients per example: BatchNorm is replaced by GroupNorm", pipeline)
     done = run.checkpoint(pipeline)
@@ -170,7 +161,7 @@ def run_pipeline(
 
 def last_step(experiment: Experiment) -> int:
     """The number of the last round of a pipeline, counting the phases behind training as rounds; the first is 0."""
-    return experiment.rounds + scenario(experiment.scenario).phases_behind(experiment)
+    return experiment.rounds + experiment.phases_behind
 
 
 def progress_at(experiment: Experiment, at: int, server_round: int) -> dict[str, Any]:

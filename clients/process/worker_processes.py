@@ -38,16 +38,8 @@ def in_workers(
 ) -> Generator[T, None, None]:
     """Yield ``work(*input)`` of each input as soon as it is known, in any order, from processes of one thread.
 
-    Inputs that no process has begun are dropped when the generator is closed.
-
-    Args:
-        work: Picklable.
-        inputs: Picklable arguments.
-        workers: Number of processes.
-        start: Start method of ``multiprocessing``; None for its default.
-
-    Raises:
-        BrokenProcessPool: When a process was killed.
+    Inputs that no process has begun are dropped when the generator is closed. ``start`` is a start method of ``multiprocessing``;
+    ``BrokenProcessPool``: a process was killed.
     """
     pool = ProcessPoolExecutor(workers, get_context(start), _begin)
     try:

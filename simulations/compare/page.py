@@ -22,7 +22,7 @@ from simulations.report.studies.cell import FOUND
 from simulations.report.studies.plain import OWN_CLIENTS
 from simulations.report.studies.score import Score
 from simulations.report.text import NOTHING, breakable, numbered, percent, percentage, two, whole_percent
-from simulations.run_folder.places import is_there
+from simulations.run_folder.folder_lock import is_there
 from simulations.settings.errors import ConfigError
 
 TITLE = "fedveil: runs side by side"

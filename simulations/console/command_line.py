@@ -28,6 +28,8 @@ LONGEST_ERROR = 2000
 MOST_PARTS = 64
 _DEEP = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]+[ \t]*\.[ \t]*){{{MOST_PARTS}}}")
 """A dotted key that no setting has; tomllib keeps all beginnings of one, and of fifty thousand parts that is gigabytes."""
+MOST_SEEDS = 1000
+"""Seeds of one command."""
 SIZES = ("paper",)
 """Tables that a file of settings may hold: the experiment at another size."""
 OF_ONE_RUN = {"output-dir", "resume"}
@@ -36,14 +38,9 @@ errors = Terminal(stderr=True, highlight=False)
 
 
 def read_toml(path: Path, size: str | None = None) -> dict[str, Any]:
-    """The settings of a file: its keys, and over them those of the table of a size, such as ``[paper]``.
+    """The settings of a TOML file, or of the ``config.json`` of a run; ``ConfigError`` when it cannot be read, or lacks the size.
 
-    Args:
-        path: The file; with sizes also the ``config.json`` of a run, which has none.
-        size: One of ``SIZES``, or "" for the keys outside tables; None for a kind of file that has no sizes.
-
-    Raises:
-        ConfigError: When the file cannot be read, or has no such size.
+    ``size`` is one of ``SIZES``, whose table is laid over the keys, or "" for these alone; None for kinds of files without sizes.
     """
     kind, reads = ("a configuration of a run", _of_run) if path.name == "config.json" else ("valid TOML", _settings)
     try:
@@ -127,6 +124,24 @@ def value_of(text: str, kind: type) -> Any:
     with suppress(ValueError):
         return float(text) if kind is float else text
     return text
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse ``0..4`` or ``1,5,7..9`` into numbers, in order; ``ConfigError`` for other texts or a repeated seed."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,18})(?:\s*\.\.\s*(\d{1,18}))?\s*", part)
+        if match is None:
+            raise ConfigError(f"--seeds {text!r}: expected whole numbers and ranges from 0, such as 0..4 or 1,5,7..9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= MOST_SEEDS or len(found) + last - first >= MOST_SEEDS:
+            raise ConfigError(
+                f"--seeds {text!r}: {part.strip()} is no ascending range, or there are more than {MOST_SEEDS} seeds"
+            )
+        found += range(first, last + 1)
+    if len(set(found)) < len(found):
+        raise ConfigError(f"--seeds {text!r} names a seed twice; allowed: each seed once")
+    return found
 
 
 def fail(message: str) -> NoReturn:

@@ -44,13 +44,7 @@ def finite(value: Any) -> Any:
 
 
 def table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose cells hold no markup, with columns of texts and behind them columns of numbers.
-
-    Args:
-        texts: Headings of the columns that are read from the left.
-        numbers: Headings of those that are aligned at the right.
-        rows: As many cells as headings, or fewer.
-    """
+    """A table whose cells hold no markup: columns under ``texts``, and behind them columns of ``numbers``, aligned right."""
     found, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False), list(rows)
     for at, name in enumerate([*texts, *numbers]):
         words = [len(word) for cell in (name, *(line[at] for line in lines if at < len(line))) for word in cell.split()]

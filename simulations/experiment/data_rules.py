@@ -1,19 +1,20 @@
-"""Checks of settings against the kind of data: images or rows of a table, one class or several labels for an example."""
+"""Names of data sets and models, and settings that do not suit the data: images or tables, one class or several labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from attacks.base import AnyAttack
 from attacks.spec import ATTACKS, stages_of
-from clients.data.datasets import is_multi_label, is_table
+from clients.data.datasets import dataset_names, is_multi_label, is_table, require_name
+from clients.models.classifiers import model_names
+from clients.process.own_code import is_own
 from clients.task.auxiliary import OWN_AUXILIARY
 from clients.wire.schema import key_of
 from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.scenario import scenario, scenarios
-from simulations.settings.common import CommonSettings
-from simulations.settings.errors import ConfigError
+from simulations.experiment.scenario import Scenario
+from simulations.settings.errors import ConfigError, naming, require_known
 from strategies.audit.adaptive import reads
 from strategies.audit.kinds import Kind
 
@@ -25,21 +26,49 @@ Attacks = Mapping[Kind, Sequence[AnyAttack]]
 """Kind of observation -> attacks on it."""
 
 
-def check_data(settings: CommonSettings, pipelines: Sequence[Pipeline], attacks: Attacks) -> None:
+def require_dataset(key: str, name: str, also: Collection[str] = ()) -> None:
+    """Raise ``ConfigError``, with the nearest name, unless the name is a data set, own code, or one of ``also``."""
+    known = dataset_names()
+    if not is_own(name, known):
+        others = [one for one in also if one]
+        beside = f"(or {' or '.join(others)})" if others else ""  # which the list of data sets does not have
+        require_known(key, name.partition(":")[0], {**dict.fromkeys(also), **known}, beside, listed="datasets")
+    if name not in also:
+        with naming(key):
+            require_name(name)
+
+
+def require_model(name: str) -> None:
+    """Raise ``ConfigError``, with the nearest name, for an unknown model; a name with a colon is tried when it is built."""
+    if ":" not in name:
+        also = "or a torchvision or timm classifier, such as torchvision:resnet18"
+        require_known("model", name, model_names(), also=also, listed="models")
+
+
+def check_examples(
+    settings: Scenario,
+    pipelines: Sequence[Pipeline],
+    attacks: Attacks,
+    scenarios: Mapping[str, type[Scenario]],
+) -> None:
     """Raise ``ConfigError`` for a scenario, settings, defences and attacks that are not for the examples of the data set."""
+
+    def able(what: str) -> str:
+        return " or ".join(repr(name) for name, one in scenarios.items() if getattr(one, what))
+
     if is_table(settings.dataset):
-        _check_table(settings, pipelines)
+        _check_table(settings, pipelines, able("reads_tables"))
     if is_multi_label(settings.dataset):
-        _check_many_labels(settings, attacks)
+        _check_many_labels(settings, attacks, able("takes_many_labels"))
     _check_attacks(settings.dataset, attacks)
 
 
-def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline]) -> None:
+def _check_table(settings: Scenario, pipelines: Sequence[Pipeline], able: str) -> None:
     dataset, name = settings.dataset, settings.scenario
-    if not scenario(name).reads_tables:
+    if not settings.reads_tables:
         raise ConfigError(
             f"dataset is {dataset!r}, a table; allowed with scenario = {name!r}: images. Tables go with "
-            f"scenario = {_able('reads_tables')}"
+            f"scenario = {able}"
         )
     for field in ON_IMAGES:
         if value := getattr(settings, field):
@@ -55,12 +84,12 @@ def _check_table(settings: CommonSettings, pipelines: Sequence[Pipeline]) -> Non
             raise ConfigError(f"defenses: {defense} protects pixels, and dataset = {dataset!r} is a table")
 
 
-def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
+def _check_many_labels(settings: Scenario, attacks: Attacks, able: str) -> None:
     dataset, name = settings.dataset, settings.scenario
-    if not scenario(name).takes_many_labels:
+    if not settings.takes_many_labels:
         raise ConfigError(
             f"dataset is {dataset!r}, whose examples have several labels each; allowed with scenario = {name!r}: one class for an "
-            f"example, such as celeba:Smiling. Several labels go with scenario = {_able('takes_many_labels')}, as attacks and "
+            f"example, such as celeba:Smiling. Several labels go with scenario = {able}, as attacks and "
             "scores of the others are of classes"
         )
     if settings.partition not in DEALS_BY_NO_CLASS:
@@ -74,10 +103,6 @@ def _check_many_labels(settings: CommonSettings, attacks: Attacks) -> None:
                 f"{kind.setting}: {wrong[0]} is about the class of an example, and those of dataset = {dataset!r} have several "
                 "labels each; leave it out"
             )
-
-
-def _able(what: str) -> str:
-    return " or ".join(repr(name) for name, one in scenarios().items() if getattr(one, what))
 
 
 def _check_attacks(dataset: str, attacks: Attacks) -> None:

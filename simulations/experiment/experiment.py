@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping
 from dataclasses import fields
@@ -21,23 +22,22 @@ from clients.task.scenarios import client_side, client_sides
 from clients.task.task import Plan
 from clients.wire.schema import fields_of, key_of
 from defenses.pipeline import Pipeline
-from defenses.registry import RegistryError
+from defenses.registry import RegistryError, collected, modules_in
 from defenses.spec import parse_pipelines
-from simulations.experiment.data_rules import check_data
-from simulations.experiment.known_names import require_dataset
-from simulations.experiment.scenario import scenario, scenarios
-from simulations.settings.common import CommonSettings
-from simulations.settings.defaults import AUTO
+from simulations.experiment.data_rules import check_examples, require_dataset, require_model
+from simulations.experiment.scenario import KnownClients, Scenario
+from simulations.settings.common import read
+from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, naming
-from simulations.settings.plain import read
+from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 
 NO_DEFENSE = Pipeline()
 
 
-class Experiment(CommonSettings):
-    """Checked settings of one run; use ``Experiment.of``, which makes the subclass of the scenario (``Scenario.settings``).
+class Experiment(Scenario):
+    """Checked settings of one run; ``Experiment.of`` makes the subclass of the scenario.
 
     TOML files and the command line write names with hyphens, such as ``batch-size``.
 
@@ -52,35 +52,36 @@ class Experiment(CommonSettings):
                 f"scenario is {self.scenario!r}, and no package offers its client side: offer it as an entry point of the group "
                 "fedveil.clients"
             )
-        if type(self) is not (wanted := scenario(self.scenario).settings):
-            raise ConfigError(f"the settings of scenario {self.scenario!r} are a {wanted.__name__}: use Experiment.of")
+        if type(self) is not scenarios().get(self.scenario):
+            raise ConfigError(
+                f"the settings of scenario {self.scenario!r} are no {type(self).__name__}: use Experiment.of"
+            )
         require_dataset("dataset", self.dataset)
-        allowed = scenario(self.scenario).labels
-        if self.labels and self.labels not in allowed:
-            raise ConfigError(
-                f"labels is {self.labels!r}; allowed with scenario = {self.scenario!r}: {' or '.join(map(repr, allowed))}"
-            )
-        if len(self.rungs) > 1 and not scenario(self.scenario).probes_in_sizes:
-            raise ConfigError(
-                f"probe-images is {self.probe_images!r}; allowed with scenario = {self.scenario!r}: one whole number, such as 4"
-            )
+        if self.labels and self.labels not in self.label_holders:
+            raise self.refusal("labels", " or ".join(map(repr, self.label_holders)))
+        if len(self.rungs) > 1 and not self.probes_in_sizes:
+            raise self.refusal("probe-images", "one whole number, such as 4")
         if self.auxiliary_data not in OWN_AUXILIARY:
             require_dataset("auxiliary-data", self.auxiliary_data, also=OWN_AUXILIARY)
         if self.nesterov and not self.momentum:
             raise ConfigError("nesterov is True, and momentum is 0; allowed: a momentum above 0, or nesterov = false")
         if self.output_dir and not Path(self.output_dir).is_absolute():
-            raise ConfigError(
-                f"output-dir is {self.output_dir!r}; allowed: an absolute path, because the server runs in another folder"
-            )
+            raise self.refusal("output-dir", "an absolute path, because the server runs in another folder", by="")
         if self.resume and not self.output_dir:
             raise ConfigError("resume needs output-dir, the folder of the run to continue")
         with naming("partition"):
             _ = self.owns_data or parse_partition(self.partition)
         # Parsed here, so that errors in texts end the run before any work.
         _ = self.pipelines, self.attacks, self.attacked_rounds
-        check_data(self, self.pipelines, self.attacks)
+        check_examples(self, self.pipelines, self.attacks, scenarios())
         self.check()
+        self._check_pipelines()
+
+    def _check_pipelines(self) -> None:
         for pipeline in self.pipelines:
+            for defense in pipeline.defenses:
+                if why := self.unsuited(pipeline, defense):
+                    raise ConfigError(f"defenses: {defense} {why}")
             if missing := [name for name in pipeline.adaptive_attacks if name not in ATTACKS]:
                 raise ConfigError(
                     f"defenses: {pipeline} names the adaptive attack {missing[0]}, which is unknown; install the package that "
@@ -93,8 +94,12 @@ class Experiment(CommonSettings):
                     "that the server could average over the views: leave one of the two out"
                 )
 
-    def check(self) -> None:
-        """Raise ``ConfigError`` for settings that the scenario does not use, or that contradict each other in the scenario."""
+    def check_clients(self, clients: KnownClients) -> None:
+        """Raise ``ConfigError`` for clients that the scenario cannot work with: by default, check data and shares once more."""
+        for pipeline in self.pipelines:
+            self.check_data(pipeline, clients.card)
+        for train, test in clients.sizes.values():
+            self.check_share(train, test)
 
     @property
     def on_tables(self) -> bool:
@@ -104,7 +109,7 @@ class Experiment(CommonSettings):
     @property
     def who_holds_labels(self) -> str:
         """The value of ``labels``, or the scenario's default."""
-        return self.labels or scenario(self.scenario).labels[0]
+        return self.labels or self.label_holders[0]
 
     @classmethod
     def of(cls, **values: Any) -> Experiment:
@@ -115,15 +120,11 @@ class Experiment(CommonSettings):
     def from_mapping(cls, values: Mapping[str, Any]) -> Experiment:
         """Make an experiment from hyphenated keys and values; other scenarios' settings may be present with their defaults.
 
-        See ``simulations.settings.plain.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
+        See ``simulations.settings.common.read``. A plain `flwr run` passes every setting of the app's file, where settings with a
         scenario's own default are "auto".
-
-        Raises:
-            ConfigError: For unknown keys, with the nearest known key, and for bad values.
         """
         all_settings()
-        experiments: dict[str, type[Experiment]] = {name: one.settings for name, one in scenarios().items()}
-        return read(values, experiments, tables=is_table(str(values.get("dataset"))))
+        return read(values, scenarios(), tables=is_table(str(values.get("dataset"))))
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
@@ -205,11 +206,6 @@ class Experiment(CommonSettings):
         return list({repr(attack): attack for attack in [*chosen, *added]}.values())
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Kinds of observations that the server makes in the scenario."""
-        return scenario(self.scenario).kinds
-
-    @property
     def owns_data(self) -> bool:
         """Whether each node trains on its own data."""
         return self.partition == "node"
@@ -225,15 +221,42 @@ class Experiment(CommonSettings):
         return kind(**values, pipeline=str(pipeline), card=card)
 
 
-def all_settings() -> dict[str, FieldInfo]:
-    """Key -> field, of the settings of all scenarios.
+class WholeModelExperiment(WholeModelSettings, Experiment):
+    """Settings of such scenarios besides those that all scenarios read."""
 
-    Raises:
-        RegistryError: When two scenarios give the same setting different defaults.
-    """
+    def check_together(self) -> None:
+        """As for all experiments, and rounds of ``learning-rate-milestones`` that there are."""
+        super().check_together()
+        _ = self.milestones
+
+    def check_training_by_server(self, why: str) -> None:
+        """Raise ``ConfigError`` for settings of the clients' training, as they train nothing; ``why`` they show no views."""
+        if self.local_steps:
+            raise self.refusal("local-steps", "0, as the server trains on whole passes")
+        if self.crop_padding or self.horizontal_flip:
+            raise ConfigError(
+                f"crop-padding is {self.crop_padding} and horizontal-flip {self.horizontal_flip}; allowed with "
+                f"scenario = {self.scenario!r}: 0 and False, as {why}"
+            )
+
+    def check_whole_model(self) -> None:
+        """Raise ``ConfigError`` for models that are no whole ones, and for auxiliary data of other kinds."""
+        require_model(self.model)
+        if self.auxiliary_data != "held-out":
+            raise self.refusal("auxiliary-data", "'held-out'")
+
+
+@functools.cache
+def scenarios() -> dict[str, type[Experiment]]:
+    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
+    return collected(Experiment, "scenario", SCENARIOS_GROUP, modules_in("simulations.scenarios"), "SCENARIO")
+
+
+def all_settings() -> dict[str, FieldInfo]:
+    """Key -> field, of the settings of all scenarios; ``RegistryError`` where two give a setting different defaults."""
     found = fields_of(Experiment)
     for one in scenarios().values():
-        for key, spec in fields_of(one.settings).items():
+        for key, spec in fields_of(one).items():
             known = found.setdefault(key, spec)
             if (type(known.default), known.default) != (type(spec.default), spec.default):
                 raise RegistryError(
@@ -245,4 +268,4 @@ def all_settings() -> dict[str, FieldInfo]:
 
 def owners(key: str) -> list[str]:
     """The scenarios that read a setting."""
-    return [one.name for one in scenarios().values() if key in fields_of(one.settings)]
+    return [one.name for one in scenarios().values() if key in fields_of(one)]

@@ -1,13 +1,11 @@
-"""The interface of scenarios, and the list of them: modules of ``simulations.scenarios`` and entry points of other packages."""
+"""The interface of scenarios, and what they share: the loop over rounds, limits of messages, probes and memory."""
 
 from __future__ import annotations
 
-import functools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +13,16 @@ from torch import Tensor, nn
 from clients.data.card import DataCard
 from clients.task.batches import chunks
 from clients.task.task import FLOAT_BYTES, Plan
+from defenses.base import Defense
 from defenses.pipeline import Pipeline
-from defenses.registry import collected, modules_in
 from simulations.settings.common import CommonSettings
-from simulations.settings.defaults import SCENARIOS_GROUP
-from simulations.settings.errors import ConfigError, unknown_scenario
+from simulations.settings.errors import ConfigError
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
 from strategies.training.checkpoint import Checkpoint
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of tensors in one message: Flower keeps several copies of it on the way."""
-
-
-E = TypeVar("E", bound=Any)
-"""The experiment, whose class imports this module."""
 
 
 @dataclass(frozen=True)
@@ -68,152 +61,129 @@ class Rounds(Protocol):
         """State to keep of the round that just ended."""
 
 
-class Scenario(ABC, Generic[E]):
-    """How clients and server work together. An object without state; a module of this folder calls it ``SCENARIO``.
+class Scenario(CommonSettings):
+    """How clients and server work together: what a scenario's experiment says and does. Its module calls its class ``SCENARIO``.
 
     Attributes:
         name: Value of the setting ``scenario``.
         about: One line for `fedveil list`.
-        settings: Its settings: those of all scenarios and its own.
         kinds: What the server may observe.
-        labels: Values of the setting ``labels``, the usual one first.
-        reads_tables: Examples may be rows of a table; else they are images.
-        takes_many_labels: Examples may have several labels each; else they have one class.
+        label_holders: Values of the setting ``labels``, the usual one first.
         probes_in_sizes: ``probe-images`` may be a list.
         trains_on_server: One process trains on the images of all clients, and holds them as floats.
+        reads_tables: Examples may be rows of a table; else they are images.
+        takes_many_labels: Examples may have several labels each; else they have one class.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
-    settings: ClassVar[type[Any]]
     kinds: ClassVar[tuple[Kind, ...]]
-    labels: ClassVar[tuple[str, ...]]
-    reads_tables: ClassVar[bool] = False
-    takes_many_labels: ClassVar[bool] = False
+    label_holders: ClassVar[tuple[str, ...]]
     probes_in_sizes: ClassVar[bool] = False
     trains_on_server: ClassVar[bool] = False
+    reads_tables: ClassVar[bool] = False
+    takes_many_labels: ClassVar[bool] = False
 
-    @abstractmethod
-    def check_data(self, experiment: E, pipeline: Pipeline, card: DataCard) -> None:
-        """Refuse settings that do not fit the data of this card under one of the pipelines, before any process starts.
+    def refusal(self, key: str, allowed: str, by: str = "scenario") -> ConfigError:
+        """The error for the value of a setting: what is ``allowed``, with the value of the setting ``by``, if that matters."""
+        value, beside = getattr(self, key.replace("-", "_")), f" with {by} = {getattr(self, by)!r}" if by else ""
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        return ConfigError(f"{key} is {shown}; allowed{beside}: {allowed}")
 
-        Raises:
-            ConfigError: Naming what to change.
-            ValueError: Of models and defences that cannot be built.
-        """
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that the scenario does not use, or that contradict each other in the scenario."""
 
-    def check_clients(self, experiment: E, clients: KnownClients) -> None:
-        """Raise ``ConfigError`` for clients that the scenario cannot work with, once the server knows them.
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Why a defence of a pipeline has no place in the scenario, as the rest of a sentence about it; "" where it has one."""
+        return ""
 
-        By default the checks of the data and of a client's share are made again.
-        """
-        for pipeline in experiment.pipelines:
-            self.check_data(experiment, pipeline, clients.card)
-        for train, test in clients.sizes.values():
-            self.check_share(experiment, train, test)
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
+        """Raise ``ConfigError``, or ``ValueError`` of a model or defence, for settings that do not fit data of this card."""
+        raise NotImplementedError
 
-    def check_share(self, experiment: E, train: int, test: int) -> None:
+    def check_share(self, train: int, test: int) -> None:
         """Raise ``ConfigError`` for settings that do not fit so many training and test examples of a client."""
-        return
 
-    @abstractmethod
-    def rounds(self, experiment: E, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """The training of one pipeline under ``plan``; ``label`` is the pipeline's short name in file names."""
+        raise NotImplementedError
 
     def whole_model(self, plan: Plan) -> tuple[list[nn.Module], Callable[[Tensor], Tensor]]:
         """The trained modules, and the function from images (B, C, H, W) in [0, 1] to logits: for estimates."""
         model = plan.build_model().train()
         return [model], model
 
-    def phases_behind(self, experiment: E) -> int:
+    @property
+    def phases_behind(self) -> int:
         """Phases behind the last round, in which nothing is trained (``Rounds.observe_model``): here one, where it is attacked."""
-        return int(experiment.attacks_final)
+        return int(self.attacks_final)
 
-    def needs_whole_share(self, experiment: E) -> str:
+    @property
+    def needs_whole_share(self) -> str:
         """The setting because of which all images of a client are needed at once, such as "update-attacks"; "" for none."""
         return ""
 
+    def leave_cores_to_attacks(self) -> None:
+        """Limit this process to the threads that no attack may need, at least one.
 
-def leave_cores_to_attacks(attack_workers: int) -> None:
-    """Limit this process to the threads that no attack may need, at least one.
+        A server that trains does so beside the attacks, and threads that wait for a core spin. Fewer threads, as by
+        ``OMP_NUM_THREADS``, stay.
+        """
+        free = (os.cpu_count() or 1) - self.attack_workers
+        torch.set_num_threads(max(1, min(free, torch.get_num_threads())))
 
-    A server that trains does so beside the attacks, and threads that wait for a core spin. Fewer threads, as by
-    ``OMP_NUM_THREADS``, stay.
-    """
-    free = (os.cpu_count() or 1) - attack_workers
-    torch.set_num_threads(max(1, min(free, torch.get_num_threads())))
+    def check_message(self, batches: int, values: int, of: str = "") -> None:
+        """Raise ``ConfigError`` for messages of more than ``LARGEST_MESSAGE``.
 
+        A message holds ``batches``, the value of batches-per-message, of images with ``values`` floats each; ``of``
+        describes these in the error, such as " of 64 tokens".
+        """
+        size = FLOAT_BYTES * batches * self.batch_size * values
+        if size > LARGEST_MESSAGE:
+            raise ConfigError(
+                f"batches-per-message is {batches}: with batches of {self.batch_size} images{of} a message would hold "
+                f"{size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
+            )
 
-@functools.cache
-def scenarios() -> dict[str, Scenario[Any]]:
-    """Name -> scenario; ``RegistryError`` for one of another package that cannot be loaded, or whose name is taken."""
-    modules = modules_in("simulations.scenarios", without=__name__)
-    return collected(Scenario, "scenario", SCENARIOS_GROUP, modules, "SCENARIO")  # type: ignore[type-abstract]
+    def check_first_of_batches(self, held: int, sends: str, *, test: bool) -> None:
+        """Raise ``ConfigError`` to attack more batches than a client sends, or more images than a batch holds.
 
+        The client ``sends`` ("uploads", "asks") its ``held`` examples in batches; ``test``: they are test examples.
+        """
+        size, batches = self.batch_size, len(chunks(held, self.batch_size))
+        if batches < self.probe_targets:
+            raise ConfigError(
+                f"probe-targets is {self.probe_targets}, and a client with {held} {'test' if test else 'training'} examples "
+                f"{sends} {batches} batches of {size}, of each of which the first images are attacked; lower one of the two"
+            )
+        if self.rungs[0].images > min(size, held):
+            also = f" and the {held} test examples of a client" if test else ""
+            raise ConfigError(
+                f"probe-images is {self.probe_images}; allowed: up to batch-size = {size}{also}, as the attacked images are the "
+                "first of a batch"
+            )
 
-def scenario(name: str) -> Scenario[Any]:
-    """The scenario of a name; ``ConfigError``, with the known names, for an unknown one."""
-    known = scenarios()
-    if not isinstance(name, str) or name not in known:
-        raise unknown_scenario(name, known)
-    return known[name]
+    def check_probe_images(self, held: int) -> None:
+        """Raise ``ConfigError`` to probe more images than a client holds: one attacked twice is no second observation."""
+        sizes, first = self.probe_images, self.rungs[0]
+        if largest := [rung for rung in self.rungs if rung.size > held]:
+            of = "" if len(self.rungs) == 1 else f", and {largest[0]} is {largest[0].size} images"
+            raise ConfigError(f"probe-images is {sizes!r}{of}; a client holds about {held} images")
+        if first.size * first.targets > held:
+            raise ConfigError(
+                f"probe-targets is {first.targets}, each of probe-images = {first}; a client holds about {held} images, and none "
+                "is probed twice"
+            )
 
+    def check_memory(self, clients: KnownClients, values: int, copies: int = 1) -> None:
+        """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
 
-def check_message(batches: int, batch_size: int, values: int, of: str = "") -> None:
-    """Raise ``ConfigError`` for messages of more than ``LARGEST_MESSAGE``.
-
-    A message holds ``batches``, the value of batches-per-message, of ``batch_size`` images with ``values`` floats each; ``of``
-    describes these in the error, such as " of 64 tokens".
-    """
-    size = FLOAT_BYTES * batches * batch_size * values
-    if size > LARGEST_MESSAGE:
-        raise ConfigError(
-            f"batches-per-message is {batches}: with batches of {batch_size} images{of} a message would hold "
-            f"{size / 2**30:.1f} GiB, and 1 GiB is allowed; lower one of them"
-        )
-
-
-def check_first_of_batches(settings: CommonSettings, held: int, sends: str, *, test: bool) -> None:
-    """Raise ``ConfigError`` to attack more batches than a client sends, or more images than a batch holds.
-
-    The client ``sends`` ("uploads", "asks") its ``held`` examples in batches; ``test``: they are test examples.
-    """
-    size, batches = settings.batch_size, len(chunks(held, settings.batch_size))
-    if batches < settings.probe_targets:
-        raise ConfigError(
-            f"probe-targets is {settings.probe_targets}, and a client with {held} {'test' if test else 'training'} examples "
-            f"{sends} {batches} batches of {size}, of each of which the first images are attacked; lower one of the two"
-        )
-    if settings.rungs[0].images > min(size, held):
-        also = f" and the {held} test examples of a client" if test else ""
-        raise ConfigError(
-            f"probe-images is {settings.probe_images}; allowed: up to batch-size = {size}{also}, as the attacked images are the "
-            "first of a batch"
-        )
-
-
-def check_probe_images(settings: CommonSettings, held: int) -> None:
-    """Raise ``ConfigError`` to probe more images than a client holds: one attacked twice is no second observation."""
-    sizes, first = settings.probe_images, settings.rungs[0]
-    if largest := [rung for rung in settings.rungs if rung.size > held]:
-        of = "" if len(settings.rungs) == 1 else f", and {largest[0]} is {largest[0].size} images"
-        raise ConfigError(f"probe-images is {sizes!r}{of}; a client holds about {held} images")
-    if first.size * first.targets > held:
-        raise ConfigError(
-            f"probe-targets is {first.targets}, each of probe-images = {first}; a client holds about {held} images, and none is "
-            "probed twice"
-        )
-
-
-def check_memory(settings: CommonSettings, clients: KnownClients, values: int, copies: int = 1) -> None:
-    """Raise ``ConfigError`` for more features at once than ``image-memory`` allows.
-
-    The test images of all clients have ``values`` numbers each, of which ``copies`` are held.
-    """
-    queries = sum(test for _, test in clients.sizes.values())
-    size = copies * FLOAT_BYTES * queries * values
-    if size > settings.image_memory * 2**30:
-        raise ConfigError(
-            f"image-memory is {settings.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
-            f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
-        )
+        The test images of all clients have ``values`` numbers each, of which ``copies`` are held.
+        """
+        queries = sum(test for _, test in clients.sizes.values())
+        size = copies * FLOAT_BYTES * queries * values
+        if size > self.image_memory * 2**30:
+            raise ConfigError(
+                f"image-memory is {self.image_memory:g}, and {ATTRIBUTE_SETTING} read features of {queries} queries, "
+                f"{size / 2**30:.2g} GiB at once: raise it, or lower test-limit"
+            )

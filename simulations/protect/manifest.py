@@ -20,9 +20,8 @@ from typing import Any
 from clients.wire.texts import read_object
 from simulations.protect.copies import Copy, Order
 from simulations.report.text import count
-from simulations.run_folder.folder_lock import remove_lock, require_new, take_lock
+from simulations.run_folder.folder_lock import is_there, remove_lock, require_new, take_lock
 from simulations.run_folder.line_files import append_line, json_lines
-from simulations.run_folder.places import is_there
 from simulations.run_folder.run_directory import write_atomically
 from simulations.settings.errors import ConfigError, naming, undamaged
 from strategies.audit.whole_files import PARTIAL

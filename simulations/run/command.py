@@ -13,12 +13,10 @@ from simulations.console.command_line import errors, fail
 from simulations.console.results import print_json
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.memory import check_run
-from simulations.forecast.preflight import claim_folder, preflight
+from simulations.preflight import check_run, claim_folder, preflight
 from simulations.report.analysis.run import read_run
 from simulations.report.text import count
 from simulations.run.hardware import CardShares, card_shares, hardware_at
-from simulations.run.in_process import run_in_process
 from simulations.run.requested import requested
 from simulations.run.seeds import (
     EXIT_STOPPED,
@@ -26,12 +24,13 @@ from simulations.run.seeds import (
     of_seeds,
     one_by_one,
     require_jobs,
+    run_one,
     runs_at_once,
     side_by_side,
 )
 from simulations.run_folder.run_config import began_in_process, read_config
 from simulations.runtime.launch import Resources, end_politely
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 from simulations.trackers import track_run
@@ -101,9 +100,8 @@ def _resources(
     say: Callable[[str], None], request: RunRequest, experiment: Experiment, left: list[Experiment]
 ) -> tuple[Resources, int]:
     """Check the experiment and the machine; the resources of a run, and how many runs go on at the same time."""
-    clients, cpus, attackers, attack_gpus = (
-        experiment.num_clients, request.cpus_per_client, experiment.attackers, experiment.attack_gpus,
-    )  # fmt: skip
+    clients, cpus = experiment.num_clients, request.cpus_per_client
+    attackers, attack_gpus = experiment.attackers, experiment.attack_gpus
     hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
     hardware.require(cpus, request.gpus_per_client or 0.0)
     require_jobs(request.jobs)
@@ -123,28 +121,24 @@ def _resources(
         cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
         at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
     about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
-    resources = Resources(clients, cpus, shares.client, 0, hardware.ray_address, shares.attack, "; ".join(about))
-    return resources, at_once
+    return Resources(
+        clients, cpus, shares.client, ray_address=hardware.ray_address, attack_share=shares.attack, machines="; ".join(about),
+        in_process=request.in_process,
+    ), at_once  # fmt: skip
 
 
 def _run(
     console: Terminal, request: RunRequest, left: list[Experiment], resources: Resources, at_once: int, out: Path
 ) -> int:
     """Run an experiment, or the seeds that are left, this many at the same time, for a comparison in a folder; the exit code."""
-
-    def one(experiment: Experiment) -> int:
-        if request.in_process:
-            return run_in_process(console, experiment, resources.cpus_per_client)
-        return run_locally(console, experiment, resources)
-
     if not request.seeds:
-        return one(left[0])
+        return run_one(console, left[0], resources)
     if at_once == 1:
-        ended = one_by_one(console, left, one)
+        ended = one_by_one(console, left, lambda one: run_one(console, one, resources))
     else:
         end_politely()
         shared = replace(resources, cores=max((os.cpu_count() or 1) // at_once, resources.cpus_per_client))
-        ended = side_by_side(console, left, shared, at_once, in_process=request.in_process)
+        ended = side_by_side(console, left, shared, at_once)
     try:
         return finish_seeds(console, out, request.seeds, ended)
     except KeyboardInterrupt:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,15 +13,14 @@ from clients.process.ray_cluster import join_cluster
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 
+MOST_CLIENTS = 8
+"""Client processes on one card: each takes about half a gigabyte of its memory before it computes."""
+DIGITS = 10_000
+"""Ray knows shares to four digits."""
 
-@dataclass(frozen=True)
-class Node:
-    """A machine, as a run may use it.
 
-    Attributes:
-        cores: Processor cores.
-        cards: Graphics cards.
-    """
+class Node(NamedTuple):
+    """Processor cores and graphics cards of a machine, as a run may use them."""
 
     cores: int
     cards: int
@@ -30,12 +28,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machines of a run.
-
-    Attributes:
-        nodes: The living nodes of a Ray cluster, or this machine alone.
-        ray_address: The cluster's address; empty for this machine.
-    """
+    """The machines of a run: the living ``nodes`` of the Ray cluster at ``ray_address``, or this machine alone at ""."""
 
     nodes: tuple[Node, ...]
     ray_address: str = ""
@@ -50,9 +43,10 @@ class Hardware:
         """Graphics cards of all nodes."""
         return sum(node.cards for node in self.nodes)
 
-    def most(self, of: Callable[[Node], int]) -> int:
-        """The largest number of something that one node has."""
-        return max(of(node) for node in self.nodes)
+    @property
+    def most(self) -> Node:
+        """The most cores, and the most cards, that one node has."""
+        return Node(*map(max, zip(*self.nodes, strict=True)))
 
     def workers(self, clients: int, cpus_per_client: int) -> int:
         """Client processes that work at the same time: on the nodes with cards, or on all where none has any."""
@@ -61,42 +55,30 @@ class Hardware:
 
     def workers_on_one(self, clients: int, cpus_per_client: int) -> int:
         """Client processes on the node that has most of them, as its memory must hold them."""
-        return max(1, min(clients, self.most(lambda node: node.cores // cpus_per_client)))
+        return max(1, min(clients, self.most.cores // cpus_per_client))
 
     def require(self, cpus_per_client: int, gpus_per_client: float) -> None:
         """Raise ``ConfigError`` unless a client's worker fits on one node: Flower's runtime would wait for it without end."""
         where = "the largest node of the cluster" if self.ray_address else "this machine"
-        cores, cards = self.most(lambda node: node.cores), self.most(lambda node: node.cards)
-        if cpus_per_client > cores:
-            raise ConfigError(f"--cpus-per-client is {cpus_per_client}; {where} has {cores}")
-        _require_share("--gpus-per-client", gpus_per_client)
-        if not 0 <= gpus_per_client <= cards:
-            raise ConfigError(
-                f"--gpus-per-client is {gpus_per_client}; allowed: 0 to {cards}, the graphics cards of {where}"
-            )
+        if cpus_per_client > self.most.cores:
+            raise ConfigError(f"--cpus-per-client is {cpus_per_client}; {where} has {self.most.cores}")
+        self._require_cards("--gpus-per-client", gpus_per_client, where)
 
     def require_attack_cards(self, share: float) -> None:
         """Raise ``ConfigError`` where an attack worker needs more graphics cards than one node has; Ray would wait for them."""
-        _require_share("attack-gpus", share)
-        if share > (cards := self.most(lambda node: node.cards)):
+        self._require_cards("attack-gpus", max(share, 0.0), "one machine of this run")
+
+    def _require_cards(self, name: str, share: float, where: str) -> None:
+        if share > 1 and not float(share).is_integer():
             raise ConfigError(
-                f"attack-gpus is {share:g}; allowed: 0 to {cards}, the graphics cards of one machine of this run"
+                f"{name} is {share:g}; allowed: 0 to 1, or a whole number of graphics cards, as Ray shares no more than one"
             )
-
-
-def _require_share(name: str, share: float) -> None:
-    if share > 1 and not float(share).is_integer():
-        raise ConfigError(
-            f"{name} is {share:g}; allowed: 0 to 1, or a whole number of graphics cards, as Ray shares no more than one"
-        )
+        if not 0 <= share <= self.most.cards:
+            raise ConfigError(f"{name} is {share:g}; allowed: 0 to {self.most.cards}, the graphics cards of {where}")
 
 
 def hardware_at(ray_address: str) -> Hardware:
-    """The nodes of the running Ray cluster at an address, such as "10.0.0.1:6379"; of an empty address, this machine.
-
-    Raises:
-        ConfigError: When no cluster answers there, or none of its nodes has a core for Ray.
-    """
+    """The nodes of the Ray cluster at an address, such as "10.0.0.1:6379", or this machine at ""; ``ConfigError`` without any."""
     if not ray_address:
         return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
     try:
@@ -116,20 +98,11 @@ def hardware_at(ray_address: str) -> Hardware:
     return Hardware(nodes, ray_address)
 
 
-MOST_CLIENTS = 8
-"""Client processes on one card: each takes about half a gigabyte of its memory before it computes."""
-DIGITS = 10_000
-"""Ray knows shares to four digits."""
-
-
 @dataclass(frozen=True)
 class CardShares:
-    """What Ray reserves of a card for a process.
+    """Graphics ``cards`` of the run's machines, and what Ray reserves of one for each ``client`` and each ``attack`` process.
 
-    Attributes:
-        cards: Graphics cards of the run's machines.
-        client: Share of each client process; 0: none is reserved, and all processes may use every card.
-        attack: Share of each attack worker; 0 likewise.
+    Where nothing is reserved (0), all processes of the kind may use every card.
     """
 
     cards: int
@@ -140,13 +113,11 @@ class CardShares:
         if not self.cards:
             return "no graphics card: clients and attacks compute on the processor"
         names = ", ".join(dict.fromkeys(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())))
-        held = [
-            f"{share:g} of a card for each {what}" if share else f"nothing reserved for {several}"
-            for share, what, several in (
-                (self.client, "client process", "client processes"),
-                (self.attack, "attack worker", "attack workers"),
-            )
-        ]
+        shares = (self.client, "client process", "client processes"), (self.attack, "attack worker", "attack workers")
+        held = (
+            f"{share:g} of a card for each {one}" if share else f"nothing reserved for {all_}"
+            for share, one, all_ in shares
+        )
         return f"{self.cards} x {names or 'graphics card'}; {', '.join(held)}"
 
 
@@ -156,19 +127,11 @@ def card_shares(
     """Shares for ``workers`` client processes and ``attackers`` attack workers, which must all find room on the cards.
 
     Flower starts as many client processes as find room, before any attack worker. The clients' share is therefore a little more
-    than their part, so that one more does not fit; attack workers share what is left.
-
-    Args:
-        cards: Graphics cards.
-        workers: Client processes at the same time.
-        attackers: Attack workers; 0 where attacks run in the server's process.
-        client: The clients' share, if it is given.
-        attack: The attack workers' share, unless it is ``CHOSEN_SHARE``.
+    than their part, so that one more does not fit; attack workers share what is left. ``client`` and ``attack`` are the shares
+    where they are given (None and ``CHOSEN_SHARE`` else); 0 ``attackers``: attacks run in the server's process.
     """
-    if not cards:
-        return CardShares(0, client or 0.0, max(attack, 0.0))
-    if attack != CHOSEN_SHARE:
-        return CardShares(cards, client or 0.0, attack)
+    if not cards or attack != CHOSEN_SHARE:
+        return CardShares(cards, client or 0.0, max(attack, 0.0))
     if client is None:
         on_one = min(math.ceil(workers / cards), MOST_CLIENTS)
         # More than a part of on_one * cards + 1 parts, where attack workers must find room.

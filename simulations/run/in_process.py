@@ -21,7 +21,7 @@ from rich.markup import escape
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
 from simulations.report.analysis.failures import Failure, failed_attacks
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import sentence
@@ -29,7 +29,7 @@ from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
 from simulations.runtime.guardian import scratch_folder
-from simulations.runtime.launch import end_politely, undisturbed
+from simulations.runtime.launch import Resources, end_politely, undisturbed
 from simulations.runtime.local_grid import LocalGrid
 from simulations.runtime.local_run import conclude, fail_run, stop_run
 from simulations.runtime.main_guard import require_guard
@@ -123,7 +123,7 @@ def audit(
     return Audited(Path(experiment.output_dir))
 
 
-def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: int) -> int:
+def run_in_process(console: Terminal, experiment: Experiment, resources: Resources) -> int:
     """Run a checked experiment with an output folder on this machine, print how it ended, and return the exit code."""
     out, started = Path(experiment.output_dir), time.monotonic()
     end_politely()
@@ -132,7 +132,7 @@ def run_in_process(console: Terminal, experiment: Experiment, cpus_per_client: i
             resource_tracker.ensure_running()
     try:
         with flower_log(out / "flower.log") as begin, _followed(console, out, begin), scratch_folder():
-            run_experiment(LocalGrid(experiment.num_clients, cpus_per_client), experiment, in_process=True)
+            run_experiment(LocalGrid(experiment.num_clients, resources.cpus_per_client), experiment, in_process=True)
     except KeyboardInterrupt:
         return stop_run(out)
     except ConfigError as error:  # such as a damaged file of a resumed run: repeating the command would not help
@@ -159,11 +159,7 @@ def _followed(console: Terminal, out: Path, begin: int) -> Iterator[None]:
 
 
 def place_of(key: str, code: Any) -> str:
-    """Text by which other processes find a class or function: ``package.module:NAME``, or ``FILE.py:NAME`` of the script.
-
-    Raises:
-        ConfigError: When other processes cannot find it, such as a function in another function or in a notebook.
-    """
+    """Text by which other processes find a class or function: ``package.module:NAME``, or ``FILE.py:NAME`` of the script."""
     module, name = getattr(code, "__module__", ""), getattr(code, "__qualname__", "")
     file = getattr(sys.modules.get(module), "__file__", None)
     if not name.isidentifier() or not file:
@@ -175,11 +171,7 @@ def place_of(key: str, code: Any) -> str:
 
 
 def path_or_none(name: str, path: Any) -> Path | None:
-    """Convert an argument to a path; None stays None.
-
-    Raises:
-        ConfigError: When the argument is no path. An empty text is refused, because ``Path`` makes it the working directory.
-    """
+    """Convert an argument to a path; None stays None. An empty text, of which ``Path`` makes the working directory, is refused."""
     if path is None:
         return None
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):

@@ -10,7 +10,7 @@ from typing import Any
 from clients.process.own_code import absolute
 from simulations.console.command_line import read_toml, self_contained
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.places import is_there
+from simulations.run_folder.folder_lock import is_there
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.settings.defaults import DEFAULT_AUDIT, DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
@@ -27,18 +27,9 @@ def requested(
     clients: int | None = None,
     size: str = "",
 ) -> Experiment:
-    """The experiment of a request.
+    """The experiment of a request, whose arguments are those of ``audit``; ``ConfigError`` says what cannot be run.
 
-    Args:
-        config: TOML file of settings, or the ``config.json`` of a run.
-        settings: Over the file: name as in ``fedveil list settings`` -> value.
-        out: New folder for the results; else the file's, else ``runs/DATE-TIME``.
-        resume: Folder of a run to continue, with the settings that it had.
-        clients: Simulated clients; else as set, else ``DEFAULT_CLIENTS``.
-        size: Of the file's; see ``read_toml``.
-
-    Raises:
-        ConfigError: Naming the file or the key, what came and what is allowed.
+    ``settings`` (key -> value) override those of the file.
     """
     before: dict[str, Any] = {}
     if resume is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -21,19 +21,30 @@ from clients.process.machine import memory_of_machine
 from simulations.console.command_line import errors
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.memory import size_text
-from simulations.run_folder.folder_lock import require_new
-from simulations.run_folder.places import is_there
+from simulations.preflight import size_text
+from simulations.run.in_process import run_in_process
+from simulations.run_folder.folder_lock import is_there, require_new
 from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
-from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
+from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
 from simulations.trackers import EXIT_NOT_TRACKED
 
 COMPARISON = "comparison.html"
 EXIT_STOPPED = 130
+SECONDS_TO_END = 50
+"""Seconds from the signal to stop until a run's process ends in any case."""
+SECONDS_TO_STOP = 60
+"""Seconds from the signal to stop until a run is killed; its guardian then ends its processes."""
+Lines = queue.SimpleQueue[tuple[int, str | None]]
+"""Seeds of runs, and what they print, line by line; None at the end of one."""
 Ended = Iterable[tuple[Experiment, int]]
 """Experiments with the exit codes of their runs, in the order in which they ended."""
+
+
+def run_one(console: Terminal, experiment: Experiment, resources: Resources) -> int:
+    """Run a checked experiment in this process or in Flower's runtime, print how it ended, and return the exit code."""
+    return (run_in_process if resources.in_process else run_locally)(console, experiment, resources)
 
 
 def of_seeds(experiment: Experiment, seeds: Sequence[int]) -> list[Experiment]:
@@ -95,10 +106,6 @@ def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ende
     return worst
 
 
-SECONDS_TO_STOP = 60
-"""Seconds from the signal to stop until a run is killed; its guardian then ends its processes."""
-
-
 def require_jobs(jobs: int) -> None:
     """Raise ``ConfigError`` where ``--jobs`` requests more runs at the same time than there are cores."""
     if jobs > (cores := os.cpu_count() or 1):
@@ -108,11 +115,7 @@ def require_jobs(jobs: int) -> None:
 def runs_at_once(jobs: int, left: int, needed: float, *, busy: int, cards: float = 0) -> int:
     """Number of the ``left`` runs that go on at the same time; each keeps ``busy`` cores and ``needed`` bytes of memory.
 
-    One goes on after the other where each uses graphics ``cards``. ``jobs`` is ``--jobs``; 0 leaves the choice here: as many as
-    have cores and free memory.
-
-    Raises:
-        ConfigError: When ``jobs`` is more than fit.
+    One follows the other where each uses graphics ``cards``. ``jobs`` is ``--jobs``; 0: as many as cores and free memory hold.
     """
     require_jobs(jobs)
     cores, memory = os.cpu_count() or 1, memory_of_machine()
@@ -130,90 +133,100 @@ def runs_at_once(jobs: int, left: int, needed: float, *, busy: int, cards: float
 
 
 def side_by_side(
-    console: Terminal, experiments: Sequence[Experiment], resources: Resources, at_once: int, *, in_process: bool
+    console: Terminal, experiments: Sequence[Experiment], resources: Resources, at_once: int
 ) -> Iterator[tuple[Experiment, int]]:
     """Run several experiments with one number of clients, ``at_once`` at the same time, and print their lines behind their seeds.
 
-    Stopping or killing the command stops all of them, as they read from a pipe that ends with it. ``in_process``: without Flower's
-    runtime. Yields each experiment with its exit code, as it ends.
+    Stopping or killing the command stops all of them, as they read from a pipe that ends with it. Yields each experiment with its
+    exit code, as it ends.
     """
-    order = {"resources": asdict(resources), "in_process": in_process}
-    todo, lines = iter(experiments), queue.SimpleQueue[tuple[_Run, str | None]]()
-    with ExitStack() as stack:
-        open_runs: set[_Run] = set()
-        stack.callback(_stop, open_runs, console, lines)
-        for one in islice(todo, at_once):
-            open_runs.add(_Run(one, order, lines))
+    todo, lines, open_runs = iter(experiments), Lines(), dict[int, subprocess.Popen[str]]()
+    by_seed = {one.seed: one for one in experiments}
+
+    def begin(count: int) -> None:
+        for one in islice(todo, count):
+            open_runs[one.seed] = _begun(one, resources, lines)
+
+    try:
+        begin(at_once)
         while open_runs:
-            run, line = lines.get()
+            seed, line = lines.get()
             if line is not None:
-                _print(console, run, line)
+                _print(console, seed, line)
                 continue
-            open_runs.discard(run)
-            code = run.process.wait()
-            if code:
-                _print(console, run, f"ended with exit code {code}")
-            if (following := next(todo, None)) is not None:
-                open_runs.add(_Run(following, order, lines))
-            yield run.experiment, code
+            if code := open_runs.pop(seed).wait():
+                _print(console, seed, f"ended with exit code {code}")
+            begin(1)
+            yield by_seed[seed], code
+    finally:
+        _stop(open_runs, console, lines)
 
 
-class _Run:
-    """A run in a process of its own (``simulations.run.seed_process``), with a thread that reads what it prints."""
+def _begun(experiment: Experiment, resources: Resources, lines: Lines) -> subprocess.Popen[str]:
+    """A run in a process of its own (``main``), whose lines a thread reads."""
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    env.setdefault(
+        "OMP_NUM_THREADS", str(resources.cores)
+    )  # else each computes with all cores, and they wait for each other
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simulations.run.seeds"], cwd=Path(__file__).resolve().parents[2], env=env,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
+        start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"settings": experiment.to_mapping(), "resources": asdict(resources)}) + "\n")
+    process.stdin.flush()
 
-    def __init__(self, experiment: Experiment, order: Mapping[str, Any], lines: Lines) -> None:
-        self.experiment = experiment
-        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
-        # Else each computes with all cores, and they wait for each other.
-        env.setdefault("OMP_NUM_THREADS", str(order["resources"]["cores"]))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "simulations.run.seed_process"],
-            cwd=Path(__file__).resolve().parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=env,
-            start_new_session=True,  # Ctrl-C is sent to all processes of a terminal's group: here only we pass it on
-        )
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"settings": experiment.to_mapping(), **order}) + "\n")
-        self.process.stdin.flush()
-        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put((experiment.seed, line.rstrip()))
+        lines.put((experiment.seed, None))
 
-    def _read(self, lines: Lines) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            lines.put((self, line.rstrip()))
-        lines.put((self, None))
+    threading.Thread(target=read, daemon=True).start()
+    return process
 
 
-def _stop(open_runs: set[_Run], console: Terminal, lines: Lines) -> None:
+def _stop(open_runs: dict[int, subprocess.Popen[str]], console: Terminal, lines: Lines) -> None:
     """Ends the runs that are still there, and prints what they say last."""
     with undisturbed():
-        for run in open_runs:
-            assert run.process.stdin is not None
-            run.process.stdin.close()  # asks it to end, as Ctrl-C does
+        for process in open_runs.values():
+            assert process.stdin is not None
+            process.stdin.close()  # asks it to end, as Ctrl-C does
         while open_runs:
             try:
-                run, line = lines.get(timeout=SECONDS_TO_STOP)
+                seed, line = lines.get(timeout=SECONDS_TO_STOP)
             except queue.Empty:
-                for one in open_runs:
-                    one.process.kill()
+                for process in open_runs.values():
+                    process.kill()
                 continue
             if line is None:
-                open_runs.discard(run)
-                run.process.wait()
+                open_runs.pop(seed).wait()
             else:
-                _print(console, run, line)
+                _print(console, seed, line)
 
 
-def _print(console: Terminal, run: _Run, line: str) -> None:
+def _print(console: Terminal, seed: int, line: str) -> None:
     if line:
-        console.say(f"seed {run.experiment.seed} | {line}")
+        console.say(f"seed {seed} | {line}")
 
 
-Lines = queue.SimpleQueue[tuple[_Run, str | None]]
-"""What the runs print, line by line; None at the end of one."""
+def main() -> int:
+    """Carry out the order in the first line of the input, in a process that ends when its input does; the exit code."""
+    order = json.loads(sys.stdin.readline())
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_stop_with_input, daemon=True).start()
+    return run_one(
+        Terminal(highlight=False), Experiment.from_mapping(order["settings"]), Resources(**order["resources"])
+    )
+
+
+def _stop_with_input() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(SECONDS_TO_END)
+    os._exit(EXIT_STOPPED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -59,11 +59,7 @@ class Checkpoints:
             return Checkpoint(about["round"], weights, ledgers, about["accuracy"], fixed, sums)
 
     def reached(self, pipeline: int) -> tuple[int, int]:
-        """The last complete round and the rows until then; (-1, 0) where there is none. Reads no weights.
-
-        Raises:
-            ConfigError: Where its file is damaged.
-        """
+        """The last complete round and the rows until then; (-1, 0) where there is none. Reads no weights."""
         path = self._path(pipeline)
         if not path.exists():
             return -1, 0

@@ -23,13 +23,7 @@ HALF = rb"\ud"
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that cannot be read.
-
-    Attributes:
-        line: Its number, from 1.
-        last: Nothing but empty lines follows.
-        why: What its reader said.
-    """
+    """A line that cannot be read: its number from 1, whether only empty lines follow, and what its reader said."""
 
     line: int
     last: bool
@@ -59,14 +53,8 @@ def read_json_lines(
 ) -> tuple[list[tuple[int, T]], list[Damage]]:
     """Results of ``read`` for the readable lines, with line numbers, and the unreadable lines; both empty for a missing file.
 
-    Args:
-        path: The file.
-        read: Parses a decoded line; a line for which it raises an error counts as damaged.
-        replace: Bytes that are no UTF-8, and halves of characters, become replacement characters; else bytes that are no UTF-8
-            damage their line.
-
-    Raises:
-        OSError: When the file cannot be read.
+    ``read`` parses a decoded line, and damages it by an error. With ``replace``, bytes that are no UTF-8, and halves of characters,
+    become replacement characters; else such bytes damage their line.
     """
     if not path.exists():
         return [], []
@@ -95,11 +83,7 @@ def whole_characters(value: Any) -> Any:
 
 
 def kept_lines(path: Path, read: Callable[[Any], T]) -> tuple[list[T], str]:
-    """Lines of a resumed run (``read_json_lines``), and a text on the loss where the last line was cut off; else "".
-
-    Raises:
-        ConfigError: When another line is damaged, or no line can be read. The error says what helps.
-    """
+    """Lines of a resumed run, and a text on the loss where the last line was cut off; ``ConfigError`` for other damage."""
     with undamaged(path):
         found, damaged = read_json_lines(path, read)
     for one in damaged:

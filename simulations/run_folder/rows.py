@@ -110,8 +110,7 @@ class Row:
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """Reads one decoded line; a value that is not a number (NaN), or too large for one, makes the row a failed one.
 
-        Raises:
-            ValueError: When the line names no metric, a round or seed is no whole number, or a count is none from 0 on.
+        ``ValueError`` where it names no metric, a round or seed is no whole number, or a count is none from 0 on.
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("metric"), str):
             raise ValueError("expected an object with a metric")

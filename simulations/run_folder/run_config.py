@@ -24,7 +24,7 @@ from clients.models.own import GROUP as MODELS
 from clients.process.own_code import fingerprint, installed, is_own
 from clients.wire.texts import read_object
 from defenses.pipeline import Pipeline
-from simulations.settings.chosen_shares import machines
+from simulations.settings.common import machines
 from simulations.settings.defaults import FEDERATED
 from simulations.settings.errors import ConfigError
 from strategies.audit.adaptive import adaptive_names
@@ -93,11 +93,7 @@ FREE_ON_RESUME = {"resume", "output-dir", "attack-workers", "attack-gpus", "clie
 
 
 def read_config(path: Path, key: str) -> dict[str, Any]:
-    """The content of a run's config.json, which the option ``key`` needs.
-
-    Raises:
-        ConfigError: When it is none, or cannot be read.
-    """
+    """The content of a run's config.json, which the option ``key`` needs; ``ConfigError`` when it is none, or cannot be read."""
     try:
         kept: dict[str, Any] = {OWN_CODE: {}, "progress": {}} | read_object(path)
         for name in ("config", OWN_CODE, "progress"):
@@ -121,11 +117,7 @@ def began_in_process(kept: Mapping[str, Any]) -> bool:
 
 
 def check_same(experiment: RunStudy, kept: Mapping[str, Any]) -> None:
-    """Refuse to resume a run, whose config.json is ``kept``, with other settings or other code.
-
-    Raises:
-        ConfigError: Naming the first such setting.
-    """
+    """Raise ``ConfigError`` to resume a run, whose config.json is ``kept``, with other settings or other code."""
     now, before = experiment.to_mapping(), kept["config"]
     odd = [key for key in now if key not in FREE_ON_RESUME and before.get(key) != now[key]]
     if odd:
@@ -191,12 +183,7 @@ def versions() -> dict[str, str]:
 
 @dataclass
 class RunTimes:
-    """The clock of one process that computes a run, begun or taken up again.
-
-    Attributes:
-        started: When the run was begun first, in UTC.
-        before: Seconds that earlier processes spent on it, as far as they wrote them.
-    """
+    """The clock of a process that computes a run ``started`` first then (UTC), with the seconds of processes ``before`` it."""
 
     started: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))
     before: float = 0.0

@@ -95,12 +95,7 @@ class RunDirectory(Generic[S]):
 
     @classmethod
     def open(cls, path: Path, experiment: S, *, in_process: bool = False) -> Self:
-        """Start a new run in ``path``, or resume the present one when ``experiment.resume`` is set.
-
-        Raises:
-            ConfigError: When there is a run already and resume is off, none and it is on, its settings were others, or one of its
-                files is damaged.
-        """
+        """Start a new run in ``path``, or resume the one there; ``ConfigError`` where there is one, or none, or it is damaged."""
         run = cls(path, experiment, in_process)
         run._lock = take_lock(path, busy(path))
         try:

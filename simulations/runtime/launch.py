@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,7 @@ from typing import Any
 
 from clients.process.ray_cluster import LONGEST_FOLDER, SHORT, local_cluster, patient, session_folder, takes_sockets
 from simulations.runtime.guardian import Guardian, end_runtime
-from simulations.settings.chosen_shares import environment_of
+from simulations.settings.common import environment_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("clients", "strategies", "defenses", "attacks", "simulations")
@@ -50,6 +49,7 @@ class Resources:
         ray_address: A running Ray cluster, whose nodes run the clients and attacks; empty: this machine alone.
         attack_share: Share of a graphics card of each attack worker, where the setting leaves it open.
         machines: What the report says of machines and shares; empty: nothing.
+        in_process: Clients work one after the other in the server's process, without Flower's runtime.
     """
 
     clients: int
@@ -59,6 +59,7 @@ class Resources:
     ray_address: str = ""
     attack_share: float = 0.0
     machines: str = ""
+    in_process: bool = False
 
     def federation_config(self) -> str:
         """Text for ``flwr run --federation-config``."""
@@ -145,12 +146,9 @@ class LocalRuntime:
             [*self.flower, "list", "local", "--format", "json"], env=self.env, cwd=self.home, capture_output=True,
             text=True, encoding="utf-8", errors="replace", timeout=600, check=False,
         )  # fmt: skip
-        start = done.stdout.find("{")
-        try:
-            runs = json.loads(done.stdout[start:])["runs"] if start >= 0 else []
-        except (json.JSONDecodeError, KeyError):
-            runs = []
-        return str(runs[0]["status"]) if runs else ""
+        with suppress(ValueError, LookupError):  # of no answer, or no run
+            return str(json.loads(done.stdout[done.stdout.index("{") :])["runs"][0]["status"])
+        return ""
 
     def keep_logs(self) -> None:
         """Appends the end of the logs of the local SuperLink and of Ray's node manager, which go with the home, to ``log_path``."""
@@ -203,11 +201,7 @@ def end_politely() -> None:
 def free_port() -> int:
     """A free TCP port of the loopback address.
 
-    It is drawn below the ports that systems give to outgoing connections, and beside those of Ray's workers, so that hardly
-    anything takes it before it is used.
-
-    Raises:
-        RuntimeError: When no port is free.
+    It is below the ports of outgoing connections, and beside those of Ray's workers: hardly anything takes it before its use.
     """
     for _ in range(PORT_TRIES):
         port = PORTS.start + secrets.randbelow(len(PORTS))
@@ -250,9 +244,6 @@ def _toml(values: Mapping[str, Any]) -> str:
 
 def wait_for(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """Wait up to ``seconds``; returns whether the process ended."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            return True
-        time.sleep(0.1)
-    return False
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None

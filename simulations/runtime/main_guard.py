@@ -12,11 +12,7 @@ IN_A_WORKER = "__mp_main__"
 
 
 def require_guard(what: str, setting: str) -> None:
-    """Refuse a call of ``what`` from the top level of a program, which every worker would run again.
-
-    Raises:
-        RuntimeError: Naming the guard, and the setting that needs no workers.
-    """
+    """Raise ``RuntimeError`` for a call of ``what`` at the top level of a program; ``setting`` is one that needs no workers."""
     top = [one.frame for one in inspect.stack(0) if one.function == "<module>"]
     again = any(one.f_globals.get("__name__") == IN_A_WORKER for one in top)
     main = next((one for one in reversed(top) if one.f_globals.get("__name__") == "__main__"), None)

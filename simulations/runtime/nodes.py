@@ -33,11 +33,7 @@ MOST_EXAMPLES = 2**31
 
 
 def find_nodes(grid: Grid, num_clients: int) -> dict[int, int]:
-    """Partition -> node id of ``num_clients`` connected nodes; 0: of all, at least two.
-
-    Raises:
-        RuntimeError: When too few nodes connect, or two claim the same partition.
-    """
+    """Partition -> node id of ``num_clients`` connected nodes (0: of all, at least two); ``RuntimeError`` for too few of them."""
     wanted = num_clients or 2
     deadline = time.monotonic() + NODE_WAIT_SECONDS
     while len(ids := list(grid.get_node_ids())) < wanted:
@@ -64,20 +60,14 @@ def find_nodes(grid: Grid, num_clients: int) -> dict[int, int]:
         if partition in nodes:
             raise RuntimeError(f"nodes {nodes[partition]} and {node} both say that they hold partition {partition}")
         nodes[partition] = node
-    nodes = dict(sorted(nodes.items()))
-    if num_clients:
-        nodes = dict(list(nodes.items())[:num_clients])
+    nodes = dict(sorted(nodes.items())[: num_clients or None])
     if missing := set(range(len(nodes))) - set(nodes):
         raise RuntimeError(f"no node holds partition {min(missing)}; partitions are numbered from 0")
     return nodes
 
 
 def set_up(exchange: Exchange, plan: Plan, partition: str) -> KnownClients:
-    """Give every node its share of the data (``partition``), and check that all agree on its shape.
-
-    Raises:
-        RuntimeError: When a node cannot read its data, or its shape is not that of the others.
-    """
+    """Give every node its share of the data (``partition``); ``RuntimeError`` where one cannot read it, or not all agree on it."""
     shares = {} if partition == "node" else _shares(plan, partition, len(exchange.nodes))
     # In a simulation every process runs this bundle; a deployed node has its own copy.
     app_dir = str(Path(__file__).resolve().parents[2]) if _in_simulation() else ""
@@ -155,11 +145,7 @@ def _shares(plan: Plan, partition: str, clients: int) -> dict[int, dict[str, Arr
 
 
 def dealt(plan: Plan, partition: str, data: ImageDataset, clients: int) -> tuple[list[Indices], list[Indices]]:
-    """Positions of each client's training and test examples.
-
-    Raises:
-        ValueError: When they cannot be dealt out so; it says what to change.
-    """
+    """Positions of each client's training and test examples; ``ValueError`` when they cannot be dealt out so."""
     labels = data.train.labels.numpy()
     # What the server holds itself no client may hold: attacks learn from it.
     free = np.setdiff1d(np.arange(len(labels)), Auxiliary(plan).held_out(data.train.strata()))

@@ -29,11 +29,7 @@ DOUBTS = {
 
 @functools.cache
 def try_dataset(key: str, name: str) -> None:
-    """Read a few examples in a child process if the data set's name, in the setting ``key``, means the user's own code.
-
-    Raises:
-        ConfigError: Naming the key, the code, and what happened.
-    """
+    """Read a few examples in a child process if the data set's name, in the setting ``key``, means the user's own code."""
     if place := _place(name, DATASETS, dataset_names()):
         try:
             tried("clients.data.own:examine", {"name": place}, DATA_SECONDS)
@@ -53,13 +49,7 @@ def try_model(
 ) -> Sequence[str]:
     """Build and try a model in a child process if its name, in the setting ``key``, means the user's own code.
 
-    The other arguments are those of ``build_model``, and the images of a step.
-
-    Returns:
-        What it does that changes what numbers mean: of the values of ``DOUBTS``, in their order.
-
-    Raises:
-        ConfigError: Naming the key, the code, and what happened.
+    The other arguments are those of ``build_model``, and the images of a step. Returns the values of ``DOUBTS`` that apply.
     """
     if not _place(name, MODELS, LIBRARIES):
         return ()

@@ -32,14 +32,10 @@ def follow(
     begin: int = 0,
     steps: Mapping[bytes, str] = MappingProxyType(STEPS),
 ) -> None:
-    """Show a run's activity until it has ended; plain lines where the output is no terminal.
+    """Show the activity of the run in ``out`` until it has ended; plain lines where the output is no terminal.
 
-    Args:
-        console: Where to show it.
-        ended: Waits for so many seconds, or less; whether the run has ended.
-        out: The run's folder.
-        begin: The first bytes of its log that are of an earlier start.
-        steps: Text in its log -> what it does behind it until its first round is over.
+    ``ended`` waits for so many seconds, or less, and says whether the run has ended. The first ``begin`` bytes of the log are of an
+    earlier start.
     """
     before = read_progress(out)
     with Display(console) as display:

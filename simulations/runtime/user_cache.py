@@ -17,10 +17,8 @@ def keep_bytecode() -> Path | None:
     """Give this process and its children a bytecode folder of the user's where large packages have none and may not write any.
 
     ``PYTHONDONTWRITEBYTECODE`` is set then, or the packages belong to another user. Call it before torch is imported. Without
-    bytecode on disk, each process of a run compiles the sources of torch, Ray or Flower again: 2 to 5 seconds of a core.
-
-    Returns:
-        The folder; None where none is needed, or it cannot be made or may be changed by others.
+    bytecode on disk, each process of a run compiles the sources of torch, Ray or Flower again: 2 to 5 seconds of a core. Returns
+    the folder; None where none is needed, or it cannot be made or may be changed by others.
     """
     if all(map(_has_bytecode, LARGE)) or (not sys.dont_write_bytecode and all(map(_can_write, LARGE))):
         return None

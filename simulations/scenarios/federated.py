@@ -20,16 +20,16 @@ from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
 from clients.task.task import Plan
 from clients.wire.records import to_record, to_tensors
-from defenses.base import EdgeTrainingDefense, SmashedDefense
+from defenses.base import Defense, EdgeTrainingDefense, SmashedDefense
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.updates.client_dp import ClientDP
-from simulations.experiment.scenario import KnownClients, Rounds, Scenario, check_probe_images
-from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.experiment.experiment import WholeModelExperiment
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
-from simulations.settings.federated import FederatedSettings
+from simulations.settings.scenarios import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
 from strategies.federated.audit import update_rounds
@@ -39,7 +39,13 @@ from strategies.training.checkpoint import Checkpoint
 
 
 class FederatedExperiment(FederatedSettings, WholeModelExperiment):
-    """The settings of federated learning."""
+    """Clients train whole models; the server sees their updates, and asks for one-step probes."""
+
+    name = "federated"
+    about = "clients train whole models and send updates"
+    kinds = KINDS
+    label_holders = ("unknown", "known")
+    probes_in_sizes = True
 
     def _read_attacks(self, kind: Kind) -> list[AnyAttack]:
         none = kind is STEPS and all(rung.steps == 1 for rung in self.rungs)
@@ -50,7 +56,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
         self.check_whole_model()
         self.check_attribute_attacks(PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
-        check_histories(self, self.num_clients)
+        self._check_histories(self.num_clients)
         if self.dp_canaries and not any(map(audited_defense, self.pipelines)) | any(
             map(client_defense, self.pipelines)
         ):
@@ -58,37 +64,92 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
                 f"dp-canaries is {self.dp_canaries}, and no pipeline has DPSGD, ClientDP or FlowerLocalDP, whose epsilon "
                 "canaries test; allowed: 0"
             )
-        for defense in (defense for pipeline in self.pipelines for defense in pipeline.defenses):
-            if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:
+
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Defences of smashed data, DP-SGD that cannot hold canaries, and noise for fewer rounds."""
+        if self.dp_canaries and isinstance(defense, DPSGD) and defense.clipping == GHOST:
+            return (
+                f"keeps no gradients per example, which the canaries of dp-canaries = {self.dp_canaries} need; allowed: "
+                f"clipping={PER_EXAMPLE!r} in the defence, or dp-canaries = 0"
+            )
+        if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
+            return (
+                f"has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "
+                f"allowed: rounds={self.rounds} or more in the defence"
+            )
+        sent = not isinstance(defense, SmashedDefense | EdgeTrainingDefense)
+        return "" if sent else f"protects smashed data, which clients of scenario = {self.scenario!r} do not send"
+
+    def _check_histories(self, num_clients: int) -> None:
+        """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
+        rounds = len(update_rounds(self.attacked_rounds, self.rounds))
+        for attack in (stages_of(one)[0] for one in self.attacks[UPDATE] if rounds):
+            if rounds < attack.profile.least_rounds:
                 raise ConfigError(
-                    f"dp-canaries is {self.dp_canaries}, and {defense} keeps no gradients per example, which canaries "
-                    f"need; allowed: 0, or clipping={PER_EXAMPLE!r} in the defence"
+                    f"attack-rounds is {self.attack_rounds!r}, with updates of {count(rounds, 'round')} of {self.rounds}, "
+                    f"and {attack} in update-attacks needs {attack.profile.least_rounds}; name more, or leave the attack out"
                 )
-            if isinstance(defense, ClientDP) and defense.rounds is not None and defense.rounds < self.rounds:
+            if max(num_clients, 1) < attack.profile.least_clients:
                 raise ConfigError(
-                    f"defenses: {defense} has noise for a target_epsilon over {defense.rounds} rounds, not {self.rounds}; "
-                    f"allowed: rounds={self.rounds} or more in the defence"
-                )
-            if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects smashed data, which clients of scenario = {self.scenario!r} do not send"
+                    f"num-clients is {num_clients}, and {attack} in update-attacks needs "
+                    f"{attack.profile.least_clients}; use more clients, or leave the attack out"
                 )
 
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
+        """Build the model, and check that the training defences can protect it."""
+        model = self.plan(pipeline, card=card).build_model()
+        if self.probe_mode == "train" and self.attacks[PROBE] and self.attacked_rounds:
+            _try_probe(model, min(rung.images for rung in self.rungs), card)
+        with naming("defenses"):
+            pipeline.check_model(model, tuple(card.input_shape))
+        if (weights := sum(trained_sizes(model).values())) < self.dp_canaries:
+            raise ConfigError(
+                f"dp-canaries is {self.dp_canaries}, more than the {weights} weights of the model, each of which "
+                "holds one canary"
+            )
 
-def check_histories(experiment: FederatedExperiment, num_clients: int) -> None:
-    """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
-    rounds = len(update_rounds(experiment.attacked_rounds, experiment.rounds))
-    for attack in (stages_of(one)[0] for one in experiment.attacks[UPDATE] if rounds):
-        if rounds < attack.profile.least_rounds:
-            raise ConfigError(
-                f"attack-rounds is {experiment.attack_rounds!r}, with updates of {count(rounds, 'round')} of {experiment.rounds}, "
-                f"and {attack} in update-attacks needs {attack.profile.least_rounds}; name more, or leave the attack out"
-            )
-        if max(num_clients, 1) < attack.profile.least_clients:
-            raise ConfigError(
-                f"num-clients is {num_clients}, and {attack} in update-attacks needs "
-                f"{attack.profile.least_clients}; use more clients, or leave the attack out"
-            )
+    def check_clients(self, clients: KnownClients) -> None:
+        """Refuses sums over more clients than there are, and attacks that compare more."""
+        self.check_groups(len(clients.sizes))
+        self._check_histories(len(clients.sizes))
+
+    def check_share(self, train: int, test: int) -> None:
+        """Refuses probes of more images than a client trains on, and online tests with too few shadow models."""
+        self.check_probe_images(train)
+        for attack in self.attacks[UPDATE]:
+            if not isinstance(attack, OnlineAttack):
+                continue
+            try:
+                least = least_shadows(attack.num_members or train, train + test)
+            except AttackError as error:
+                raise ConfigError(f"update-attacks: {attack}: {error}") from None
+            if attack.num_shadows < least:
+                raise ConfigError(
+                    f"update-attacks: num_shadows of {attack} is {attack.num_shadows}; allowed: {least} or more, as a client has "
+                    f"about {train} training and {test} test examples, each of them in and outside of {FEWEST_WITH} shadow models"
+                )
+
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
+        """Federated averaging by a curious server."""
+        strategy = CuriousFedAvg(
+            plan=FederatedPlan.narrow(plan),
+            auditor=auditor,
+            attacks={kind: self.attacks_on(plan.defenses, kind) for kind in KINDS},
+            aggregate_clients=self.group_sizes,
+            rungs=self.rungs[1:],
+            attack_rounds=self.attacked_rounds,
+            known_labels=self.labels == "known",
+            min_usable=self.min_usable,
+            max_update_norm=self.max_update_norm,
+            label=label,
+            in_turn=[kind for kind in KINDS if self.in_turn(plan.defenses, kind)],
+        )
+        return FederatedRounds(strategy)
+
+    @property
+    def needs_whole_share(self) -> str:
+        """A training update is scored against all images behind it."""
+        return "update-attacks" if self.update_attacks.strip() else ""
 
 
 class FederatedRounds:
@@ -139,72 +200,4 @@ def _try_probe(model: nn.Module, images: int, card: DataCard) -> None:
         ) from error
 
 
-class Federated(Scenario[FederatedExperiment]):
-    """Clients train whole models; the server sees their updates, and asks for one-step probes."""
-
-    name = "federated"
-    about = "clients train whole models and send updates"
-    settings = FederatedExperiment
-    kinds = KINDS
-    labels = ("unknown", "known")
-    probes_in_sizes = True
-
-    def check_data(self, experiment: FederatedExperiment, pipeline: Pipeline, card: DataCard) -> None:
-        """Build the model, and check that the training defences can protect it."""
-        model = experiment.plan(pipeline, card=card).build_model()
-        if experiment.probe_mode == "train" and experiment.attacks[PROBE] and experiment.attacked_rounds:
-            _try_probe(model, min(rung.images for rung in experiment.rungs), card)
-        with naming("defenses"):
-            pipeline.check_model(model, tuple(card.input_shape))
-        if (weights := sum(trained_sizes(model).values())) < experiment.dp_canaries:
-            raise ConfigError(
-                f"dp-canaries is {experiment.dp_canaries}, more than the {weights} weights of the model, each of which "
-                "holds one canary"
-            )
-
-    def check_clients(self, experiment: FederatedExperiment, clients: KnownClients) -> None:
-        """Refuses sums over more clients than there are, and attacks that compare more."""
-        experiment.check_groups(len(clients.sizes))
-        check_histories(experiment, len(clients.sizes))
-
-    def check_share(self, experiment: FederatedExperiment, train: int, test: int) -> None:
-        """Refuses probes of more images than a client trains on, and online tests with too few shadow models."""
-        check_probe_images(experiment, train)
-        for attack in experiment.attacks[UPDATE]:
-            if not isinstance(attack, OnlineAttack):
-                continue
-            try:
-                least = least_shadows(attack.num_members or train, train + test)
-            except AttackError as error:
-                raise ConfigError(f"update-attacks: {attack}: {error}") from None
-            if attack.num_shadows < least:
-                raise ConfigError(
-                    f"update-attacks: num_shadows of {attack} is {attack.num_shadows}; allowed: {least} or more, as a client has "
-                    f"about {train} training and {test} test examples, each of them in and outside of {FEWEST_WITH} shadow models"
-                )
-
-    def rounds(
-        self, experiment: FederatedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
-    ) -> Rounds:
-        """Federated averaging by a curious server."""
-        strategy = CuriousFedAvg(
-            plan=FederatedPlan.narrow(plan),
-            auditor=auditor,
-            attacks={kind: experiment.attacks_on(plan.defenses, kind) for kind in KINDS},
-            aggregate_clients=experiment.group_sizes,
-            rungs=experiment.rungs[1:],
-            attack_rounds=experiment.attacked_rounds,
-            known_labels=experiment.labels == "known",
-            min_usable=experiment.min_usable,
-            max_update_norm=experiment.max_update_norm,
-            label=label,
-            in_turn=[kind for kind in KINDS if experiment.in_turn(plan.defenses, kind)],
-        )
-        return FederatedRounds(strategy)
-
-    def needs_whole_share(self, experiment: FederatedExperiment) -> str:
-        """A training update is scored against all images behind it."""
-        return "update-attacks" if experiment.update_attacks.strip() else ""
-
-
-SCENARIO = Federated()
+SCENARIO = FederatedExperiment

@@ -19,32 +19,30 @@ from clients.models.library import ModelError
 from clients.models.packaged_weights import NORMALISATIONS, PACKAGED, normalisation
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES, Plan
-from defenses.base import DefenseError, InputDefense, SmashedDefense
+from defenses.base import Defense, DefenseError, InputDefense, SmashedDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.experiment import NO_DEFENSE
-from simulations.experiment.scenario import (
-    LARGEST_MESSAGE,
-    KnownClients,
-    Rounds,
-    Scenario,
-    check_first_of_batches,
-    check_memory,
-    check_message,
-    leave_cores_to_attacks,
-)
-from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.experiment.experiment import NO_DEFENSE, WholeModelExperiment
+from simulations.experiment.scenario import LARGEST_MESSAGE, KnownClients, Rounds
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.inference import InferenceSettings
+from simulations.settings.scenarios import InferenceSettings
 from strategies.audit.auditor import Auditor
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining, read_weights
 from strategies.inference.server import InferenceServer
 
+# Every run has an auditor of its own, and all pipelines of a run share one training.
+_SHARED: WeakKeyDictionary[Auditor, tuple[PublicTraining, OfflineAdversaries]] = WeakKeyDictionary()
+
 
 class InferenceExperiment(InferenceSettings, WholeModelExperiment):
-    """Settings of such runs besides those of whole models."""
+    """The server trains a model on its own images; clients send features of their test images; the server sees these."""
+
+    name = "inference"
+    about = "clients hold the lower half of a trained classifier and send features to a cloud that answers"
+    kinds = KINDS
+    label_holders = ("unknown",)
 
     def normalised(self, card: DataCard) -> DataCard:
         """The card with mean and std of the model's images; ``ModelError`` when the weights expect other channels."""
@@ -63,10 +61,7 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         self._check_model()
         self.check_training_by_server("clients train nothing")
         if not self.auxiliary_fraction and self.partition != "node":
-            raise ConfigError(
-                f"auxiliary-fraction is {self.auxiliary_fraction:g}; allowed with scenario = {self.scenario!r}: above 0, as the "
-                "server trains the model on these images"
-            )
+            raise self.refusal("auxiliary-fraction", "above 0, as the server trains the model on these images")
         on = [kind for kind in KINDS if self.attacks[kind]]
         if self.attacked_rounds and not self.attacks_final and on:
             raise ConfigError(
@@ -75,7 +70,6 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
             )
         self.check_attribute_attacks(ATTRIBUTE)
         for pipeline in self.pipelines:
-            self._check_pipeline(pipeline)
             if pipeline.needs_adversary:
                 why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
                 self.require_attribute(why, "delta='max', which needs none")
@@ -86,10 +80,8 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         words = [word.strip() for word in self.cuts.split(",")] if self.cuts else []
         allowed = CUTS[self.model]
         if set(words) - set(allowed) or len(set(words)) < len(words):
-            raise ConfigError(
-                f"cuts is {self.cuts!r}; allowed with model = {self.model!r}: {', '.join(allowed)}, each once, "
-                "separated by commas, and empty for the first"
-            )
+            known = f"{', '.join(allowed)}, each once, separated by commas, and empty for the first"
+            raise self.refusal("cuts", known, by="model")
         if packaged := PACKAGED.get(self.weights):
             if self.model != packaged.model:
                 raise ConfigError(
@@ -101,45 +93,24 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
                 "server's folder is not yours"
             )
 
-    def _check_pipeline(self, pipeline: Pipeline) -> None:
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Defences of what clients train, of images that are trained on, and of tokens."""
         here = f"with scenario = {self.scenario!r} clients"
-        for defense in pipeline.defenses:
-            why = ""
-            if isinstance(defense, InputDefense):
-                if not defense.at_inference:
-                    why = f"images that are trained on, and {here} send test images, which it leaves as they are"
-            elif not isinstance(defense, SmashedDefense):
-                why = (
-                    f"what a client trains, and {here} train nothing; allowed: defences of test images, and of the feature maps "
-                    "that are sent"
-                )
-            elif not defense.takes_maps:
-                why = f"tokens, and {here} send feature maps (B, C, H, W)"
-            if why:
-                raise ConfigError(f"defenses: {defense} protects {why}")
+        if isinstance(defense, InputDefense):
+            kept = f"protects images that are trained on, and {here} send test images, which it leaves as they are"
+            return "" if defense.at_inference else kept
+        if not isinstance(defense, SmashedDefense):
+            only = "allowed: defences of test images, and of the feature maps that are sent"
+            return f"protects what a client trains, and {here} train nothing; {only}"
+        return "" if defense.takes_maps else f"protects tokens, and {here} send feature maps (B, C, H, W)"
 
-
-class Inference(Scenario[InferenceExperiment]):
-    """The server trains a model on its own images; clients send features of their test images; the server sees these."""
-
-    name = "inference"
-    about = "clients hold the lower half of a trained classifier and send features to a cloud that answers"
-    settings = InferenceExperiment
-    kinds = KINDS
-    labels = ("unknown",)
-
-    def __init__(self) -> None:
-        # Every run has an auditor of its own, and all pipelines of a run share one training.
-        self._trainings: WeakKeyDictionary[Auditor, PublicTraining] = WeakKeyDictionary()
-        self._adversaries: WeakKeyDictionary[Auditor, OfflineAdversaries] = WeakKeyDictionary()
-
-    def check_data(self, experiment: InferenceExperiment, pipeline: Pipeline, card: DataCard) -> None:
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build both halves; features, messages, and the server's own images must fit them."""
         try:
-            plan = experiment.plan(pipeline, experiment.normalised(card))
+            plan = self.plan(pipeline, self.normalised(card))
             # Weights are the same for all pipelines, and no defence is always among these.
-            if experiment.weights and not pipeline.defenses:
-                self._check_weights(experiment, plan)
+            if self.weights and not pipeline.defenses:
+                self._check_weights(plan)
         except ModelError as error:
             raise ConfigError(str(error)) from error
         for cut in plan.cut_names:
@@ -151,30 +122,30 @@ class Inference(Scenario[InferenceExperiment]):
             except DefenseError as error:
                 raise ConfigError(f"defenses: {error}") from error
             of = f" of {' x '.join(map(str, latent))} features"
-            check_message(experiment.batches_per_message, experiment.batch_size, math.prod(latent), of)
+            self.check_message(self.batches_per_message, math.prod(latent), of)
             if FLOAT_BYTES * learned > LARGEST_MESSAGE:
                 raise ConfigError(
                     f"defenses: {pipeline} learns {FLOAT_BYTES * learned / 2**30:.1f} GiB for features of "
                     f"{' x '.join(map(str, plain))} at {cut}, which every client is sent, and a message may hold 1 GiB; lower what "
                     "it learns, or cut the model elsewhere"
                 )
-        self._check_own_images(experiment, pipeline, plan)
+        self._check_own_images(pipeline, plan)
 
-    def _check_own_images(self, experiment: InferenceExperiment, pipeline: Pipeline, plan: InferencePlan) -> None:
+    def _check_own_images(self, pipeline: Pipeline, plan: InferencePlan) -> None:
         """Refuses a server with too few images for what learns from them."""
         own = len(Auxiliary(plan).labels())
         if not own:
             raise ConfigError(
-                f"auxiliary-fraction is {experiment.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
+                f"auxiliary-fraction is {self.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
             )
-        if experiment.path_images > own // 2:
+        if self.path_images > own // 2:
             raise ConfigError(
-                f"path-images is {experiment.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
+                f"path-images is {self.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
                 "learns from the others"
             )
-        learned, held = own - experiment.path_images, f"the server learns from {own - experiment.path_images} images"
-        if experiment.path_images:
-            held += f", without the {experiment.path_images} of path-images"
+        learned, held = own - self.path_images, f"the server learns from {own - self.path_images} images"
+        if self.path_images:
+            held += f", without the {self.path_images} of path-images"
         more = "raise auxiliary-fraction or auxiliary-limit, or change defenses"
         if pipeline.needs_adversary and learned < MIN_EXAMPLES:
             raise ConfigError(
@@ -183,67 +154,67 @@ class Inference(Scenario[InferenceExperiment]):
         for defense in pipeline.smashed_defenses:
             if isinstance(defense, FittedDefense) and learned < defense.least_images:
                 raise ConfigError(f"defenses: {defense} needs {defense.least_images} images or more; {held}: {more}")
-        if own < MIN_EXAMPLES and experiment.attacks[ATTRIBUTE]:
+        if own < MIN_EXAMPLES and self.attacks[ATTRIBUTE]:
             raise ConfigError(
-                f"attribute-attacks is {experiment.attribute_attacks!r}, and an adversary learns from {MIN_EXAMPLES} images or "
+                f"attribute-attacks is {self.attribute_attacks!r}, and an adversary learns from {MIN_EXAMPLES} images or "
                 f"more; the server has {own}: raise auxiliary-fraction or auxiliary-limit, or set attribute-attacks = ''"
             )
 
-    def _check_weights(self, experiment: InferenceExperiment, plan: InferencePlan) -> None:
-        if read_weights(plan, experiment.weights).is_complete and experiment.rounds != 1:
+    def _check_weights(self, plan: InferencePlan) -> None:
+        if read_weights(plan, self.weights).is_complete and self.rounds != 1:
             raise ConfigError(
-                f"rounds is {experiment.rounds}; allowed with weights whose last layer has as many classes as the data: 1, as "
+                f"rounds is {self.rounds}; allowed with weights whose last layer has as many classes as the data: 1, as "
                 "nothing is trained"
             )
 
-    def check_clients(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
+    def check_clients(self, clients: KnownClients) -> None:
         """Refuse also more features at once than memory holds."""
-        super().check_clients(experiment, clients)
-        if experiment.attacks[ATTRIBUTE]:
-            self._check_memory(experiment, clients)
+        super().check_clients(clients)
+        if self.attacks[ATTRIBUTE]:
+            self._check_memory(clients)
 
-    def _check_memory(self, experiment: InferenceExperiment, clients: KnownClients) -> None:
+    def _check_memory(self, clients: KnownClients) -> None:
         """All features whose attribute is guessed are held at once, as they travelled and as the server half is given them."""
-        plan = experiment.plan(card=clients.card)
+        plan = self.plan(card=clients.card)
         shapes = [_feature_shape(plan, cut) for cut in plan.cut_names]
-        check_memory(experiment, clients, max(map(math.prod, shapes)), copies=2)
+        self.check_memory(clients, max(map(math.prod, shapes)), copies=2)
 
-    def check_share(self, experiment: InferenceExperiment, train: int, test: int) -> None:
+    def check_share(self, train: int, test: int) -> None:
         """Refuse to attack more batches of queries than there are, or more images than a batch holds."""
-        check_first_of_batches(experiment, test, "asks", test=True)
+        self.check_first_of_batches(test, "asks", test=True)
 
-    def phases_behind(self, experiment: InferenceExperiment) -> int:
+    @property
+    def phases_behind(self) -> int:
         """One phase for each cut, attacked or not."""
-        return len(experiment.plan().cut_names)
+        return len(self.plan().cut_names)
 
-    def rounds(
-        self, experiment: InferenceExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
-    ) -> Rounds:
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """Training by the server, and queries of the clients."""
-        leave_cores_to_attacks(experiment.attack_workers)
+        self.leave_cores_to_attacks()
         # Every task holds the normalisation of the model's images, so that clients and attacks normalise as the server does.
-        mine = replace(InferencePlan.narrow(plan), card=experiment.normalised(clients.card))
-        if auditor not in self._trainings:
-            self._trainings[auditor] = self._training(experiment, mine)
-            self._adversaries[auditor] = OfflineAdversaries(experiment.offline_adversary, experiment.offline_iterations)
+        mine = replace(InferencePlan.narrow(plan), card=self.normalised(clients.card))
+        if auditor not in _SHARED:
+            adversaries = OfflineAdversaries(self.offline_adversary, self.offline_iterations)
+            _SHARED[auditor] = self._training(mine), adversaries
+        training, adversaries = _SHARED[auditor]
         return InferenceServer(
             plan=mine,
             auditor=auditor,
-            training=self._trainings[auditor],
-            adversaries=self._adversaries[auditor],
+            training=training,
+            adversaries=adversaries,
             sizes={partition: test for partition, (_, test) in clients.sizes.items()},
-            attacks={kind: experiment.attacks_on(plan.defenses, kind) for kind in KINDS},
-            attacked=bool(super().phases_behind(experiment)),
-            min_usable=experiment.min_usable,
-            batches_per_message=experiment.batches_per_message,
+            attacks={kind: self.attacks_on(plan.defenses, kind) for kind in KINDS},
+            attacked=self.attacks_final,
+            min_usable=self.min_usable,
+            batches_per_message=self.batches_per_message,
             label=label,
         )
 
-    def _training(self, experiment: InferenceExperiment, plan: InferencePlan) -> PublicTraining:
-        kept = experiment.path_images
-        if not experiment.weights:
+    def _training(self, plan: InferencePlan) -> PublicTraining:
+        kept = self.path_images
+        if not self.weights:
             return PublicTraining(plan, num_kept=kept)
-        found = read_weights(replace(plan, pipeline=""), experiment.weights)
+        found = read_weights(replace(plan, pipeline=""), self.weights)
         return PublicTraining(plan, found.tensors, kept, trains=not found.is_complete)
 
 
@@ -257,4 +228,4 @@ def _feature_shape(plan: InferencePlan, cut: str) -> tuple[int, ...]:
     return tuple(features.shape[1:])
 
 
-SCENARIO = Inference()
+SCENARIO = InferenceExperiment

@@ -9,26 +9,25 @@ from attacks.uploads.joint_encodings import JointEncodingInversion
 from clients.data.card import DataCard
 from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import Plan
-from defenses.base import EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
+from defenses.base import Defense, EdgeTrainingDefense, InputDefense, SmashedDefense, TrainingDefense
 from defenses.pipeline import Pipeline
-from simulations.experiment.scenario import (
-    KnownClients,
-    Rounds,
-    Scenario,
-    check_first_of_batches,
-    check_message,
-    leave_cores_to_attacks,
-)
-from simulations.experiment.whole_models import WholeModelExperiment
+from simulations.experiment.experiment import WholeModelExperiment
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.errors import ConfigError
-from simulations.settings.outsourced import OutsourcedSettings
+from simulations.settings.scenarios import OutsourcedSettings
 from strategies.audit.auditor import Auditor
 from strategies.outsourced.observations import COLLECTION, KINDS, MODEL
 from strategies.outsourced.server import OutsourcedServer
 
 
 class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
-    """The settings of outsourced training."""
+    """Clients upload every training image, after their input defences; the server sees all uploads and the model."""
+
+    name = "outsourced"
+    about = "clients upload protected images with their labels, the server trains on them"
+    kinds = KINDS
+    label_holders = ("uploaded",)
+    trains_on_server = True
 
     def check(self) -> None:
         """Refuse defences of data that are never sent, and views of training, as clients train nothing."""
@@ -45,62 +44,48 @@ class OutsourcedExperiment(OutsourcedSettings, WholeModelExperiment):
                 f"upload-passes is 1, and {joint[0]} in upload-attacks compares several encodings of an image; allowed "
                 "with it: 2 or more (32 in simulations/configs/instahide_break.toml)"
             )
-        for pipeline in self.pipelines:
-            for defense in pipeline.defenses:
-                if isinstance(defense, InputDefense) or (
-                    isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
-                ):
-                    continue
-                if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
-                    raise ConfigError(
-                        f"defenses: {defense} protects tokens, which no client sends with scenario = {self.scenario!r}"
-                    )
-                raise ConfigError(
-                    f"defenses: {defense} protects what a client trains, and with scenario = {self.scenario!r} the server trains; "
-                    "allowed: defences of images, and optimizers such as STAdam, which the server then uses"
-                )
 
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """All but defences of images, and optimizers that the server can use."""
+        optimizer = isinstance(defense, TrainingDefense) and defense.replaces_optimizer and not defense.bounds_examples
+        if isinstance(defense, InputDefense) or optimizer:
+            return ""
+        if isinstance(defense, SmashedDefense | EdgeTrainingDefense):
+            return f"protects tokens, which no client sends with scenario = {self.scenario!r}"
+        return (
+            f"protects what a client trains, and with scenario = {self.scenario!r} the server trains; "
+            "allowed: defences of images, and optimizers such as STAdam, which the server then uses"
+        )
 
-class Outsourced(Scenario[OutsourcedExperiment]):
-    """Clients upload every training image, after their input defences; the server sees all uploads and the model."""
-
-    name = "outsourced"
-    about = "clients upload protected images with their labels, the server trains on them"
-    settings = OutsourcedExperiment
-    kinds = KINDS
-    labels = ("uploaded",)
-    trains_on_server = True
-
-    def check_data(self, experiment: OutsourcedExperiment, pipeline: Pipeline, card: DataCard) -> None:
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model; messages must hold its images."""
-        experiment.plan(pipeline, card=card).build_model()
+        self.plan(pipeline, card=card).build_model()
         values = math.prod(card.input_shape)
-        check_message(experiment.batches_per_message, experiment.batch_size, values)
+        self.check_message(self.batches_per_message, values)
 
-    def check_share(self, experiment: OutsourcedExperiment, train: int, test: int) -> None:
+    def check_share(self, train: int, test: int) -> None:
         """Refuse to attack more batches of an upload than there are, or more images than a batch holds."""
-        check_first_of_batches(experiment, train, "uploads", test=False)
+        self.check_first_of_batches(train, "uploads", test=False)
 
-    def rounds(
-        self, experiment: OutsourcedExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
-    ) -> Rounds:
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """Training by a curious server."""
-        leave_cores_to_attacks(experiment.attack_workers)
+        self.leave_cores_to_attacks()
         pipeline = plan.defenses
         return OutsourcedServer(
             plan=OutsourcedPlan.narrow(plan),
             auditor=auditor,
             sizes={partition: train for partition, (train, _) in clients.sizes.items()},
-            attacks={kind: experiment.attacks_on(pipeline, kind) for kind in KINDS},
-            attack_rounds=experiment.attacked_rounds,
-            min_usable=experiment.min_usable,
-            batches_per_message=experiment.batches_per_message,
+            attacks={kind: self.attacks_on(pipeline, kind) for kind in KINDS},
+            attack_rounds=self.attacked_rounds,
+            min_usable=self.min_usable,
+            batches_per_message=self.batches_per_message,
             label=label,
         )
 
-    def needs_whole_share(self, experiment: OutsourcedExperiment) -> str:
+    @property
+    def needs_whole_share(self) -> str:
         """A trained model is scored against all images behind it."""
-        return next((kind.setting for kind in (MODEL, COLLECTION) if experiment.attacks[kind]), "")
+        return next((kind.setting for kind in (MODEL, COLLECTION) if self.attacks[kind]), "")
 
 
-SCENARIO = Outsourced()
+SCENARIO = OutsourcedExperiment

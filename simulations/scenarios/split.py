@@ -14,21 +14,13 @@ from clients.models.library import ModelError
 from clients.models.split.split_models import split_model_names
 from clients.split.plan import SplitPlan
 from clients.task.task import Plan
-from defenses.base import DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
+from defenses.base import Defense, DefenseError, InputDefense, SmashedDefense, TrainingDefense, UpdateDefense
 from defenses.fitting import FittedDefense
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import NO_DEFENSE, Experiment
-from simulations.experiment.scenario import (
-    KnownClients,
-    Rounds,
-    Scenario,
-    check_memory,
-    check_message,
-    check_probe_images,
-    leave_cores_to_attacks,
-)
+from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.errors import ConfigError, require_known
-from simulations.settings.split import SplitSettings
+from simulations.settings.scenarios import SplitSettings
 from strategies.audit.auditor import Auditor
 from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
 from strategies.split.server import Holder
@@ -39,7 +31,14 @@ MIN_EXAMPLES = 2
 
 
 class SplitExperiment(SplitSettings, Experiment):
-    """The settings of split learning."""
+    """Clients send the tokens of every image; the server sees these, and the updates of a trained client half."""
+
+    name = "split"
+    about = "clients hold the first part of a transformer and send tokens"
+    kinds = KINDS
+    label_holders = ("server", "client")
+    reads_tables = True
+    takes_many_labels = True
 
     def plan(self, pipeline: Pipeline = NO_DEFENSE, card: DataCard | None = None) -> SplitPlan:
         """Settings that the run fixes for the clients of a pipeline."""
@@ -56,40 +55,32 @@ class SplitExperiment(SplitSettings, Experiment):
             )
         self.check_attribute_attacks(TOKEN_ATTRIBUTE)
         if self.nesterov and self.optimizer != "sgd":
-            raise ConfigError(f"nesterov is True; allowed with optimizer = {self.optimizer!r}: False")
-        for pipeline in self.pipelines:
-            self._check_pipeline(pipeline)
+            raise self.refusal("nesterov", "False", by="optimizer")
 
-    def _check_pipeline(self, pipeline: Pipeline) -> None:
-        trained, at_server = self.plan(pipeline).trains_edge, self.who_holds_labels == "server"
-        for defense in pipeline.defenses:
-            if isinstance(defense, TrainingDefense):
-                raise ConfigError(
-                    f"defenses: {defense} protects the training of whole models, not scenario = {self.scenario!r}"
-                )
-            if isinstance(defense, FittedDefense):
-                raise ConfigError(
-                    f"defenses: {defense} is fitted to maps (B, C, H, W) of a trained network, and with scenario = "
-                    f"{self.scenario!r} clients send tokens of one that is still trained"
-                )
-            bounded = isinstance(defense, SmashedDefense) and math.isfinite(defense.privacy(1).get("epsilon", math.inf))
-            if bounded and trained:
-                why = "unset train-edge" if self.train_edge else "take away the defence that trains it"
-                raise ConfigError(
-                    f"defenses: {defense} bounds what smashed data tell, and a client half that is trained also sends updates, "
-                    f"which its epsilon does not cover: {why}, or use FeatureNoise, which claims none"
-                )
-            if defense.bounds_client:
-                raise ConfigError(
-                    f"defenses: {defense} bounds what a client's updates tell, and with scenario = {self.scenario!r} a client also "
-                    "sends smashed data, which its epsilon does not cover: use Clip | GaussianNoise, which claims none"
-                )
-            if isinstance(defense, UpdateDefense) and not trained:
-                raise ConfigError(
-                    f"defenses: {defense} protects updates; a frozen client half sends none: set train-edge"
-                )
-            if isinstance(defense, InputDefense) and defense.mixes_examples and at_server:
-                raise ConfigError(f"defenses: {defense} mixes labels, which a server cannot do: set labels = 'client'")
+    def unsuited(self, pipeline: Pipeline, defense: Defense) -> str:
+        """Defences of whole models, of what this run's clients do not send, and bounds that do not cover all that they send."""
+        trained, here = self.plan(pipeline).trains_edge, f"with scenario = {self.scenario!r}"
+        if isinstance(defense, TrainingDefense):
+            return f"protects the training of whole models, not scenario = {self.scenario!r}"
+        if isinstance(defense, FittedDefense):
+            fitted = "is fitted to maps (B, C, H, W) of a trained network"
+            return f"{fitted}, and {here} clients send tokens of one that is still trained"
+        bounded = isinstance(defense, SmashedDefense) and math.isfinite(defense.privacy(1).get("epsilon", math.inf))
+        if bounded and trained:
+            why = "unset train-edge" if self.train_edge else "take away the defence that trains it"
+            return (
+                "bounds what smashed data tell, and a client half that is trained also sends updates, which its epsilon does not "
+                f"cover: {why}, or use FeatureNoise, which claims none"
+            )
+        if defense.bounds_client:
+            return (
+                f"bounds what a client's updates tell, and {here} a client also sends smashed data, which its epsilon does not "
+                "cover: use Clip | GaussianNoise, which claims none"
+            )
+        if isinstance(defense, UpdateDefense) and not trained:
+            return "protects updates; a frozen client half sends none: set train-edge"
+        mixes = isinstance(defense, InputDefense) and defense.mixes_examples and self.who_holds_labels == "server"
+        return "mixes labels, which a server cannot do: set labels = 'client'" if mixes else ""
 
     def _check_weights(self) -> None:
         path = self.weights
@@ -103,67 +94,53 @@ class SplitExperiment(SplitSettings, Experiment):
                 f"weights is {path!r}; expected an absolute path, because the folder of server and clients is not yours"
             )
 
-
-class Split(Scenario[SplitExperiment]):
-    """Clients send the tokens of every image; the server sees these, and the updates of a trained client half."""
-
-    name = "split"
-    about = "clients hold the first part of a transformer and send tokens"
-    settings = SplitExperiment
-    kinds = KINDS
-    labels = ("server", "client")
-    reads_tables = True
-    takes_many_labels = True
-
-    def check_data(self, experiment: SplitExperiment, pipeline: Pipeline, card: DataCard) -> None:
+    def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build both halves; images, defences and messages must fit them."""
         try:
-            edge, _ = experiment.plan(pipeline, card=card).build_halves()
+            edge, _ = self.plan(pipeline, card=card).build_halves()
         except (ModelError, DefenseError) as error:
             raise ConfigError(f"{pipeline or 'no defence'}: {error}".removeprefix(": ")) from error
         tokens = edge.num_tokens * edge.token_length * pipeline.widening
-        check_message(experiment.batches_per_message, experiment.batch_size, tokens, f" of {edge.num_tokens} tokens")
+        self.check_message(self.batches_per_message, tokens, f" of {edge.num_tokens} tokens")
 
-    def check_clients(self, experiment: SplitExperiment, clients: KnownClients) -> None:
+    def check_clients(self, clients: KnownClients) -> None:
         """Refuse clients that hold too few examples, besides the checks of ``check_data``."""
-        for pipeline in experiment.pipelines:
-            self.check_data(experiment, pipeline, clients.card)
+        for pipeline in self.pipelines:
+            self.check_data(pipeline, clients.card)
         for partition, (train, test) in clients.sizes.items():
             if min(train, test) < MIN_EXAMPLES:
                 raise ConfigError(
                     f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
                 )
-        self._check_memory(experiment, clients)
+        self._check_memory(clients)
 
-    def _check_memory(self, experiment: SplitExperiment, clients: KnownClients) -> None:
+    def _check_memory(self, clients: KnownClients) -> None:
         """All tokens whose attribute is guessed are held at once."""
-        if not experiment.attacks[TOKEN_ATTRIBUTE]:
+        if not self.attacks[TOKEN_ATTRIBUTE]:
             return
-        plans = [experiment.plan(pipeline, card=clients.card) for pipeline in experiment.pipelines]
+        plans = [self.plan(pipeline, card=clients.card) for pipeline in self.pipelines]
         edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
-        check_memory(experiment, clients, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
+        self.check_memory(clients, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
-    def check_share(self, experiment: SplitExperiment, train: int, test: int) -> None:
+    def check_share(self, train: int, test: int) -> None:
         """Refuse probes of more images than a client has to show."""
-        held = test if experiment.auxiliary_data == "private" else train
-        check_probe_images(experiment, held)
+        held = test if self.auxiliary_data == "private" else train
+        self.check_probe_images(held)
 
-    def rounds(
-        self, experiment: SplitExperiment, plan: Plan, auditor: Auditor, clients: KnownClients, label: str
-    ) -> Rounds:
+    def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """SplitFed by a curious server."""
-        leave_cores_to_attacks(experiment.attack_workers)
-        labels = clients.labels if experiment.who_holds_labels == "server" else {}
+        self.leave_cores_to_attacks()
+        labels = clients.labels if self.who_holds_labels == "server" else {}
         return SplitFed(
             plan=SplitPlan.narrow(plan),
             auditor=auditor,
             holders={p: Holder(*sizes, labels.get(p)) for p, sizes in clients.sizes.items()},
-            schedule=schedule_of(experiment),
-            batches_per_message=experiment.batches_per_message,
-            attacks=smashed_attacks(experiment.attacks_on(plan.defenses, SMASHED)),
-            attribute_attacks=experiment.attacks_on(plan.defenses, TOKEN_ATTRIBUTE),
-            attack_rounds=experiment.attacked_rounds,
-            min_usable=experiment.min_usable,
+            schedule=schedule_of(self),
+            batches_per_message=self.batches_per_message,
+            attacks=smashed_attacks(self.attacks_on(plan.defenses, SMASHED)),
+            attribute_attacks=self.attacks_on(plan.defenses, TOKEN_ATTRIBUTE),
+            attack_rounds=self.attacked_rounds,
+            min_usable=self.min_usable,
             label=label,
         )
 
@@ -186,4 +163,4 @@ def schedule_of(experiment: SplitExperiment) -> Schedule:
     )
 
 
-SCENARIO = Split()
+SCENARIO = SplitExperiment

@@ -11,11 +11,11 @@ from clients.outsourced.plan import OutsourcedPlan
 from clients.task.task import WholeModelPlan
 from clients.wire.limits import Images, Limit, Rate, Share, Side, Width
 from clients.wire.schema import Settings, setting
-from simulations.experiment.known_names import require_dataset, require_model
+from simulations.experiment.data_rules import require_dataset, require_model
 from simulations.search.space import SIZE
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
-from simulations.settings.whole_models import milestones_of
+from simulations.settings.scenarios import milestones_of
 
 LOWEST_THRESHOLD = -10.0
 """Of S_acc as a mean. Published thresholds are sums over a batch, which nearly every policy would pass."""

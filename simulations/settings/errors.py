@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,11 +51,6 @@ def naming(key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {error}") from error
 
 
-def unknown_scenario(name: object, known: Iterable[str]) -> ConfigError:
-    """The error for an unknown scenario."""
-    return ConfigError(f"scenario is {str(name)[:200]!r}; allowed: {' or '.join(map(repr, known))}")
-
-
 NEAREST = 5
 """Most known names that an error about an unknown name shows where there are many."""
 LIKENESS = 0.5
@@ -65,12 +60,7 @@ LIKENESS = 0.5
 def require_known(what: str, name: str, known: Collection[str], also: str = "", listed: str = "") -> None:
     """Raise ``ConfigError``, with the known names or the nearest of many, unless ``name`` is one of ``known``.
 
-    Args:
-        what: Noun of the name, for the error.
-        name: The name that a user wrote.
-        known: Allowed names.
-        also: What else is allowed, in words.
-        listed: Section of ``fedveil list`` that shows all; "" where none does.
+    ``what`` is a noun for it, ``also`` what else is allowed, and ``listed`` the section of ``fedveil list`` that shows all.
     """
     if name in known:
         return

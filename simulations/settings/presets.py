@@ -59,11 +59,7 @@ def description(path: Path, entry: str = "Shows", size: str = "") -> str:
 
 
 def chosen(config: Path | None, preset: str, size: str = "") -> Path | None:
-    """The configuration file: the user's own file or a preset's; None without either.
-
-    Raises:
-        ConfigError: For both at once, an unknown preset (with the known ones), or a size without either.
-    """
+    """The configuration file: the user's own or a preset's, or None; ``ConfigError`` for both at once, or a size without either."""
     if size and not preset and config is None:
         raise ConfigError(
             f"size is {size!r}, without a configuration that has sizes; name one with --preset, such as "

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
-from clients.process.node_workers import NEXT_TO_NOTHING, in_turn, living_nodes, on_node, reserved
+from clients.process.ray_cluster import NEXT_TO_NOTHING, in_turn, living_nodes, on_node, reserved
 from clients.process.worker_processes import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job

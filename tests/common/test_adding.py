@@ -22,7 +22,8 @@ BLOCK = re.compile(r"^`(?P<file>[\w/]+\.py)`[^\n]*\n\n```(?P<language>python|dif
 """A block, and the file of the repository that the line above it names."""
 WHOLE = (
     "tests/common/test_structure.py", "tests/attacks/test_threat_class.py", "tests/defenses/test_spec.py",
-    "tests/simulations/catalogue", "tests/strategies/audit/test_adaptive.py", "tests/strategies/federated/test_aggregates.py",
+    "tests/simulations/test_catalogue.py", "tests/strategies/audit/test_adaptive.py",
+    "tests/strategies/federated/test_aggregates.py",
     "tests/simulations/test_secrets.py::test_every_defence_is_tried",
 )  # fmt: skip
 """Quick tests that look at all defences and attacks at once."""

@@ -31,7 +31,6 @@ KNOWN = {
     # the app that a person named, in a child process; packages of data sets, by constant names
     ("simulations/external_app/check/trial/work.py", IMPORT),
     # files of their own folder: one for each scenario's settings, one for each metric
-    ("simulations/settings/plain.py", IMPORT),
     ("attacks/metrics/registry.py", IMPORT),
     # modules of our own and of installed packages, by their entry points
     ("defenses/registry.py", IMPORT),

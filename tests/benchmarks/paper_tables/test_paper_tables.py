@@ -15,7 +15,7 @@ from clients.wire.schema import fields_of
 from simulations.console.command_line import setting_of
 from simulations.run.requested import requested
 from simulations.run_folder.rows import Row
-from simulations.settings.plain import SETTINGS
+from simulations.settings.scenarios import SETTINGS
 
 pytestmark = pytest.mark.long
 

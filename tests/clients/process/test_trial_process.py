@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from clients.process.node_workers import NEXT_TO_NOTHING, NodeWorkers, in_turn, places, reserved
 from clients.process.own_code import OwnCodeError
+from clients.process.ray_cluster import NEXT_TO_NOTHING, NodeWorkers, in_turn, places, reserved
 from clients.process.trial_process import AbruptError, tried
 from simulations.runtime.launch import ROOT
 

@@ -14,7 +14,7 @@ from clients.federated.client import LocalClient
 from clients.task.local_data import LocalData
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.quiet_import import opacus_module
-from simulations.scenarios.federated import Federated, FederatedExperiment
+from simulations.scenarios.federated import FederatedExperiment
 from simulations.settings.errors import ConfigError
 from tests.clients.secrets.test_draws import TASK
 
@@ -74,8 +74,8 @@ def test_a_layer_that_opacus_replaces_is_refused_with_the_way_out_before_a_run(c
     data = DataCard.of(fixed.plan().load_data())
     way_out = r"MultiheadAttention.*return opacus\.validators\.ModuleValidator\.fix\(model\)"
     with pytest.raises(ConfigError, match=f"defenses: .*{way_out}"):
-        Federated().check_data(refused, refused.pipelines[-1], data)
-    Federated().check_data(fixed, fixed.pipelines[-1], data)
+        refused.check_data(refused.pipelines[-1], data)
+    fixed.check_data(fixed.pipelines[-1], data)
     DPSGD().check_model(TASK.but(model=f"{code}:with_batch_norm", pipeline="DPSGD()").plan.build_model(), (1, 28, 28))
 
 

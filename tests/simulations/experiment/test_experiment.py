@@ -13,8 +13,8 @@ from clients.data.card import DataCard
 from clients.wire.schema import fields_of
 from defenses import Blur
 from simulations.console.command_line import read_toml
-from simulations.experiment.experiment import Experiment, all_settings
-from simulations.experiment.scenario import KnownClients, check_memory, scenarios
+from simulations.experiment.experiment import Experiment, all_settings, scenarios
+from simulations.experiment.scenario import KnownClients
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, list_failures
 from simulations.search.settings import Search
 from simulations.server_app import app as app_of_flower
@@ -46,11 +46,11 @@ def test_rounds_are_attacked_by_number_and_by_name() -> None:
 
 def test_the_app_and_all_scenarios_have_the_same_defaults() -> None:
     shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    usual = {key for one in scenarios().values() for key in (*one.settings.usual, *one.settings.usual_on_tables)}
+    usual = {key for one in scenarios().values() for key in (*one.usual, *one.usual_on_tables)}
     usual |= {CHOSEN_HERE, *REPLACES}
     assert shipped == {key: "auto" if key in usual else spec.default for key, spec in all_settings().items()}
     for one in scenarios().values():
-        for key, spec in fields_of(one.settings).items():
+        for key, spec in fields_of(one).items():
             assert spec.default == all_settings()[key].default, f"{one.name}: {key}"
 
 
@@ -116,10 +116,10 @@ def test_features_of_queries_must_fit_into_the_memory_for_images() -> None:
     def clients(queries: int) -> KnownClients:
         return KnownClients(DataCard(2, (1, 1, 1), (0.0,), (1.0,)), {0: (1, queries - 40), 1: (1, 40)}, {})
 
-    check_memory(settings, clients(100), fits)
+    settings.check_memory(clients(100), fits)
     for queries, *more in ((101, fits), (100, fits + 1), (100, fits, 2)):
         with pytest.raises(ConfigError, match=r"attribute-attacks read features of 10[01] queries"):
-            check_memory(settings, clients(queries), *more)
+            settings.check_memory(clients(queries), *more)
 
 
 def test_a_run_that_flower_starts_refuses_a_file_of_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,18 +7,16 @@ import pytest
 
 from clients.task.scenarios import client_sides
 from defenses.registry import RegistryError
-from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import scenario, scenarios
+from simulations.experiment.experiment import Experiment, scenarios
 from simulations.settings.errors import ConfigError
 from tests.other_package import offer
 
 GROUP = "fedveil.scenarios"
 MINE = """
-from simulations.scenarios.federated import Federated
-class Mine(Federated):
+from simulations.scenarios.federated import FederatedExperiment
+class MINE(FederatedExperiment):
     name = "mine"
-    labels = ("told", "untold")
-MINE = Mine()
+    label_holders = ("told", "untold")
 """
 
 
@@ -39,7 +37,7 @@ def test_every_scenario_has_a_client_side() -> None:
 
 def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=f"scenario is 'mine'; allowed: {' or '.join(map(repr, scenarios()))}$"):
-        scenario("mine")
+        Experiment.from_mapping({"scenario": "mine"})
     scenarios.cache_clear()
     offer(monkeypatch, tmp_path, GROUP, MINE)
     settings = {"scenario": "mine", "model": "lenet", "defenses": ""}
@@ -61,8 +59,8 @@ def test_a_scenario_of_another_package_is_one_like_the_others(tmp_path: Path, mo
 def test_a_wrong_entry_point_is_named_and_replaces_or_leaves_out_nothing_unseen(tmp_path: Path) -> None:
     for at, (source, why) in enumerate((
         ("from simulations.scenarios.split import SCENARIO as MINE", ": there is another scenario 'split'; rename one of them"),
-        ("from simulations.scenarios.split import Split as MINE", " is no Scenario but ABCMeta"),
-        ("MINE = 'federated'", " is no Scenario but str"),
+        ("from simulations.settings.scenarios import SplitSettings as MINE", " is no Experiment but ModelMetaclass"),
+        ("MINE = 'federated'", " is no Experiment but str"),
         ("import nowhere_to_be_found", " cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("YOURS = 1", " cannot be loaded: AttributeError: "),
     )):  # fmt: skip

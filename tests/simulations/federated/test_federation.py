@@ -16,7 +16,7 @@ from clients.task.scenarios import read_task
 from clients.wire.records import to_tensors
 from defenses.pipeline import Pipeline
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.preflight import too_few_images
+from simulations.preflight import too_few_images
 from simulations.report.analysis.failures import failed_attacks
 from simulations.run_folder.run_directory import RunDirectory
 from tests.lines import read_lines

@@ -7,7 +7,7 @@ import pytest
 
 from attacks.observations import AttackError
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import AGGREGATE, PROBE, UPDATE

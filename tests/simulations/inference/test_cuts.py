@@ -18,8 +18,8 @@ from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of
 from defenses import FeatureDP
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.experiment import Experiment, scenarios
+from simulations.experiment.scenario import KnownClients
 from simulations.report.analysis.finding import findings_of
 from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
@@ -43,7 +43,7 @@ BOUNDED = "FeatureDP(clip=5.0, noise_multiplier=2.0)"
 STATIC, RETRAINED = (
     f"AttributeInference(training='{training}', iterations=8, batch_size=8)" for training in ("static", "retrained")
 )
-STATIC, RETRAINED = (repr(one) for one in scenario("inference").kinds[1].parse(f"{STATIC}; {RETRAINED}"))
+STATIC, RETRAINED = (repr(one) for one in scenarios()["inference"].kinds[1].parse(f"{STATIC}; {RETRAINED}"))
 
 
 def cuts_experiment(out: Path, **changes: Any) -> Experiment:
@@ -230,5 +230,5 @@ def test_features_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> 
     clients = KnownClients(plan.data_card(), {0: (16, 20), 1: (16, 20)}, "seed")
     # 40 queries of 32 x 16 x 16 floats, twice: 2.6 MB against 1.1 MB.
     with pytest.raises(ConfigError, match=r"image-memory is 0\.001, and attribute-attacks read features of 40 queries"):
-        scenario("inference").check_clients(settings, clients)
-    scenario("inference").check_clients(settings.but(image_memory=0.0025), clients)
+        settings.check_clients(clients)
+    settings.but(image_memory=0.0025).check_clients(clients)

@@ -7,8 +7,7 @@ import pytest
 
 from simulations.experiment.experiment import Experiment
 from simulations.run.hardware import MOST_CLIENTS, CardShares, card_shares
-from simulations.settings.chosen_shares import attack_share, environment_of
-from simulations.settings.common import CHOSEN_SHARE
+from simulations.settings.common import CHOSEN_SHARE, attack_share, environment_of
 from simulations.settings.errors import ConfigError
 
 

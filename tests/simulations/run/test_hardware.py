@@ -33,7 +33,7 @@ def test_a_worker_must_fit_on_one_node() -> None:
     share, card = CLUSTER.require, CLUSTER.require_attack_cards
     refused: list[tuple[Callable[[], None], str]] = [
         (lambda: share(9, 0.0), "--cpus-per-client is 9; the largest node of the cluster has 8"),
-        (lambda: share(1, 3.0), r"--gpus-per-client is 3\.0; allowed: 0 to 2, the graphics cards of the largest node"),
+        (lambda: share(1, 3.0), r"--gpus-per-client is 3; allowed: 0 to 2, the graphics cards of the largest node"),
         (lambda: share(1, -0.5), r"--gpus-per-client is -0\.5; allowed: 0 to 2"),
         (lambda: card(3.0), "attack-gpus is 3; allowed: 0 to 2"),
         (lambda: share(1, 1.5), r"is 1\.5; allowed: 0 to 1, or a whole number of graphics cards"),

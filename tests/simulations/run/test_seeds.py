@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
+from simulations.console.command_line import parse_seeds
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.run.seeds import EXIT_STOPPED, finish_seeds, of_seeds, one_by_one, runs_at_once
 from simulations.runtime.progress import read_progress
 from simulations.settings.errors import ConfigError
-from simulations.settings.seed_ranges import parse_seeds
 from tests.lines import read_lines
 from tests.simulations.federated.test_federation import untimed
 from tests.simulations.runtime.runtimes import BINARIES, PATIENCE, leftovers, marked, pairs, wait_until

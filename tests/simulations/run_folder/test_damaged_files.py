@@ -27,7 +27,7 @@ from simulations.cli import app
 from simulations.compare.groups import grouped
 from simulations.compare.page import write_comparison
 from simulations.experiment.experiment import Experiment
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
 from simulations.report.drawing.picture_index import read_index
 from simulations.report.studies.rows import read_rows
 from simulations.run.requested import requested

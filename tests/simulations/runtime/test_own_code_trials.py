@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
 from simulations.run.requested import requested
 from simulations.runtime import own_code_trials
 from simulations.runtime.own_code_trials import try_model

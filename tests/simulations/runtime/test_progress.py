@@ -13,6 +13,7 @@ from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import Experiment
 from simulations.run.in_process import flower_log, run_in_process
 from simulations.run_folder.run_directory import RunDirectory
+from simulations.runtime.launch import Resources
 from simulations.runtime.progress import STEPS, STEPS_IN_PROCESS, follow, read_progress, step_of
 from tests.simulations.run.test_in_process import TINY
 from tests.simulations.runtime.runtimes import command_signals
@@ -103,7 +104,7 @@ def test_a_run_counts_its_attacks_and_and_its_steps(
     attacks = "InvertingGradients(iterations=2); LabelInference()"
     settings, out = {**TINY, "train_limit": 60, "test_limit": 20, "probe_attacks": attacks}, tmp_path / "run"
     settings |= {"attack_rounds": "first,final"}
-    assert run_in_process(Terminal(), Experiment.of(output_dir=str(out), **settings), 1) == 0
+    assert run_in_process(Terminal(), Experiment.of(output_dir=str(out), **settings), Resources(2)) == 0
     # Two attacks in two rounds of two pipelines.
     assert written[-1]["attacks"] == 8
     done = [one["attacks_done"] for one in written]

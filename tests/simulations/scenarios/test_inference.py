@@ -12,7 +12,7 @@ from clients.data.card import DataCard
 from clients.models.classifiers import build_model
 from defenses.spec import parse
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.scenario import KnownClients
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
@@ -87,13 +87,13 @@ def test_what_the_data_tell_is_refused_before_any_process_starts(tmp_path: Path)
     for changes, said in zip(small, ("path-images is 41", "leaves the server no image"), strict=True):
         settings = inference_experiment(tmp_path / "run", **changes)
         with pytest.raises(ConfigError, match=said):
-            scenario("inference").check_data(settings, parse(""), DataCard.of(settings.plan(parse("")).load_data()))
+            settings.check_data(parse(""), DataCard.of(settings.plan(parse("")).load_data()))
     for changes, card, said in (
         ({"normalisation": "imagenet"}, DataCard(10, (2, 28, 28), (0.5,) * 2, (0.5,) * 2), "for images of 1 or 3 channels, not 2"),
         ({}, DataCard(10, (1, 2, 2), (0.5,), (0.5,)), "images of 2x2"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=said):
-            scenario("inference").check_data(inference_experiment(tmp_path / "run", **changes), parse(""), card)
+            inference_experiment(tmp_path / "run", **changes).check_data(parse(""), card)
 
 
 def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
         {"query_attacks": "", "attack_rounds": "first"}, {"path_images": 40},
     ]  # fmt: skip
     for changes in advised:
-        scenario("inference").check_clients(inference_experiment(tmp_path / "run", **changes), clients)
+        inference_experiment(tmp_path / "run", **changes).check_clients(clients)
 
 
 def state(**changes: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_file_of_other_weights_is_refused_before_anything_is_asked(tmp_path: P
     ):
         file.write_text(held) if isinstance(held, str) else torch.save(held, file)
         with pytest.raises(ConfigError) as caught:
-            scenario("inference").check_data(settings, parse(""), GREY)
+            settings.check_data(parse(""), GREY)
         assert said in str(caught.value)
         assert str(file) in str(caught.value)
 
@@ -136,9 +136,9 @@ def test_only_a_model_that_can_answer_has_one_round(tmp_path: Path) -> None:
     torch.save(state(), torch_file)
     settings = inference_experiment(tmp_path / "run", weights=str(torch_file), rounds=2)
     with pytest.raises(ConfigError, match=r"^rounds is 2; allowed with weights .* as many classes as the data: 1"):
-        scenario("inference").check_data(settings, parse(""), GREY)
+        settings.check_data(parse(""), GREY)
     for changes, classes in (({"rounds": 1}, 10), ({}, 4), ({"rounds": 1}, 4)):
-        scenario("inference").check_data(settings.but(**changes), parse(""), replace(GREY, num_classes=classes))
+        settings.but(**changes).check_data(parse(""), replace(GREY, num_classes=classes))
 
 
 def test_queries_take_as_many_messages_as_their_setting_says(tmp_path: Path) -> None:

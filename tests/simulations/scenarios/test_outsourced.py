@@ -7,8 +7,8 @@ import pytest
 
 from clients.data.card import DataCard
 from defenses.spec import parse
-from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.experiment import Experiment, scenarios
+from simulations.experiment.scenario import KnownClients
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from strategies.outsourced.observations import COLLECTION, MODEL, UPLOAD
@@ -56,7 +56,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
 
 def check(settings: Experiment, train: int = 48) -> None:
     card = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
-    scenario("outsourced").check_clients(settings, KnownClients(card, {0: (train, 15), 1: (48, 15)}, {}))
+    settings.check_clients(KnownClients(card, {0: (train, 15), 1: (48, 15)}, {}))
 
 
 def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_refinements_that_know_a_defence_are_put_behind_the_images_as_uploaded(t
     assert found == ["AsUploaded()", *(f"AsUploaded() | {name}()" for name in known)]
     assert [repr(attack) for attack in settings.attacks_on(mixer, MODEL)] == ["LossThreshold()"]
     assert [repr(attack) for attack in settings.attacks_on(parse(""), UPLOAD)] == ["AsUploaded()"]
-    assert settings.attacks_on(mixer, scenario("federated").kinds[0]) == []
+    assert settings.attacks_on(mixer, scenarios()["federated"].kinds[0]) == []
     assert not settings.but(upload_attacks="").attacks_on(mixer, UPLOAD)
 
 

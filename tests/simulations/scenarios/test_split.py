@@ -9,7 +9,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from clients.data.card import DataCard
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.scenario import KnownClients
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
 from tests.local_grid import LocalGrid
@@ -69,7 +69,7 @@ def test_what_cannot_work_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def check(settings: Experiment, clients: KnownClients) -> None:
-    scenario("split").check_clients(settings, clients)
+    settings.check_clients(clients)
 
 
 def clients_with(shape: tuple[int, int, int], sizes: tuple[int, int] = (48, 15)) -> KnownClients:

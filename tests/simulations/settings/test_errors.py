@@ -3,8 +3,9 @@
 import pytest
 
 from clients.wire.schema import fields_of
+from simulations.settings.common import read
 from simulations.settings.errors import NEAREST, ConfigError, nearest, require_known
-from simulations.settings.plain import SETTINGS, read
+from simulations.settings.scenarios import SETTINGS
 
 
 def test_a_setting_is_suggested_only_where_it_is_similar() -> None:

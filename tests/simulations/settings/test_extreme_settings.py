@@ -13,9 +13,10 @@ from clients.wire.limits import MOST_COUNTED, Limit, OneLine
 from clients.wire.schema import fields_in, fields_of, limit_of
 from clients.wire.texts import shown
 from simulations.experiment.experiment import Experiment, all_settings, owners
-from simulations.forecast.preflight import preflight
+from simulations.preflight import preflight
+from simulations.settings.common import read
 from simulations.settings.errors import ConfigError
-from simulations.settings.plain import SETTINGS, read
+from simulations.settings.scenarios import SETTINGS
 from tests.bounded import bounded
 
 EXTREMES: list[Any] = [

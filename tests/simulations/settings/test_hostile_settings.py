@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from attacks.spec import ATTACKS, parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines, read_files, settings_of
-from simulations.console.command_line import read_toml, value_of
+from simulations.console.command_line import parse_seeds, read_toml, value_of
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.run.requested import requested
 from simulations.settings.errors import ConfigError
-from simulations.settings.seed_ranges import parse_seeds
 from tests.bounded import bounded
 
 few = settings(max_examples=100, deadline=None, derandomize=True, database=None)

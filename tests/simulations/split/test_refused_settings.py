@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.scenario import KnownClients, scenario
+from simulations.experiment.scenario import KnownClients
 from simulations.settings.errors import ConfigError
 from tests.clients.data.table_files import write_census
 
@@ -57,5 +57,5 @@ def test_tokens_that_would_not_fit_into_memory_are_refused(tmp_path: Path) -> No
     clients = KnownClients(tight.plan(tight.pipelines[0]).data_card(), {0: (60, 48), 1: (60, 48)}, {})
     # 96 images of 16 tokens of length 16: 98 kB against 54 kB.
     with pytest.raises(ConfigError, match="image-memory is 5e-05, and attribute-attacks read features of 96 queries"):
-        scenario("split").check_clients(tight, clients)
-    scenario("split").check_clients(tight.but(image_memory=0.0001), clients)
+        tight.check_clients(clients)
+    tight.but(image_memory=0.0001).check_clients(clients)

@@ -1,6 +1,6 @@
 from typer.testing import CliRunner
 
-from simulations.catalogue.catalogue import SECTIONS
+from simulations.catalogue import SECTIONS
 from simulations.cli import app
 
 

@@ -19,8 +19,7 @@ from clients.wire.schema import Settings, allowed, fields_of
 from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.console.terminal import Terminal
-from simulations.experiment.experiment import all_settings, owners
-from simulations.experiment.scenario import scenarios
+from simulations.experiment.experiment import all_settings, owners, scenarios
 from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
@@ -86,7 +85,7 @@ def _declared(settings: type[Settings]) -> Iterator[tuple[str, ...]]:
 def _usual(key: str) -> Iterator[str]:
     """What scenarios have in place of a default."""
     for name, one in scenarios().items():
-        for whose, usual in ((name, one.settings.usual), (f"{name}, tables", one.settings.usual_on_tables)):
+        for whose, usual in ((name, one.usual), (f"{name}, tables", one.usual_on_tables)):
             if key in usual:
                 yield f"default of {whose}: {usual[key]!r}"
 

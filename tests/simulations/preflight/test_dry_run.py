@@ -11,12 +11,11 @@ from clients.data.card import DataCard
 from clients.data.images import MissingDataError
 from clients.process.machine import cgroup_limits, memory_of_machine
 from clients.training.step_cost import measure_step
+from simulations import preflight as memory
 from simulations.cli import app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment
-from simulations.forecast import memory
-from simulations.forecast.memory import check_fits, check_outline, measured_peak, required_bytes
-from simulations.forecast.preflight import too_few_images
+from simulations.preflight import check_fits, check_outline, measured_peak, required_bytes, too_few_images
 from simulations.run.command import summary
 from simulations.settings.errors import ConfigError
 from strategies.federated.observations import PROBE
@@ -49,8 +48,9 @@ def test_a_summary_names_pipelines_and_all_attacks() -> None:
 
 def test_a_measured_step_is_as_large_as_its_parts_and_grows_by_the_image() -> None:
     """At the peak of a step there are at least weights, their gradients and the images' activations."""
-    plan = Experiment.of(model="resnet20", dataset="photos").plan()
-    step = measured_peak(plan)
+    experiment = Experiment.of(model="resnet20", dataset="photos")
+    plan = experiment.plan()
+    step = measured_peak(experiment, plan.load_data())
     model = plan.build_model()
     weights = sum(parameter.numel() for parameter in model.parameters())
     assert step(1) > 2 * 4 * weights
@@ -136,7 +136,7 @@ def test_an_outline_is_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> Non
     data, outlines = experiment.plan().load_data(), list[memory.Peak]()
     monkeypatch.setattr(memory, "check_fits", lambda _, __, outline, **___: outlines.append(outline))
     check_outline(experiment, data)
-    (outline,), real = outlines, measured_peak(experiment.plan(card=DataCard.of(data)))
+    (outline,), real = outlines, measured_peak(experiment, data)
     assert [outline(batch) for batch in (1, 7)] == [real(batch) for batch in (1, 7)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.run_folder.places import require_folder
+from simulations.run_folder.folder_lock import require_folder
 from simulations.settings.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("as_its_own_process")

@@ -16,16 +16,15 @@ from clients.data.images import fingerprint
 from clients.models.packaged_weights import NORMALISATIONS
 from clients.wire.schema import allowed, fields_of
 from simulations.cli import app
-from simulations.experiment.experiment import Experiment, all_settings, owners
-from simulations.experiment.scenario import scenarios
+from simulations.experiment.experiment import Experiment, all_settings, owners, scenarios
 from simulations.run.requested import requested
 from simulations.run.seeds import of_seeds
 from simulations.run_folder.folder_lock import require_new
 from simulations.runtime.launch import ROOT
 from simulations.server_app import run_experiment
+from simulations.settings.common import read
 from simulations.settings.errors import ConfigError
-from simulations.settings.inference import Architecture, Normalisation
-from simulations.settings.plain import SETTINGS, read
+from simulations.settings.scenarios import SETTINGS, Architecture, Normalisation
 from tests.flower_private import get_fused_config_from_dir
 from tests.local_grid import LocalGrid
 
@@ -222,11 +221,8 @@ def test_what_is_refused_without_torch_is_what_experiments_refuse() -> None:
     assert known.keys() == fields_of(*SETTINGS.values()).keys()
     assert {*SETTINGS} == {*scenarios()}
     for name, one in scenarios().items():
-        assert fields_of(SETTINGS[name]).keys() == fields_of(one.settings).keys()
-        assert (SETTINGS[name].usual, SETTINGS[name].usual_on_tables) == (
-            one.settings.usual,
-            one.settings.usual_on_tables,
-        )
+        assert fields_of(SETTINGS[name]).keys() == fields_of(one).keys()
+        assert (SETTINGS[name].usual, SETTINGS[name].usual_on_tables) == (one.usual, one.usual_on_tables)
     assert set(get_args(Normalisation)) == {"", "data", *NORMALISATIONS}
     assert get_args(Architecture) == ARCHITECTURES
 

@@ -1,1 +1,0 @@
-"""Before a run: memory, and refusals of runs that cannot succeed."""
