@@ -21,7 +21,7 @@ from defenses.spec import settings_of
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import all_settings, owners
 from simulations.experiment.scenario import scenarios
-from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import described

@@ -1,10 +1,11 @@
-"""Attacks on a whole recording: the auditor of a live app, with replies from disk and originals in place of clients.
+"""Attacks on a recording or on one update: the auditor of a live app, with updates from disk and originals in place of clients.
 
 All is checked before any work, and written down round by round.
 """
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,19 +32,18 @@ from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 from defenses.base import Tensors
-from simulations.external_app.recorded.arguments.command_line import steps_to_scores
-from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.attack_file import file_names, guess_safely, guess_tensors
-from simulations.external_app.recorded.known import (
+from simulations.external_app.recorded.attack_file import (
     attacks_of,
+    file_names,
     fit,
-    knowledge_of,
-    pipeline_of,
+    guess_safely,
+    guess_tensors,
     without_rate,
-    without_truth,
 )
+from simulations.external_app.recorded.known import knowledge_of, pipeline_of, without_truth
 from simulations.external_app.recorded.originals import Truth, read_originals
-from simulations.external_app.recorded.replies import Attackable, Replay, replay
+from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
+from simulations.external_app.recorded.settings import AttackSettings, Request, mean_and_std
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
@@ -65,8 +65,8 @@ SCENARIO = "recording"
 
 
 @dataclass(frozen=True)
-class PreparedRecording:
-    """A recording that can be attacked. Attacks see nothing of the truth.
+class Prepared:
+    """Updates that can be attacked. Attacks see nothing of the truth.
 
     Attributes:
         request: The request.
@@ -88,7 +88,7 @@ class PreparedRecording:
         settings = first.settings
         return AppPlan.known(
             scenario=SCENARIO, dataset="", model=settings.model, width=settings.width, norm=settings.norm,
-            pipeline=str(pipeline_of(settings)), seed=settings.seed, rounds=self.replayed.attackable[-1].reply.round,
+            pipeline=str(pipeline_of(settings)), seed=settings.seed, rounds=self.replayed.attackable[-1].round,
             momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=settings.weight_decay,
             auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, settings.shape, *settings.statistics),
         )  # fmt: skip
@@ -123,9 +123,7 @@ class RecordedAuditor(Auditor):
 
     shows_training = True
 
-    def __init__(
-        self, prepared: PreparedRecording, results: AppResults, owners: Owners, begin: Callable[[str], object]
-    ) -> None:
+    def __init__(self, prepared: Prepared, results: AppResults, owners: Owners, begin: Callable[[str], object]) -> None:
         nodes = dict(enumerate(owners.get_node_ids()))
         super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
         self.prepared, self.owners, self.begin = prepared, owners, begin
@@ -139,11 +137,11 @@ class RecordedAuditor(Auditor):
     def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
         """Take up a round: its truths, its observations and its updates."""
         truth = self.prepared.truth
-        self.owners.truths = {one.client: truth[one.reply.round, one.client] for one in replies} if truth else {}
+        self.owners.truths = {one.client: truth[one.round, one.client] for one in replies} if truth else {}
         self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
         self.observed = {one.client: one.observe() for one in replies}
         return [
-            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, train_mode=one.train_mode)
+            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, one.labels, train_mode=one.train_mode)
             for client, one in self.observed.items()
         ]
 
@@ -189,15 +187,12 @@ class RecordedAuditor(Auditor):
             self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
 
 
-def attack_rounds(
-    prepared: PreparedRecording, plan: AppPlan, results: AppResults, begin: Callable[[str], object]
-) -> None:
+def attack_rounds(prepared: Prepared, plan: AppPlan, results: AppResults, begin: Callable[[str], object]) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
     owners = Owners(len(prepared.replayed.nodes), prepared.request.settings.num_classes)
     auditor = RecordedAuditor(prepared, results, owners, begin)
     rounds = {
-        server_round: list(ones)
-        for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.reply.round)
+        server_round: list(ones) for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.round)
     }
     in_turn = [UPDATE] if prepared.request.settings.update_attacks == AUTO else []
     audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", in_turn)
@@ -211,31 +206,62 @@ def attack_rounds(
         results.keep_progress(finished=False)
 
 
-def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
+def _about(prepared: Prepared, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
     """What the section of the report says of a round."""
-    replayed = prepared.replayed
+    replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
-        "clients": {str(one.client): str(one.reply.node) for one in replies},
+        "clients": {str(one.client): str(one.node) for one in replies if recorded},
         "examples": [one.settings.num_examples for one in replies],
         "local_steps": [one.settings.local_steps for one in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
-        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
+        "steps": steps_to_scores(prepared.request.settings) if recorded and not prepared.truth else [],
     }
+
+
+FIRST = ("model", "num-classes", "input-shape", "normalisation", "learning-rate")
+FOLDER = "/absolute/folder/originals"
+LINES = """\
+from clients import save_originals
+
+# in the function of @app.train, before training
+trainloader = save_originals(
+    trainloader, "{folder}", context.node_id,
+    server_round=msg.content["config"]["server-round"], {normalisation},
+)"""
+
+
+def steps_to_scores(settings: AttackSettings) -> list[list[str]]:
+    """[What to do, lines of code or a command], so that the next recording's guesses are scored."""
+    known = [repr(one[0] if len(one) == 1 else one) for one in mean_and_std(settings.normalisation)]
+    mean, std = known or ("...", "...")
+    values = settings.model_dump(by_alias=True, exclude_unset=True) | {"originals": FOLDER}
+    ordered = sorted(values, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
+    words = [word for key in ordered if values[key] != "" for word in ("-s", f"{key}={_text(values[key])}")]
+    save = "For scores, add these lines to the client and record a training again. The client then keeps the images it trains on."
+    lines = LINES.format(folder=FOLDER, normalisation=f"mean={mean}, std={std}")
+    command = shlex.join(["fedveil", "attack", "NEW-RECORDING", *words])
+    return [[save, lines], ["Then attack the new recording with this command.", command]]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
-def prepare_recording(request: Request) -> PreparedRecording:
+def prepare(request: Request) -> Prepared:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
-    settings, replayed = request.settings, replay(request)
+    settings, replayed = request.settings, read_updates(request)
     knowledge = knowledge_of(settings)
     truth = {}
     if settings.originals:
@@ -250,10 +276,10 @@ def prepare_recording(request: Request) -> PreparedRecording:
     with naming("update-attacks"):
         fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
-    return PreparedRecording(request, replayed, fitted, truth, settings.auxiliary_data + kept)
+    return Prepared(request, replayed, fitted, truth, settings.auxiliary_data + kept)
 
 
-def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
+def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
     """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into a folder.
 
     Rows are written after every round: a killed process leaves those of the rounds before. An interrupted one keeps the results
@@ -267,7 +293,7 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     study = AppStudy(
         plan, {UPDATE: tuple(prepared.attacks)}, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded"
     )
-    results, task = AppResults.open(out, study), plan.at(last.reply.round, last.settings.learning_rate)
+    results, task = AppResults.open(out, study), plan.at(last.round, last.settings.learning_rate)
     results.claim(task, claims)  # at once, so that what a killed process leaves has it
     try:
         attack_rounds(prepared, plan, results, begin)

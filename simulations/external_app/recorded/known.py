@@ -4,83 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks import AttackError, ClientUpdate, Knowledge, Membership
-from attacks.base import AnyAttack
+from attacks import AttackError, ClientUpdate, Knowledge
 from attacks.gradient.labels import exact_learning_rate
-from attacks.gradient.trial_gradients.memory import fitting_trials
-from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
 from clients.data.images import MissingDataError
 from clients.models.classifiers import build_model
 from clients.scoring.retrieval import KnownImages
-from clients.training.evaluation import place
 from defenses.base import Batch, Update
 from defenses.pipeline import Pipeline
-from defenses.random_draws import generator_for
 from defenses.spec import parse
-from simulations.external_app.recorded.arguments.settings import AttackSettings, whole_numbers
-from simulations.external_app.recorded.update_files import few, load_global_weights
+from simulations.external_app.recorded.settings import AttackSettings, whole_numbers
 from simulations.runtime.own_code_trials import try_dataset, try_model
-from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, naming
-from strategies.federated.observations import PROBE, UPDATE
-
-
-def parsed(text: str) -> list[AnyAttack]:
-    """Attacks on one update; of "auto" those on probes, which guess images and labels of any update."""
-    return PROBE.usual("") if text == AUTO else UPDATE.parse(text)
-
-
-def attacks_of(settings: AttackSettings) -> list[AnyAttack]:
-    """The attacks in order, before they have learned anything.
-
-    Raises:
-        ConfigError: Naming a wrong attack, what came and what is allowed.
-    """
-    with naming("update-attacks"):
-        attacks = parsed(settings.update_attacks)
-        for attack in attacks:
-            require_usable(attack, has_auxiliary=bool(settings.auxiliary_data))
-    if not attacks:
-        raise ConfigError(
-            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, or {AUTO}"
-        )
-    if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
-        raise ConfigError(
-            f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
-        )
-    return attacks
 
 
 def pipeline_of(settings: AttackSettings) -> Pipeline:
     """The client's defences; ``ConfigError`` for a text that names none."""
     with naming("defenses"):
         return parse(settings.defenses)
-
-
-def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
-    """Refuse an attack that needs more than one update and the available auxiliary data.
-
-    Raises:
-        AttackError: Saying what it needs.
-    """
-    if attack.observes_history:
-        raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
-    if attack.needs_auxiliary and not has_auxiliary:
-        raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")
-
-
-def guess_type(attack: AnyAttack) -> Any:
-    """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
-    bases = getattr(type(attack), "__orig_bases__", ())
-    return next(types[1] for base in bases if len(types := get_args(base)) == 2)
 
 
 def doubts_of(settings: AttackSettings) -> Sequence[str]:
@@ -108,16 +54,6 @@ def build(settings: AttackSettings) -> nn.Module:
         ) from error
 
 
-def load_start(model: nn.Module, settings: AttackSettings) -> list[str]:
-    """Load the global weights; returns the assumptions about them."""
-    if not settings.weights:
-        return [
-            f"without weights, the client is assumed to have started from the initial weights of seed {settings.seed}"
-        ]
-    absent = load_global_weights(model, Path(settings.weights))
-    return [f"{settings.weights} lacks {few(absent)}: the model's own initial values stand in"] if absent else []
-
-
 def observation_of(settings: AttackSettings, model: nn.Module, update: Update) -> ClientUpdate:
     """The attacks' observation of a client's update, which started from the model."""
     labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
@@ -136,33 +72,6 @@ def with_inferred_rate(observation: ClientUpdate) -> ClientUpdate:
         return replace(observation, learning_rate=exact_learning_rate(observation))
     except AttackError:
         return observation
-
-
-def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[str]]:
-    """The attacks that need no learning rate, and a sentence that names the others.
-
-    Raises:
-        ConfigError: When every attack needs one.
-    """
-    left_out = [one for one in attacks if any(stage.needs_learning_rate for stage in stages_of(one))]
-    kept = [one for one in attacks if one not in left_out]
-    names = "; ".join(map(repr, left_out))
-    if not kept:
-        raise ConfigError(
-            f"learning-rate is missing, and {names} compares lengths of gradients; set it, or update-attacks that do not need "
-            f"it, such as InvertingGradients()"
-        )
-    if not left_out:
-        return kept, []
-    return kept, [f"Attacks left out because the learning rate is unknown: {names}. learning-rate adds them."]
-
-
-def check_memory(model: nn.Module, settings: AttackSettings, attacks: Sequence[AnyAttack]) -> None:
-    """Refuse inversions of which not even one trial fits into memory."""
-    for attack in attacks:
-        most = getattr(stages_of(attack)[0], "max_images", 1)
-        with naming(f"update-attacks: {attack} on model {settings.model} for input-shape {settings.input_shape}"):
-            fitting_trials(model, settings.shape, min(settings.num_examples, most))
 
 
 def knowledge_of(settings: AttackSettings) -> Knowledge:
@@ -215,8 +124,3 @@ def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowl
     which = f"{lost} of the {len(kept)} images of auxiliary-data {name}"
     sentence = f"{which} are true images: they were left out of what attacks learn from."
     return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
-
-
-def fit(attack: AnyAttack, seed: int, knowledge: Knowledge) -> AnyAttack:
-    """The attack once it has learned from the server's knowledge."""
-    return place().fit(attack, knowledge, generator_for("attack", seed, repr(attack), "fit"))

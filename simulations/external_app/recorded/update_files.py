@@ -1,4 +1,4 @@
-"""The safetensors files of one recorded update, checked against the model."""
+"""Tensors of recorded updates and of safetensors files, checked against the model."""
 
 from __future__ import annotations
 
@@ -11,45 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from attacks.local_model import shared_tensors
-from clients.task.task import load_weights
 from defenses.base import NamedTensors, Tensors, Update
-from simulations.external_app.recorded.arguments.settings import AttackSettings
 from simulations.settings.errors import ConfigError
-
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
-
-def load_global_weights(model: nn.Module, path: Path) -> list[str]:
-    """Copies the weights of a file into a model, in place.
-
-    Returns:
-        Names of the model's floating-point buffers that the file lacks; they keep their values.
-
-    Raises:
-        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
-    """
-    weights, own = model_tensors(f"weights: {path}", _read("weights", path), model), shared_tensors(model)
-    load_weights(model, own | weights)
-    return [name for name in own if name not in weights]
-
-
-def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
-    """Name -> (local - global) of every parameter, and of the floating-point buffers that the file holds; float32.
-
-    The model holds the global weights; with ``local``, the file holds the local ones, not their difference.
-
-    Raises:
-        ConfigError: When names, shapes or values do not fit the model, and when no parameter has changed.
-    """
-    found = model_tensors(f"UPDATE: {path}", _read("UPDATE", path), model)
-    if local:
-        start = shared_tensors(model)
-        found = {name: value - start[name] for name, value in found.items()}
-    if not any(found[name].any() for name, _ in model.named_parameters()):
-        equal = "the local weights equal the global ones; allowed: weights after local training"
-        why = equal if local else "every value is 0; allowed: local - global weights of a client that trained"
-        raise ConfigError(f"UPDATE: {path} holds no update: {why}")
-    return found
 
 
 def resembles_weights(update: Update, model: nn.Module) -> bool:
@@ -70,35 +33,6 @@ def resembles_differences(came: Update, sent: Update) -> bool:
     return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
 
 
-def read_truth(path: Path, settings: AttackSettings) -> Tensors:
-    """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
-
-    Raises:
-        ConfigError: When the file holds anything else.
-    """
-    found = _read("originals", path)
-    if "images" not in found or set(found) - {"images", "labels"}:
-        raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
-    images, expected = found["images"], (settings.num_examples, *settings.shape)
-    if images.shape != expected or not images.is_floating_point():
-        raise ConfigError(
-            f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
-        )
-    if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
-        low, high = images.min(), images.max()
-        raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
-    truth = {"images": images.float()}
-    if "labels" in found:
-        labels, num_examples, num_classes = found["labels"], settings.num_examples, settings.num_classes
-        allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
-        if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
-            raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
-        if labels.min() < 0 or labels.max() >= num_classes:
-            raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
-        truth["labels"] = labels.long().reshape(num_examples)
-    return truth
-
-
 def few(names: Iterable[str]) -> str:
     """The first three names, and how many more there are."""
     listed = list(names)
@@ -106,7 +40,8 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(repr, listed[:3])) + more or "nothing"
 
 
-def _read(key: str, path: Path) -> Tensors:
+def read_file(key: str, path: Path) -> Tensors:
+    """The tensors of a safetensors file; ``ConfigError`` beginning with the key where there is none."""
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file {path}")
     try:

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from clients.wire.schema import fields_of, key_of
-from simulations.external_app.recorded.arguments.headers import count_of_images, normalisation_of, originals_file
-from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, numbers_of_reply
-from simulations.external_app.recorded.arguments.settings import (
+from simulations.external_app.recorded.reply_numbers import (
+    NEEDED_FOR_DECAY,
+    count_of_images,
+    normalisation_of,
+    numbers_of_reply,
+    originals_file,
+)
+from simulations.external_app.recorded.settings import (
     AttackSettings,
     Request,
     contradictions,
@@ -137,7 +142,11 @@ def _counted(request: Request) -> Request:
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:
     """What the originals of the first reply say; "" where there are none, or they do not say it."""
-    file = originals_file(Path(settings.originals), usable[0]) if settings.originals and usable else None
+    file = (
+        originals_file(Path(settings.originals), usable[0].round, usable[0].node)
+        if settings.originals and usable
+        else None
+    )
     return normalisation_of(file) if file else ""
 
 
@@ -151,7 +160,7 @@ def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]
     if not settings.originals:
         return
     folder = Path(settings.originals)
-    if without := [reply for reply in usable if originals_file(folder, reply) is None]:
+    if without := [reply for reply in usable if originals_file(folder, reply.round, reply.node) is None]:
         one = without[0]
         more = f" ({len(without)} replies have none)" if len(without) > 1 else ""
         yield (
