@@ -5,7 +5,6 @@ All is checked before any work, and written down round by round.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +37,15 @@ from simulations.external_app.recorded.attack_file import (
     fit,
     guess_safely,
     guess_tensors,
+    knowledge_of,
+    pipeline_of,
     without_rate,
+    without_truth,
 )
-from simulations.external_app.recorded.known import knowledge_of, pipeline_of, without_truth
+from simulations.external_app.recorded.missing import steps_to_scores
 from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
-from simulations.external_app.recorded.settings import AttackSettings, Request, mean_and_std
+from simulations.external_app.recorded.settings import Request
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
@@ -219,37 +221,6 @@ def _about(prepared: Prepared, server_round: int, replies: Sequence[Attackable])
         "scored": bool(prepared.truth),
         "steps": steps_to_scores(prepared.request.settings) if recorded and not prepared.truth else [],
     }
-
-
-FIRST = ("model", "num-classes", "input-shape", "normalisation", "learning-rate")
-FOLDER = "/absolute/folder/originals"
-LINES = """\
-from clients import save_originals
-
-# in the function of @app.train, before training
-trainloader = save_originals(
-    trainloader, "{folder}", context.node_id,
-    server_round=msg.content["config"]["server-round"], {normalisation},
-)"""
-
-
-def steps_to_scores(settings: AttackSettings) -> list[list[str]]:
-    """[What to do, lines of code or a command], so that the next recording's guesses are scored."""
-    known = [repr(one[0] if len(one) == 1 else one) for one in mean_and_std(settings.normalisation)]
-    mean, std = known or ("...", "...")
-    values = settings.model_dump(by_alias=True, exclude_unset=True) | {"originals": FOLDER}
-    ordered = sorted(values, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
-    words = [word for key in ordered if values[key] != "" for word in ("-s", f"{key}={_text(values[key])}")]
-    save = "For scores, add these lines to the client and record a training again. The client then keeps the images it trains on."
-    lines = LINES.format(folder=FOLDER, normalisation=f"mean={mean}, std={std}")
-    command = shlex.join(["fedveil", "attack", "NEW-RECORDING", *words])
-    return [[save, lines], ["Then attack the new recording with this command.", command]]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "

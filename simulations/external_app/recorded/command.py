@@ -17,8 +17,8 @@ from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
 from simulations.console.terminal import Terminal
+from simulations.external_app.recorded.attack_file import doubts_of
 from simulations.external_app.recorded.audit import prepare, run
-from simulations.external_app.recorded.known import doubts_of
 from simulations.external_app.recorded.settings import Request
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.verdict import Verdict

@@ -6,34 +6,30 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-
-import numpy as np
-import torch
-from torch import nn
 
 from attacks import ClientUpdate
-from attacks.local_model import shared_tensors
-from attacks.observations import trained_parameters
-from clients.external_app.partial import AppModel, ModelMismatchError
-from clients.task.task import load_weights
-from defenses.base import Tensors
-from simulations.external_app.recorded.attack_file import attacks_of, check_memory
-from simulations.external_app.recorded.known import build, observation_of, with_inferred_rate
+from clients.external_app.partial import AppModel
+from simulations.external_app.recorded.attack_file import (
+    attacks_of,
+    build,
+    check_memory,
+    with_inferred_rate,
+)
 from simulations.external_app.recorded.missing import replies_of
 from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_SETTING, numbers_of_reply
 from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.external_app.recorded.update_files import (
     few,
-    model_tensors,
-    read_file,
-    resembles_differences,
+    observe_file,
+    observe_reply,
     resembles_weights,
+    started,
+    tensors_of,
 )
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates, sgd
+from strategies.external_app.orders import COUNTED_STEPS, OF_ROUND, OF_SETTINGS, other_rates, training_assumptions
 from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
@@ -127,11 +123,11 @@ def _of_recording(request: Request) -> Replay:
     nodes = sorted({reply.node for reply in replies})
     found, faulty = _sorted_out(usable, nodes, request)
     app, arrays = AppModel.of(build(found[0].settings)), usable[0].sent_arrays()
-    named = app.named(_tensors(arrays))
+    named = app.named(tensors_of(arrays))
     renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
     assumed = [
-        *assumptions(request.settings),
-        *_of_replies(request, usable[0], renamed=renamed, unsent=len(app.unsent(named))),
+        *assumptions(request.settings, unsent=len(app.unsent(named))),
+        *_of_replies(request, usable[0], renamed=renamed),
         *_of_rates(request.settings, found),
         *request.assumed,
     ]
@@ -147,7 +143,7 @@ def _of_file(request: Request) -> Replay:
     """The update in a file, as the only reply of a round."""
     given = request.settings
     settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
-    _, absent = _started(settings)
+    _, absent = started(settings)
     source = OF_SETTING if settings.learning_rate else NO_RATE
     one = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source).with_rate()
     assumed = assumptions(settings)
@@ -169,88 +165,11 @@ def _of_file(request: Request) -> Replay:
     return Replay([one], [], [one.node], [*assumed, *_of_rates(settings, [one])], (), warnings)
 
 
-def observe_reply(reply: RecordedReply, settings: AttackSettings) -> ClientUpdate:
-    """The observation of a recorded reply.
-
-    Raises:
-        ConfigError: When the arrays do not fit the model, or hold no update of weights.
-    """
-    model = build(settings)
-    start = fitted(reply.sent_arrays(), model, f"{reply.path}: the weights sent")
-    load_weights(model, shared_tensors(model) | start)
-    came, before = fitted(reply.arrays(), model, str(reply.path)), shared_tensors(model)
-    if resembles_differences(came, {name: before[name] for name in trained_parameters(model)}):
-        raise ConfigError(
-            f"{reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
-            "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
-            "the file of what was sent as weights"
-        )
-    update = {name: value - before[name] for name, value in came.items()}
-    return _observed(
-        settings, model, update, f"{reply.path}: the client sent back what it was sent: there is nothing to attack"
-    )
-
-
-def observe_file(path: Path, settings: AttackSettings) -> ClientUpdate:
-    """The observation of the update in a file, which started from ``weights``; with ``local`` the file holds the local weights.
-
-    Raises:
-        ConfigError: When names, shapes or values do not fit the model, or no parameter has changed.
-    """
-    model, _ = _started(settings)
-    update = model_tensors(f"UPDATE: {path}", read_file("UPDATE", path), model)
-    why = "every value is 0; allowed: local - global weights of a client that trained"
-    if settings.local:
-        before = shared_tensors(model)
-        update = {name: value - before[name] for name, value in update.items()}
-        why = "the local weights equal the global ones; allowed: weights after local training"
-    return _observed(settings, model, update, f"UPDATE: {path} holds no update: {why}")
-
-
-def _started(settings: AttackSettings) -> tuple[nn.Module, list[str]]:
-    """The model with the weights of the file ``weights``, and the names of its floating-point buffers that the file lacks."""
-    model = build(settings)
-    if not settings.weights:
-        return model, []
-    path, own = Path(settings.weights), shared_tensors(model)
-    weights = model_tensors(f"weights: {path}", read_file("weights", path), model)
-    load_weights(model, own | weights)
-    return model, [name for name in own if name not in weights]
-
-
-def _observed(settings: AttackSettings, model: nn.Module, update: Tensors, unchanged: str) -> ClientUpdate:
-    """The observation; ``ConfigError`` with the sentence ``unchanged`` where no parameter has changed."""
-    if not any(update[name].any() for name, _ in model.named_parameters()):
-        raise ConfigError(unchanged)
-    return observation_of(settings, model, update)
-
-
-def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
-    """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
-
-    Raises:
-        ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
-    """
-    app = AppModel.of(model)
-    try:
-        named = app.named(_tensors(arrays))
-    except ModelMismatchError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return model_tensors(where, app.whole(named), model)
-
-
-def _tensors(arrays: dict[str, np.ndarray]) -> Tensors:
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-
-
-def assumptions(settings: AttackSettings) -> list[str]:
-    """Facts that no update shows, each with the assumption in its place."""
+def assumptions(settings: AttackSettings, *, unsent: int = 0) -> list[str]:
+    """Facts that no update shows, each with the assumption in its place; ``unsent`` frozen tensors are in no message."""
     found = [
         f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
-        f"Which optimizer the clients ran, and that its state starts anew each round: {sgd(settings)} was assumed.",
-        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        f"Whether gradients were computed in train mode: {settings.probe_mode} mode was assumed; nor whether "
-        "dropout acted, or layers were frozen that the model does not freeze: neither was assumed.",
+        *training_assumptions(settings, unsent=unsent),
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
         f"Whether {settings.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
     ]
@@ -270,11 +189,8 @@ def assumptions(settings: AttackSettings) -> list[str]:
     return found
 
 
-def _of_replies(request: Request, reply: RecordedReply, *, renamed: bool, unsent: int) -> list[str]:
-    """Facts that a recording does not show, of which the first reply is given.
-
-    ``renamed``: names of arrays are not those of the model; ``unsent`` frozen tensors are in no message.
-    """
+def _of_replies(request: Request, reply: RecordedReply, *, renamed: bool) -> list[str]:
+    """Facts that a recording, of which the first reply is given, does not show; ``renamed``: its arrays have other names."""
     settings = request.settings
     found = [
         "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
@@ -290,11 +206,6 @@ def _of_replies(request: Request, reply: RecordedReply, *, renamed: bool, unsent
         found.append(
             f"Which array is which: their names are not those of {settings.model}, so they were taken in order."
         )
-    if unsent:
-        found.append(
-            f"Whether training started from the {unsent} frozen tensors that no message holds, as {settings.model} builds them: "
-            "assumed."
-        )
     return found
 
 
@@ -302,9 +213,7 @@ def _of_rates(settings: AttackSettings, found: Sequence[Attackable]) -> list[str
     """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
     if not settings.local_steps and not all(one.inferred for one in found):
-        sentences.append(
-            "How many local steps there were: counted from the local epochs, the batch size and the examples."
-        )
+        sentences.append(COUNTED_STEPS)
     if settings.learning_rate:
         return sentences
     for source, text in RATE_SENTENCES.items():

@@ -1,18 +1,101 @@
-"""Tensors of recorded updates and of safetensors files, checked against the model."""
+"""Observations of attacks from recorded replies and from safetensors files, checked against the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
+from attacks.observations import trained_parameters
+from clients.external_app.partial import AppModel, ModelMismatchError
+from clients.task.task import load_weights
 from defenses.base import NamedTensors, Tensors, Update
+from simulations.external_app.recorded.attack_file import build, observation_of
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.settings.errors import ConfigError
+from strategies.recording.files import RecordedReply
+
+
+def observe_reply(reply: RecordedReply, settings: AttackSettings) -> ClientUpdate:
+    """The observation of a recorded reply.
+
+    Raises:
+        ConfigError: When the arrays do not fit the model, or hold no update of weights.
+    """
+    model = build(settings)
+    start = fitted(reply.sent_arrays(), model, f"{reply.path}: the weights sent")
+    load_weights(model, shared_tensors(model) | start)
+    came, before = fitted(reply.arrays(), model, str(reply.path)), shared_tensors(model)
+    if resembles_differences(came, {name: before[name] for name in trained_parameters(model)}):
+        raise ConfigError(
+            f"{reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
+            "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
+            "the file of what was sent as weights"
+        )
+    update = {name: value - before[name] for name, value in came.items()}
+    return _observed(
+        settings, model, update, f"{reply.path}: the client sent back what it was sent: there is nothing to attack"
+    )
+
+
+def observe_file(path: Path, settings: AttackSettings) -> ClientUpdate:
+    """The observation of the update in a file, which started from ``weights``; with ``local`` the file holds the local weights.
+
+    Raises:
+        ConfigError: When names, shapes or values do not fit the model, or no parameter has changed.
+    """
+    model, _ = started(settings)
+    update = model_tensors(f"UPDATE: {path}", read_file("UPDATE", path), model)
+    why = "every value is 0; allowed: local - global weights of a client that trained"
+    if settings.local:
+        before = shared_tensors(model)
+        update = {name: value - before[name] for name, value in update.items()}
+        why = "the local weights equal the global ones; allowed: weights after local training"
+    return _observed(settings, model, update, f"UPDATE: {path} holds no update: {why}")
+
+
+def started(settings: AttackSettings) -> tuple[nn.Module, list[str]]:
+    """The model with the weights of the file ``weights``, and the names of its floating-point buffers that the file lacks."""
+    model = build(settings)
+    if not settings.weights:
+        return model, []
+    path, own = Path(settings.weights), shared_tensors(model)
+    weights = model_tensors(f"weights: {path}", read_file("weights", path), model)
+    load_weights(model, own | weights)
+    return model, [name for name in own if name not in weights]
+
+
+def _observed(settings: AttackSettings, model: nn.Module, update: Tensors, unchanged: str) -> ClientUpdate:
+    """The observation; ``ConfigError`` with the sentence ``unchanged`` where no parameter has changed."""
+    if not any(update[name].any() for name, _ in model.named_parameters()):
+        raise ConfigError(unchanged)
+    return observation_of(settings, model, update)
+
+
+def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
+    """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
+
+    Raises:
+        ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
+    """
+    app = AppModel.of(model)
+    try:
+        named = app.named(tensors_of(arrays))
+    except ModelMismatchError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return model_tensors(where, app.whole(named), model)
+
+
+def tensors_of(arrays: dict[str, np.ndarray]) -> Tensors:
+    """Arrays as tensors of their own."""
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
 def resembles_weights(update: Update, model: nn.Module) -> bool:

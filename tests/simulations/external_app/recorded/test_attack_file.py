@@ -21,9 +21,8 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.external_app.recorded.attack_file import attack_update
+from simulations.external_app.recorded.attack_file import attack_update, without_truth
 from simulations.external_app.recorded.audit import prepare
-from simulations.external_app.recorded.known import without_truth
 from simulations.external_app.recorded.missing import require_complete
 from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.settings.errors import ConfigError
