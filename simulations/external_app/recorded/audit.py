@@ -57,7 +57,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.orders import OF_ROUND
 from strategies.federated.audit import UpdateAudit
@@ -143,7 +143,7 @@ class RecordedAuditor(Auditor):
         self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
         self.observed = {one.client: one.observe() for one in replies}
         return [
-            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, one.labels, train_mode=one.train_mode)
+            SeenUpdate(client, 0, one.num_examples, one.update, one.local_steps, train_mode=one.train_mode)
             for client, one in self.observed.items()
         ]
 
@@ -154,7 +154,9 @@ class RecordedAuditor(Auditor):
         statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
         # A rate that one reply takes from the settings is no more certain for the others.
         rate = next((one.rate_source for one in self.replies.values() if one.rate_source != OF_ROUND), OF_ROUND)
-        return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics)
+        # That the server knows the classes is the user's word on this server, and no bound on others.
+        labels = KnownLabels.KNOWN if self.prepared.request.settings.labels else KnownLabels.UNKNOWN
+        return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics, labels=labels)
 
     def submit(self, job: AttackJob) -> None:
         """Runs the attacks of a job one by one: an interrupted job keeps what earlier attacks found."""
@@ -269,8 +271,6 @@ def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> 
     try:
         attack_rounds(prepared, plan, results, begin)
     except KeyboardInterrupt:
-        results.claim(task, claims)
         results.conclude(finished=False)
         raise
-    results.claim(task, claims)
     return results.conclude()

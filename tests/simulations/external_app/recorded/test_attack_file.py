@@ -165,6 +165,21 @@ def test_attacks_do_not_learn_from_the_truth_that_auxiliary_data_hold(files: Pat
         without_truth(knowledge, knowledge.auxiliary.images, "mnist-5k")
 
 
+def test_classes_that_the_server_knows_are_on_the_card_and_in_the_observation(files: Path, tmp_path: Path) -> None:
+    """Another class than that of the digit, so that no attack infers it."""
+    label = (int(digit()[1]) + 1) % 10
+    attack = "InvertingGradients(iterations=1, restarts=1)"
+    options = {"labels": label, "weights": files / "global", "update_attacks": attack}
+    result = invoke(files / "update", "--out", tmp_path / "out", "--json", **options, originals=files / "truth")
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)["attacks"]
+    assert found["psnr"] is not None
+    (row,) = (row for row in rows_of(tmp_path / "out", "psnr") if row["role"] == "attack")
+    assert row["card"]["labels"] == "known"
+    guessed = load_file(tmp_path / "out" / GUESSES)["InvertingGradients/labels"]
+    assert guessed.tolist() == [label]
+
+
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:
     """Another truth, and none: the same guesses, other scores."""
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
