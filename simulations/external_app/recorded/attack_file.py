@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from attacks import AttackError, ClientUpdate, Knowledge, Labels, Membership, Reconstruction
 from attacks.base import AnyAttack
-from attacks.gradient.labels import exact_learning_rate
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
 from clients.data.datasets import load_dataset, to_float
@@ -70,16 +69,6 @@ def observation_of(settings: AttackSettings, model: nn.Module, update: Update) -
         settings.batch_size or settings.num_examples, settings.local_steps, settings.learning_rate or None, settings.weight_decay,
         labels, settings.probe_mode == "train", settings.momentum, settings.nesterov,
     )  # fmt: skip
-
-
-def with_inferred_rate(observation: ClientUpdate) -> ClientUpdate:
-    """The observation, with the learning rate that its update proves if none is known (``exact_learning_rate``)."""
-    if observation.learning_rate is not None:
-        return observation
-    try:
-        return replace(observation, learning_rate=exact_learning_rate(observation))
-    except AttackError:
-        return observation
 
 
 def knowledge_of(settings: AttackSettings) -> Knowledge:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from attacks import ClientUpdate
+from attacks import AttackError, ClientUpdate
+from attacks.gradient.labels import exact_learning_rate
 from clients.external_app.partial import AppModel
 from simulations.external_app.recorded.attack_file import (
     attacks_of,
     build,
     check_memory,
-    with_inferred_rate,
 )
 from simulations.external_app.recorded.missing import replies_of
 from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_SETTING, numbers_of_reply
@@ -73,10 +73,13 @@ class Attackable:
         """The update, and the global model that it starts from."""
         return self.read(self.settings)
 
-    def with_rate(self) -> Attackable:
-        """With the learning rate that the update proves, where none is known."""
-        rate = with_inferred_rate(self.observe()).learning_rate
-        if not rate or self.settings.learning_rate:
+    def with_rate(self, seen: ClientUpdate) -> Attackable:
+        """With the learning rate that the observation proves (``exact_learning_rate``), where none is known."""
+        if self.settings.learning_rate:
+            return self
+        try:
+            rate = exact_learning_rate(seen)
+        except AttackError:
             return self
         return replace(self, settings=self.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
 
@@ -145,7 +148,9 @@ def _of_file(request: Request) -> Replay:
     settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
     _, absent = started(settings)
     source = OF_SETTING if settings.learning_rate else NO_RATE
-    one = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source).with_rate()
+    one = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source)
+    seen, warnings = one.observe(), list[str]()
+    one = one.with_rate(seen)
     assumed = assumptions(settings)
     if not given.num_examples:
         assumed.append("How many examples there were: one was assumed, for want of num-examples.")
@@ -159,7 +164,6 @@ def _of_file(request: Request) -> Replay:
         assumed.append(
             f"What {few(absent)} were: {settings.weights} lacks them, and the model's own initial values stand in."
         )
-    seen, warnings = one.observe(), list[str]()
     if not settings.local and resembles_weights(seen.update, seen.model):
         warnings.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
     return Replay([one], [], [one.node], [*assumed, *_of_rates(settings, [one])], (), warnings)
@@ -264,7 +268,7 @@ def _sorted_out(
                 reply.round, reply.node, nodes.index(reply.node), own, partial(observe_reply, reply), numbers.rate_source,
                 numbers.inferred, reply.number(*RATES),
             )  # fmt: skip
-            found.append(one.with_rate())
+            found.append(one.with_rate(one.observe()))
         except (ConfigError, RecordingError) as error:
             faulty.append((reply.round, reply.node, str(error)))
             errors.append(error)
