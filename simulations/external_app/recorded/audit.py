@@ -131,6 +131,7 @@ class RecordedAuditor(Auditor):
         self.prepared, self.owners, self.begin = prepared, owners, begin
         self.folder = results.path / "guesses"
         self.folder.mkdir(exist_ok=True)
+        self.recorded = prepared.request.update.is_dir()
         self.names = dict(zip(map(repr, prepared.attacks), file_names(prepared.attacks), strict=True))
         self.replies: Mapping[int, Attackable] = {}
         self.observed: Mapping[int, ClientUpdate] = {}
@@ -169,7 +170,13 @@ class RecordedAuditor(Auditor):
             self.begin(f"round {task.round}: {attack!r}")
             start = time.perf_counter()
             guesses = [
-                guess_safely(attack, self.observed[one.partition], task.plan.seed, task.round, one.partition)
+                guess_safely(
+                    attack,
+                    self.observed[one.partition],
+                    task.plan.seed,
+                    # As ``attack_update`` draws for the one update in a file.
+                    *((task.round, one.partition) if self.recorded else ()),
+                )
                 for one in job.observed.seen
             ]
             turns.note(attack, guesses)
