@@ -39,13 +39,7 @@ BUDGETS = {
 """The most of each: nodes are those of the syntax tree, quick tests those that README's test command runs."""
 JUDGES = ("attacks.scoring.metrics",)
 """What compares guesses with true images and labels."""
-HOLDERS = (
-    "attacks.scoring.",
-    "benchmarks.",
-    "clients.",
-    "simulations.external_app.recorded.attack_file",
-    "simulations.external_app.recorded.originals",
-)
+HOLDERS = ("attacks.scoring.", "benchmarks.", "clients.", "simulations.external_app.recorded.originals")
 """Who may: scores themselves, clients (the truth is theirs), and `fedveil attack`, as its user has it.
 The package ``attacks`` itself only lists what there is."""
 
@@ -237,7 +231,7 @@ def _declared() -> Iterator[str]:
     for module, name in (
         ("simulations.search.settings", "Search"),
         ("strategies.external_app.settings", "AuditSettings"),
-        ("simulations.external_app.recorded.arguments.settings", "AttackSettings"),
+        ("simulations.external_app.recorded.settings", "AttackSettings"),
     ):
         for cls in ast.parse(modules()[module].read_text()).body:
             if isinstance(cls, ast.ClassDef) and cls.name == name:

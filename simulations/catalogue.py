@@ -20,7 +20,7 @@ from defenses.registry import DEFENSES
 from defenses.spec import settings_of
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import all_settings, owners, scenarios
-from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import described

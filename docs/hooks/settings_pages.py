@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
-from simulations.catalogue.catalogue import SECTIONS
+from simulations.catalogue import SECTIONS
 
 from attacks.metrics.registry import METRICS
 from clients.wire.schema import allowed

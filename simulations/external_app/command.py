@@ -52,7 +52,7 @@ def attack(
 
     Exit codes: 0 when an attack gave a guess, 1 when all failed, 2 for what cannot be attacked, 130 when it was stopped.
     """
-    from simulations.external_app.recorded.arguments.missing import KEYS, require_complete
+    from simulations.external_app.recorded.missing import KEYS, require_complete
 
     shown = terminal_for(console, quiet=quiet or as_json)
     folder = (out or Path("runs") / datetime.now().strftime("attack-%Y%m%d-%H%M%S")).resolve()
@@ -61,10 +61,9 @@ def attack(
         request = require_complete(update, values, folder)
         defenses = self_contained(request.settings.defenses, "defenses")
         request = replace(request, settings=request.settings.model_copy(update={"defenses": defenses}))
-        from simulations.external_app.recorded.command import attack_recording, attack_update
+        from simulations.external_app.recorded.command import attack_updates
 
-        work = attack_recording if update.is_dir() else attack_update
-        failed = work(shown, request, folder, as_json=as_json)
+        failed = attack_updates(shown, request, folder, as_json=as_json)
     except (ConfigError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:

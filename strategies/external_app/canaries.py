@@ -99,7 +99,7 @@ class AppCanaries:
         for partition, reply in replies:
             try:
                 found[partition] = (update_of(reply), reported_claim(reply))
-            except (UnusableReplyError, UnclaimedError) as error:
+            except UnusableReplyError as error:
                 self._left_out(task, partition, f"train: {error}")
         if not found:
             return
@@ -241,10 +241,6 @@ NO_EPSILON = "its reply to training reports no epsilon, a finite number from 0 o
 NO_DELTA = "its reply to training reports an epsilon without delta or target_delta, a number in (0, 1)"
 
 
-class UnclaimedError(ValueError):
-    """A reply without an epsilon that canaries can test."""
-
-
 @dataclass(frozen=True)
 class ReportedClaim:
     """What one node claims in one round.
@@ -259,13 +255,13 @@ class ReportedClaim:
 
 
 def reported_claim(reply: Message) -> ReportedClaim:
-    """The epsilon and delta in the metrics of a reply to training; ``UnclaimedError`` where one is missing."""
+    """The epsilon and delta in the metrics of a reply to training; ``UnusableReplyError`` where one is missing."""
     found = said_in(reply.content.metric_records.values())
     epsilon, delta = number_of(found.get(EPSILON)), number_of(found.get(DELTA), 1.0)
     if epsilon is None:
-        raise UnclaimedError(NO_EPSILON)
+        raise UnusableReplyError(NO_EPSILON)
     if not delta:
-        raise UnclaimedError(NO_DELTA)
+        raise UnusableReplyError(NO_DELTA)
     return ReportedClaim(epsilon, delta)
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
+from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel
 from clients.task.task import Task
-from clients.wire.records import reason_of, to_tensors, values_of
+from clients.wire.records import reason_of, values_of
 from clients.wire.texts import shortened
 from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
@@ -20,7 +20,7 @@ from strategies.exchange.faults import fault_in_count
 from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of
 from strategies.external_app.orders import DIFFERENCE
-from strategies.external_app.replies import UnusableReplyError, card_text
+from strategies.external_app.replies import UnusableReplyError, card_text, tensors_of
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,9 @@ class AppNodes:
     def _left_out_of(self, messages: Iterable[Message]) -> tuple[str, ...]:
         """The frozen parameters that the first message with one ArrayRecord leaves out; none where its arrays cannot be named."""
         for message in messages:
-            records = list(message.content.array_records.values())
-            if len(records) == 1:
-                with suppress(ModelMismatchError):  # which ``weights_sent`` reports
-                    return self._model.unsent(self._model.named(to_tensors(records[0])))
+            if len(message.content.array_records) == 1:
+                with suppress(UnusableReplyError):  # which ``weights_sent`` reports
+                    return self._model.unsent(tensors_of(message, self._model))
                 return ()
         return ()
 

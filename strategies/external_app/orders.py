@@ -115,27 +115,41 @@ def recipe(plan: Plan) -> str:
     return f"assumed: {sgd(plan)}, its state new in each round; train mode, {layers}, no augmentation"
 
 
-def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str, unsent: int = 0) -> list[str]:
-    """Unknown facts about the clients, each with the assumption in its place.
+COUNTED_STEPS = "How many local steps there were: counted from the local epochs, the batch size and the examples."
 
-    ``mods`` are those known to act on replies; ``unsent`` frozen tensors are in no message.
+
+def training_assumptions(settings: Any, *, unsent: int = 0) -> list[str]:
+    """Unknown facts about the training of any app, live or recorded, each with the assumption in its place.
+
+    ``settings`` are a plan or those of ``fedveil attack``; ``unsent`` frozen tensors are in no message.
+    """
+    found = [
+        f"Which optimizer the clients ran, and that its state starts anew each round: {sgd(settings)} was assumed.",
+        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
+        f"Whether gradients were computed in {settings.probe_mode} mode, dropout included, and all layers learn but those that the "
+        "model freezes: both assumed.",
+    ]
+    if unsent:
+        found.append(
+            f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
+        )
+    return found
+
+
+def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str, unsent: int = 0) -> list[str]:
+    """Unknown facts about the clients of a live app, each with the assumption in its place.
+
+    ``mods`` are those known to act on replies; ``unsent`` as above.
     """
     found = [
         f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
         f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "
         f"{f'the mods ({mods})' if mods else 'what a step does'} was reckoned with, and no probe shows it.",
-        f"Which optimizer the clients run, and that its state starts anew each round: {sgd(plan)} was assumed.",
-        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        "Whether gradients were computed in train mode, and all layers learn but those that the model freezes: both assumed.",
+        *training_assumptions(plan, unsent=unsent),
         f"Whether the loss is {loss}, as answer_audits names it or by default.",
     ]
-    if unsent:
-        found.append(
-            f"Whether training starts from the {unsent} frozen tensors that no message holds, as the app's model builds them: "
-            "assumed, and the nodes build the same as the server."
-        )
     if orders.rate_source != OF_ROUND:
         found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_source}.")
     if orders.knows_steps:
-        found.append("How many local steps there were: counted from the local epochs, the batch size and the examples.")
+        found.append(COUNTED_STEPS)
     return found

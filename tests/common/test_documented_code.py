@@ -90,7 +90,9 @@ def test_a_recorded_update_is_attacked_by_command_and_python(tmp_path: Path, mon
     (arguments,) = [one for one in commands(page) if one[:2] == ["attack", "local.safetensors"]]
     done = CliRunner().invoke(command_line, arguments)
     assert done.exit_code == 0, done.output
-    assert load_file(tmp_path / "leak" / "guesses.safetensors")["LabelInference/labels"].tolist() == [label]
+    assert load_file(tmp_path / "leak" / "guesses" / "round-0001-client-0.safetensors")[
+        "LabelInference/labels"
+    ].tolist() == [label]
     names["after"] = load_file("local.safetensors")
     model.load_state_dict(names["before"])
     names["true_images"] = image[None]

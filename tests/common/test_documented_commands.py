@@ -12,7 +12,7 @@ from clients.wire.schema import fields_of
 from simulations.cli import _pair, app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
-from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import chosen

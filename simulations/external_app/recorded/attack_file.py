@@ -1,49 +1,203 @@
-"""Attacks on an update that any Flower app recorded: all is checked before any work, then attacked, scored and written down."""
+"""Attacks on recorded updates: the server's knowledge, the attacks that apply to it, and their guesses."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from attacks import ClientUpdate, Knowledge, Labels, Reconstruction
+from attacks import AttackError, ClientUpdate, Knowledge, Labels, Membership, Reconstruction
 from attacks.base import AnyAttack
-from attacks.choice import Turns
-from attacks.guesses import found_nothing
-from attacks.scoring.metrics import blurred, null_baselines, score
+from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
+from clients.data.datasets import load_dataset, to_float
+from clients.data.images import MissingDataError
+from clients.models.classifiers import build_model
+from clients.scoring.retrieval import KnownImages
 from clients.training.evaluation import place
+from defenses.base import Batch
+from defenses.pipeline import Pipeline
 from defenses.random_draws import generator_for
-from defenses.tensors import NamedTensors, Tensors
-from simulations.console.results import finite
-from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.known import (
-    attacks_of,
-    build,
-    check_memory,
-    doubts_of,
-    fit,
-    guess_type,
-    knowledge_of,
-    load_start,
-    observation_of,
-    parsed,
-    require_usable,
-    with_inferred_rate,
-    without_rate,
-    without_truth,
-)
-from simulations.external_app.recorded.update_files import read_truth, read_update, resembles_weights
-from simulations.run_folder.drawn import drawn
+from defenses.spec import parse
+from defenses.tensors import Tensors, Update
+from simulations.external_app.recorded.settings import AttackSettings, whole_numbers
+from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import AUTO
-from simulations.settings.errors import naming
+from simulations.settings.errors import ConfigError, naming
+from strategies.federated.observations import PROBE, UPDATE
+
+
+def pipeline_of(settings: AttackSettings) -> Pipeline:
+    """The client's defences; ``ConfigError`` for a text that names none."""
+    with naming("defenses"):
+        return parse(settings.defenses)
+
+
+def doubts_of(settings: AttackSettings) -> Sequence[str]:
+    """Properties of an own model that change the meaning of numbers, one clause each; it is tried once, in a child process."""
+    return try_model("model", settings.model, settings.num_classes, settings.shape, settings.width, settings.norm)
+
+
+def build(settings: AttackSettings) -> nn.Module:
+    """The model that settings name, with the initial weights of its seed.
+
+    Raises:
+        ConfigError: When there is none of that name, or it cannot be built so.
+    """
+    doubts_of(settings)
+    try:
+        return build_model(
+            settings.model, num_classes=settings.num_classes, input_shape=settings.shape, width=settings.width,
+            norm=settings.norm, seed=settings.seed,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(f"model {settings.model}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
+        raise ConfigError(
+            f"model {settings.model} cannot be built for input-shape {settings.input_shape}: {error}"
+        ) from error
+
+
+def observation_of(settings: AttackSettings, model: nn.Module, update: Update) -> ClientUpdate:
+    """The attacks' observation of a client's update, which started from the model."""
+    labels = torch.tensor(whole_numbers(settings.labels)) if settings.labels else None
+    return ClientUpdate(
+        model, update, settings.shape, *settings.statistics, settings.num_examples,
+        settings.batch_size or settings.num_examples, settings.local_steps, settings.learning_rate or None, settings.weight_decay,
+        labels, settings.probe_mode == "train", settings.momentum, settings.nesterov,
+    )  # fmt: skip
+
+
+def knowledge_of(settings: AttackSettings) -> Knowledge:
+    """Auxiliary data and the defence; an empty batch without auxiliary data."""
+    shape, classes = settings.shape, settings.num_classes
+    batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
+    if settings.auxiliary_data:
+        size = shape[1] if shape[1] == shape[2] else 0
+        try_dataset("auxiliary-data", settings.auxiliary_data)
+        with naming("auxiliary-data"):
+            try:
+                data = load_dataset(settings.auxiliary_data, data_dir=settings.data_dir, image_size=size)
+            except MissingDataError as error:  # whose own message may name a download
+                raise MissingDataError(error.found) from error
+        if data.multi_label:
+            raise ConfigError(
+                f"auxiliary-data {settings.auxiliary_data} has several labels for each image; the model tells classes apart"
+            )
+        if data.input_shape != shape or data.num_classes != classes:
+            raise ConfigError(
+                f"auxiliary-data {settings.auxiliary_data} has {data.num_classes} classes of images {data.input_shape}; the model "
+                f"has {classes} and {shape}"
+            )
+        batch = Batch(to_float(data.train.images[:]), F.one_hot(data.train.labels, classes).float())
+
+    def train(_: Batch, __: int) -> nn.Module:
+        raise AttackError(
+            "how the client trains is not known for a recorded update; audit this attack with `fedveil run`"
+        )
+
+    return Knowledge(batch, pipeline_of(settings), *settings.statistics, train)
+
+
+def without_truth(knowledge: Knowledge, truth: Tensor, name: str) -> tuple[Knowledge, list[str]]:
+    """The auxiliary examples, of data of that name, that are no true image (N, C, H, W), and a sentence on how many are.
+
+    Raises:
+        ConfigError: When nothing is left of them.
+    """
+    known = KnownImages(truth)
+    kept = torch.tensor([image not in known for image in knowledge.auxiliary.images], dtype=torch.bool)
+    if kept.all():  # as where there are none
+        return knowledge, []
+    lost = int((~kept).sum())
+    if not kept.any():
+        raise ConfigError(
+            f"auxiliary-data {name} holds nothing but true images; allowed: data that are not the clients'"
+        )
+    own = knowledge.auxiliary
+    which = f"{lost} of the {len(kept)} images of auxiliary-data {name}"
+    sentence = f"{which} are true images: they were left out of what attacks learn from."
+    return replace(knowledge, auxiliary=Batch(own.images[kept], own.targets[kept])), [sentence]
+
+
+def parsed(text: str) -> list[AnyAttack]:
+    """Attacks on one update; of "auto" those on probes, which guess images and labels of any update."""
+    return PROBE.usual("") if text == AUTO else UPDATE.parse(text)
+
+
+def attacks_of(settings: AttackSettings) -> list[AnyAttack]:
+    """The attacks in order, before they have learned anything.
+
+    Raises:
+        ConfigError: Naming a wrong attack, what came and what is allowed.
+    """
+    with naming("update-attacks"):
+        attacks = parsed(settings.update_attacks)
+        for attack in attacks:
+            require_usable(attack, has_auxiliary=bool(settings.auxiliary_data))
+    if not attacks:
+        raise ConfigError(
+            f"update-attacks is {settings.update_attacks!r}; allowed: names of `fedveil list attacks`, or {AUTO}"
+        )
+    if membership := [attack for attack in attacks if guess_type(attack) is Membership]:
+        raise ConfigError(
+            f"update-attacks: {membership[0]} judges records that only the client holds; audit it with `fedveil run`"
+        )
+    return attacks
+
+
+def require_usable(attack: AnyAttack, *, has_auxiliary: bool) -> None:
+    """Refuse an attack that needs more than one update and the available auxiliary data.
+
+    Raises:
+        AttackError: Saying what it needs.
+    """
+    if attack.profile.observes_history:
+        raise AttackError(f"{attack} needs a client's updates of several rounds, and one was given; use `fedveil run`")
+    if attack.needs_auxiliary and not has_auxiliary:
+        raise AttackError(f"{attack} learns from auxiliary data; name a data set (auxiliary-data), or pass knowledge")
+
+
+def guess_type(attack: AnyAttack) -> Any:
+    """The class of an attack's guesses, as its own class declares it: ``Labels`` for an ``Attack[ClientUpdate, Labels]``."""
+    bases = getattr(type(attack), "__orig_bases__", ())
+    return next(types[1] for base in bases if len(types := get_args(base)) == 2)
+
+
+def without_rate(attacks: Sequence[AnyAttack]) -> tuple[list[AnyAttack], list[str]]:
+    """The attacks that need no learning rate, and a sentence that names the others.
+
+    Raises:
+        ConfigError: When every attack needs one.
+    """
+    left_out = [one for one in attacks if any(stage.needs_learning_rate for stage in stages_of(one))]
+    kept = [one for one in attacks if one not in left_out]
+    names = "; ".join(map(repr, left_out))
+    if not kept:
+        raise ConfigError(
+            f"learning-rate is missing, and {names} compares lengths of gradients; set it, or update-attacks that do not need "
+            f"it, such as InvertingGradients()"
+        )
+    if not left_out:
+        return kept, []
+    return kept, [f"Attacks left out because the learning rate is unknown: {names}. learning-rate adds them."]
+
+
+def check_memory(model: nn.Module, settings: AttackSettings, attacks: Sequence[AnyAttack]) -> None:
+    """Refuse inversions of which not even one trial fits into memory."""
+    for attack in attacks:
+        most = getattr(stages_of(attack)[0], "max_images", 1)
+        with naming(f"update-attacks: {attack} on model {settings.model} for input-shape {settings.input_shape}"):
+            fitting_trials(model, settings.shape, min(settings.num_examples, most))
+
+
+def fit(attack: AnyAttack, seed: int, knowledge: Knowledge) -> AnyAttack:
+    """The attack once it has learned from the server's knowledge."""
+    return place().fit(attack, knowledge, generator_for("attack", seed, repr(attack), "fit"))
 
 
 def guess_of(attack: AnyAttack, observation: ClientUpdate, seed: int, *which: int) -> Any:
@@ -77,52 +231,6 @@ def guess_tensors(guess: Reconstruction | Labels) -> Tensors:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
 
 
-def scores_of(guess: Reconstruction | Labels, truth: NamedTensors) -> dict[str, Any]:
-    """Scores of a finished guess; a failed reconstruction is scored as the grey image that it is."""
-    found = guess_tensors(guess)
-    scores: dict[str, Any] = score(guess, truth["images"]) if "images" in found and "images" in truth else {}
-    return scores | (score(Labels(found["labels"]), truth["labels"]) if "labels" in truth else {})
-
-
-def compared(truth: NamedTensors) -> dict[str, dict[str, Any]]:
-    """Scores to read others by: "null" of the grey image, which needs no attack, and "scale" of a blurred copy of the truth."""
-    if "images" not in truth:
-        return {"null": {}, "scale": {}}
-    images = truth["images"]
-    grey = null_baselines(images, torch.zeros_like(images[0]))["grey"]
-    copy = Reconstruction(blurred(images), torch.full((len(images),), -1))
-    return {"null": {"grey": score(grey, images)}, "scale": {"blurred": score(copy, images)}}
-
-
-def write_pictures(images: Tensor, name: str, out: Path) -> list[str]:
-    """Write NAME-0.png and so on of images (N, C, H, W) in [0, 1] with 1 or 3 channels; returns the names of the files."""
-    if images.shape[1] not in (1, 3):
-        return []
-    written = [f"{name}-{number}.png" for number in range(len(images))]
-    for file, image in zip(written, images, strict=True):
-        drawn(image.float()).save(out / file)
-    return written
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A request that can be run. Attacks see nothing of the truth.
-
-    Attributes:
-        request: With the numbers of examples and steps.
-        observation: What the attacks see.
-        attacks: In order; those that learn have learned.
-        truth: "images" (N, C, H, W) in [0, 1] and perhaps "labels" (N,); empty without.
-        notices: What was assumed.
-    """
-
-    request: Request
-    observation: ClientUpdate
-    attacks: Sequence[AnyAttack]
-    truth: Tensors
-    notices: Sequence[str]
-
-
 def attack_update(
     observation: ClientUpdate, text: str = AUTO, seed: int = 0, knowledge: Knowledge | None = None
 ) -> list[Any]:
@@ -147,95 +255,3 @@ def attack_update(
         require_usable(attack, has_auxiliary=knowledge is not None)
     fitted = attacks if knowledge is None else [fit(attack, seed, knowledge) for attack in attacks]
     return [guess_of(attack, observation, seed) for attack in fitted]
-
-
-def prepare(request: Request) -> PreparedRequest:
-    """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
-
-    Raises:
-        ConfigError: Naming the setting or the file, what came and what is allowed.
-    """
-    given = request.settings
-    settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
-    attacks, model = attacks_of(settings), build(settings)
-    notices = [f"{settings.model} {doubt}" for doubt in doubts_of(settings)] + load_start(model, settings)
-    update = read_update(model, request.update, local=settings.local)
-    if not settings.local and resembles_weights(update, model):
-        notices.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
-    if not given.num_examples:
-        notices.append("one example behind the update is assumed, for want of num-examples")
-    if not settings.normalisation:
-        notices.append("without normalisation, images are assumed to enter the model with mean 0 and std 1")
-    check_memory(model, settings, attacks)
-    observation = with_inferred_rate(observation_of(settings, model, update))
-    if observation.learning_rate is None:
-        attacks, left_out = without_rate(attacks)
-        notices += ["the learning rate is unknown", *left_out]
-    elif not settings.learning_rate:
-        notices.append(
-            f"the learning rate {observation.learning_rate:g} was inferred from the last layer's update, assuming one step of SGD "
-            "with cross entropy on one example"
-        )
-    knowledge, truth = knowledge_of(settings), dict[str, Tensor]()
-    if settings.originals:
-        truth = read_truth(Path(settings.originals), settings)
-        knowledge, overlap = without_truth(knowledge, truth["images"], settings.auxiliary_data)
-        notices += overlap
-    # Last, because it may take minutes: by now everything else is known to be sound.
-    with naming("update-attacks"):
-        fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
-    return PreparedRequest(replace(request, settings=settings), observation, fitted, truth, notices)
-
-
-def run(prepared: PreparedRequest, out: Path, begin: Callable[[str], object] = str) -> list[dict[str, Any]]:
-    """Attacks, scores, and writes ``result.json``, ``guesses.safetensors`` and one PNG per guessed image into a folder.
-
-    An interrupted run keeps what the attacks before have found; ``result.json`` then says which attack was interrupted.
-
-    Returns:
-        One entry per attack, as in ``result.json``. An attack that crashes has an entry whose "failure" says so.
-    """
-    entries: list[dict[str, Any]] = []
-    guesses: Tensors = {}
-    attack, turns = prepared.attacks[0], Turns()
-    in_turn = prepared.request.settings.update_attacks == AUTO
-    try:
-        for attack, name in zip(prepared.attacks, file_names(prepared.attacks), strict=True):
-            if in_turn and (why := turns.needless(attack)):
-                entries.append({"attack": repr(attack), "name": name, "failure": why, "missing": "", "scores": {}})
-                continue
-            begin(repr(attack))
-            start = time.perf_counter()
-            guess = guess_safely(attack, prepared.observation, prepared.request.settings.seed)
-            turns.note(attack, [guess])
-            tensors, seconds = guess_tensors(guess), round(time.perf_counter() - start, 3)
-            entries.append({
-                "attack": repr(attack), "name": name, "failure": guess.failure if found_nothing(guess) else "",
-                "missing": "" if found_nothing(guess) else guess.failure, "seconds": seconds,
-                "labels": tensors["labels"].tolist(), "diagnostics": dict(guess.diagnostics),
-                "scores": scores_of(guess, prepared.truth),
-                "pictures": write_pictures(tensors["images"], name, out) if "images" in tensors else [],
-            })  # fmt: skip
-            guesses |= {f"{name}/{kind}": tensor for kind, tensor in tensors.items()}
-    except KeyboardInterrupt:
-        _write(prepared, out, entries, guesses, interrupted=repr(attack))
-        raise
-    _write(prepared, out, entries, guesses)
-    return entries
-
-
-def _write(
-    prepared: PreparedRequest,
-    out: Path,
-    entries: Sequence[Mapping[str, Any]],
-    guesses: NamedTensors,
-    **more: str,
-) -> None:
-    """Writes ``guesses.safetensors``, then ``result.json``, whose presence says that all is there."""
-    settings = {"update": str(prepared.request.update), **prepared.request.settings.to_mapping()}
-    about = {"settings": settings, "notices": prepared.notices, "attacks": entries}
-    result = finite(about | compared(prepared.truth) | more)
-    save_file(dict(guesses), out / "guesses.safetensors")
-    (out / "result.json").write_text(
-        json.dumps(result, indent=2, allow_nan=False, default=str) + "\n", encoding="utf-8"
-    )

@@ -1,4 +1,4 @@
-"""Attacks on a whole recording: the auditor of a live app, with replies from disk and originals in place of clients.
+"""Attacks on a recording or on one update: the auditor of a live app, with updates from disk and originals in place of clients.
 
 All is checked before any work, and written down round by round.
 """
@@ -31,19 +31,21 @@ from clients.scoring.guesses import read_guesses
 from clients.task.task import Task
 from clients.wire.records import metrics, tensors_of, to_record, values_of
 from defenses.tensors import Tensors
-from simulations.external_app.recorded.arguments.command_line import steps_to_scores
-from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.attack_file import file_names, guess_safely, guess_tensors
-from simulations.external_app.recorded.known import (
+from simulations.external_app.recorded.attack_file import (
     attacks_of,
+    file_names,
     fit,
+    guess_safely,
+    guess_tensors,
     knowledge_of,
     pipeline_of,
     without_rate,
     without_truth,
 )
+from simulations.external_app.recorded.missing import steps_to_scores
 from simulations.external_app.recorded.originals import Truth, read_originals
-from simulations.external_app.recorded.replies import Attackable, Replay, replay
+from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
+from simulations.external_app.recorded.settings import Request
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
 from simulations.run_folder.rows import Row
@@ -55,7 +57,7 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, Outcome, attack_card, without_score
 from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
 from strategies.external_app.orders import OF_ROUND
 from strategies.federated.audit import UpdateAudit
@@ -65,8 +67,8 @@ SCENARIO = "recording"
 
 
 @dataclass(frozen=True)
-class PreparedRecording:
-    """A recording that can be attacked. Attacks see nothing of the truth.
+class Prepared:
+    """Updates that can be attacked. Attacks see nothing of the truth.
 
     Attributes:
         request: The request.
@@ -88,7 +90,7 @@ class PreparedRecording:
         settings = first.settings
         return AppPlan.known(
             scenario=SCENARIO, dataset="", model=settings.model, width=settings.width, norm=settings.norm,
-            pipeline=str(pipeline_of(settings)), seed=settings.seed, rounds=self.replayed.attackable[-1].reply.round,
+            pipeline=str(pipeline_of(settings)), seed=settings.seed, rounds=self.replayed.attackable[-1].round,
             momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=settings.weight_decay,
             auxiliary_data=self.auxiliary, card=DataCard(settings.num_classes, settings.shape, *settings.statistics),
         )  # fmt: skip
@@ -123,14 +125,13 @@ class RecordedAuditor(Auditor):
 
     shows_training = True
 
-    def __init__(
-        self, prepared: PreparedRecording, results: AppResults, owners: Owners, begin: Callable[[str], object]
-    ) -> None:
+    def __init__(self, prepared: Prepared, results: AppResults, owners: Owners, begin: Callable[[str], object]) -> None:
         nodes = dict(enumerate(owners.get_node_ids()))
         super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
         self.prepared, self.owners, self.begin = prepared, owners, begin
         self.folder = results.path / "guesses"
         self.folder.mkdir(exist_ok=True)
+        self.recorded = prepared.request.update.is_dir()
         self.names = dict(zip(map(repr, prepared.attacks), file_names(prepared.attacks), strict=True))
         self.replies: Mapping[int, Attackable] = {}
         self.observed: Mapping[int, ClientUpdate] = {}
@@ -139,7 +140,7 @@ class RecordedAuditor(Auditor):
     def turn_to(self, replies: Sequence[Attackable]) -> list[SeenUpdate]:
         """Take up a round: its truths, its observations and its updates."""
         truth = self.prepared.truth
-        self.owners.truths = {one.client: truth[one.reply.round, one.client] for one in replies} if truth else {}
+        self.owners.truths = {one.client: truth[one.round, one.client] for one in replies} if truth else {}
         self.replies, self._guesses = {one.client: one for one in replies}, defaultdict(dict)
         self.observed = {one.client: one.observe() for one in replies}
         return [
@@ -154,7 +155,9 @@ class RecordedAuditor(Auditor):
         statistics = "none" if card.more["batch_norm_statistics"] == "none" else "sent, as recorded"
         # A rate that one reply takes from the settings is no more certain for the others.
         rate = next((one.rate_source for one in self.replies.values() if one.rate_source != OF_ROUND), OF_ROUND)
-        return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics)
+        # That the server knows the classes is the user's word on this server, and no bound on others.
+        labels = KnownLabels.KNOWN if self.prepared.request.settings.labels else KnownLabels.UNKNOWN
+        return card.but(reported_defence=defense, learning_rate=rate, batch_norm_statistics=statistics, labels=labels)
 
     def submit(self, job: AttackJob) -> None:
         """Runs the attacks of a job one by one: an interrupted job keeps what earlier attacks found."""
@@ -167,7 +170,13 @@ class RecordedAuditor(Auditor):
             self.begin(f"round {task.round}: {attack!r}")
             start = time.perf_counter()
             guesses = [
-                guess_safely(attack, self.observed[one.partition], task.plan.seed, task.round, one.partition)
+                guess_safely(
+                    attack,
+                    self.observed[one.partition],
+                    task.plan.seed,
+                    # As ``attack_update`` draws for the one update in a file.
+                    *((task.round, one.partition) if self.recorded else ()),
+                )
                 for one in job.observed.seen
             ]
             turns.note(attack, guesses)
@@ -189,15 +198,12 @@ class RecordedAuditor(Auditor):
             self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
 
 
-def attack_rounds(
-    prepared: PreparedRecording, plan: AppPlan, results: AppResults, begin: Callable[[str], object]
-) -> None:
+def attack_rounds(prepared: Prepared, plan: AppPlan, results: AppResults, begin: Callable[[str], object]) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
     owners = Owners(len(prepared.replayed.nodes), prepared.request.settings.num_classes)
     auditor = RecordedAuditor(prepared, results, owners, begin)
     rounds = {
-        server_round: list(ones)
-        for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.reply.round)
+        server_round: list(ones) for server_round, ones in groupby(prepared.replayed.attackable, lambda one: one.round)
     }
     in_turn = [UPDATE] if prepared.request.settings.update_attacks == AUTO else []
     audit = UpdateAudit(auditor, {UPDATE: tuple(prepared.attacks)}, rounds, max(rounds), "p00", in_turn)
@@ -211,31 +217,31 @@ def attack_rounds(
         results.keep_progress(finished=False)
 
 
-def _about(prepared: PreparedRecording, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
+def _about(prepared: Prepared, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
     """What the section of the report says of a round."""
-    replayed = prepared.replayed
+    replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
-        "clients": {str(one.client): str(one.reply.node) for one in replies},
+        "clients": {str(one.client): str(one.node) for one in replies if recorded},
         "examples": [one.settings.num_examples for one in replies],
         "local_steps": [one.settings.local_steps for one in replies],
         "unusable": [f"node {node}: {why}" for at, node, why in replayed.unusable if at == server_round],
         "assumed": list(replayed.assumed),
         "warnings": list(replayed.warnings),
         "scored": bool(prepared.truth),
-        "steps": [] if prepared.truth else [list(step) for step in steps_to_scores(prepared.request.settings)],
+        "steps": steps_to_scores(prepared.request.settings) if recorded and not prepared.truth else [],
     }
 
 
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
-def prepare_recording(request: Request) -> PreparedRecording:
+def prepare(request: Request) -> Prepared:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
-    settings, replayed = request.settings, replay(request)
+    settings, replayed = request.settings, read_updates(request)
     knowledge = knowledge_of(settings)
     truth = {}
     if settings.originals:
@@ -250,10 +256,10 @@ def prepare_recording(request: Request) -> PreparedRecording:
     with naming("update-attacks"):
         fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
-    return PreparedRecording(request, replayed, fitted, truth, settings.auxiliary_data + kept)
+    return Prepared(request, replayed, fitted, truth, settings.auxiliary_data + kept)
 
 
-def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
+def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
     """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into a folder.
 
     Rows are written after every round: a killed process leaves those of the rounds before. An interrupted one keeps the results
@@ -267,13 +273,11 @@ def run_recording(prepared: PreparedRecording, out: Path, begin: Callable[[str],
     study = AppStudy(
         plan, {UPDATE: tuple(prepared.attacks)}, shown, SCENARIO, plan.dataset, plan.model, plan.seed, "recorded"
     )
-    results, task = AppResults.open(out, study), plan.at(last.reply.round, last.settings.learning_rate)
+    results, task = AppResults.open(out, study), plan.at(last.round, last.settings.learning_rate)
     results.claim(task, claims)  # at once, so that what a killed process leaves has it
     try:
         attack_rounds(prepared, plan, results, begin)
     except KeyboardInterrupt:
-        results.claim(task, claims)
         results.conclude(finished=False)
         raise
-    results.claim(task, claims)
     return results.conclude()

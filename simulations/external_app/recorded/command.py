@@ -1,16 +1,13 @@
-"""The work of ``fedveil attack``: an attack on an update in a file, or on the folder of a recording, and the findings shown."""
+"""The work of ``fedveil attack``: attacks on an update in a file or on the folder of a recording, and the findings shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 from rich.table import Table
-from torch import Tensor
 
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
@@ -20,10 +17,9 @@ from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
 from simulations.console.terminal import Terminal
-from simulations.external_app.recorded import attack_file
-from simulations.external_app.recorded.arguments.settings import Request
-from simulations.external_app.recorded.audit import prepare_recording, run_recording
-from simulations.external_app.recorded.known import doubts_of
+from simulations.external_app.recorded.attack_file import doubts_of
+from simulations.external_app.recorded.audit import prepare, run
+from simulations.external_app.recorded.settings import Request
 from simulations.report.analysis.run import ReadRun, read_run
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.studies.cell import FOUND, Cell
@@ -40,11 +36,11 @@ UNJUDGED = (
 
 @dataclass(frozen=True)
 class AttackFinding:
-    """The result of one attack on an update, or on the replies of a recorded round.
+    """The result of one attack on the updates of a round.
 
     Attributes:
         attack: Attack text.
-        round: Of the recording; None of a single update.
+        round: Of the recording; 1 for the update in a file.
         identified: Images that it identifies, of ``attacked``; ``recognisable``: that are recognisable in its guesses. None where
             that was not judged.
         share: Of identified ones, in [0, 1], with the 95 % interval ``low`` to ``high``.
@@ -57,7 +53,7 @@ class AttackFinding:
     """
 
     attack: str
-    round: int | None = None
+    round: int
     identified: int | None = None
     recognisable: int | None = None
     attacked: int | None = None
@@ -89,20 +85,8 @@ class AttackFinding:
         return f"{of}\n{self.recognisable} recognisable"
 
 
-def of_entries(entries: Iterable[Mapping[str, Any]], truth: Mapping[str, Tensor]) -> list[AttackFinding]:
-    """Findings on a single update, from the entries of ``result.json``; its images are too few to judge an attack by."""
-    found, grey = [], attack_file.compared(truth)["null"].get("grey", {}).get("psnr", ())
-    for entry in entries:
-        scores = {} if entry["failure"] else entry["scores"]  # those of a failed attack are of a grey image
-        psnr, labels = scores.get("psnr"), scores.get("label-accuracy")
-        images: dict[str, Any] = {"psnr": fmean(psnr), "best_psnr": max(psnr), "null_psnr": fmean(grey)} if psnr else {}
-        word = Verdict.UNKNOWN.value if psnr else ""
-        found.append(AttackFinding(entry["attack"], labels=labels, failure=entry["failure"], verdict=word, **images))
-    return found
-
-
-def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
-    """Findings on a recording, in order of rounds."""
+def of_rows(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
+    """The findings of the attacks, in order of rounds."""
     failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
     findings = [one for summary in read.summaries for one in summary.findings]
     found = [
@@ -110,7 +94,7 @@ def of_recording(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
         for one in findings
         for cell in one.cells
     ]
-    return sorted(found, key=lambda one: one.round or 0)
+    return sorted(found, key=lambda one: one.round)
 
 
 def _of_cell(cell: Cell, failure: str, verdict: Verdict) -> AttackFinding:
@@ -136,46 +120,43 @@ def _of_cell(cell: Cell, failure: str, verdict: Verdict) -> AttackFinding:
 def _conclude(
     console: Terminal,
     found: Sequence[AttackFinding],
-    page: Path,
-    guesses: Path,
+    out: Path,
     *,
     scored: bool,
     as_json: bool,
-    claims: Sequence[Claim] = (),
+    claims: Sequence[Claim],
 ) -> bool:
     """Print a table of the attacks, or where the guesses are if none was ``scored``, and as errors which attacks failed.
 
     With ``as_json`` also a line of JSON, as `fedveil attack --help` describes it. Returns whether all attacks failed.
     """  # fmt: skip
-    made = [one for one in found if not one.failure]
+    made, page = [one for one in found if not one.failure], out / "report.html"
     if scored:
         console.print(_table(found))
         if any(one.verdict == Verdict.UNKNOWN for one in made):
             console.say(UNJUDGED)
     elif made:
         names = "; ".join(dict.fromkeys(one.attack for one in made))
-        console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {guesses}")
+        console.say(f"No guess was scored, as no originals were given. The guesses of {names} are in {out / 'guesses'}")
     for one in found:
         if one.failure:
-            where = "" if one.round is None else f"round {one.round}, "
             if untried(one.failure):
-                console.say(f"{where}{one.attack} {one.failure}")
+                console.say(f"round {one.round}, {one.attack} {one.failure}")
             else:
-                errors.say(f"{where}{one.attack} failed: {one.failure}")
-    console.say(f"{'report' if page.suffix == '.html' else 'results'}: {page}")
+                errors.say(f"round {one.round}, {one.attack} failed: {one.failure}")
+    console.say(f"report: {page}")
     if as_json:
         about = {"claims": list(map(asdict, claims)), "attacks": list(map(asdict, found))}
-        print_json({"directory": str(page.parent), "page": str(page), "scored": scored, **about})
+        print_json({"directory": str(out), "page": str(page), "scored": scored, **about})
     return not made
 
 
 def _table(found: Sequence[AttackFinding]) -> Table:
-    """A line for each attack, and of a recording for each round."""
-    rounds = [] if all(one.round is None for one in found) else ["round"]
+    """A line for each attack on each round."""
     judged = ["verdict"] if any(one.verdict for one in found) else []
     rows = (
         [
-            *(str(one.round) for _ in rounds),
+            str(one.round),
             one.attack,
             *([one.verdict or NOTHING] if judged else []),
             one.result,
@@ -185,34 +166,23 @@ def _table(found: Sequence[AttackFinding]) -> Table:
         ]
         for one in found
     )
-    return table([*rounds, "attack", *judged, "identified"], ("PSNR, dB", "labels"), rows)
+    return table(["round", "attack", *judged, "identified"], ("PSNR, dB", "labels"), rows)
 
 
-def attack_update(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
-    """Attack one update and print the results, with ``as_json`` as a line of JSON; returns whether all attacks failed.
+def attack_updates(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
+    """Attack an update or a recording, print assumptions and results, and with ``as_json`` a line of JSON.
+
+    Returns:
+        Whether all attacks failed.
 
     Raises:
         ConfigError: Before any work.
     """
-    prepared = attack_file.prepare(request)
+    prepared = prepare(request)
     out.mkdir(parents=True, exist_ok=True)
-    for notice in prepared.notices:
-        console.say(f"notice: {notice}")
-    with _shown(console) as begin:
-        entries = attack_file.run(prepared, out, begin)
-    for entry in entries:
-        if entry["missing"]:
-            console.say(f"{entry['attack']} {entry['missing']}")
-    found = of_entries(entries, prepared.truth)
-    return _conclude(console, found, out / "result.json", out, scored=bool(prepared.truth), as_json=as_json)
-
-
-def attack_recording(console: Terminal, request: Request, out: Path, *, as_json: bool = False) -> bool:
-    """Attack a recording and print assumptions and results; returns or raises as ``attack_update`` does."""
-    prepared = prepare_recording(request)
-    out.mkdir(parents=True, exist_ok=True)
-    replayed = prepared.replayed
-    console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
+    replayed, recorded = prepared.replayed, request.update.is_dir()
+    if recorded:
+        console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
     for doubt in doubts_of(request.settings):
         console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
@@ -224,15 +194,13 @@ def attack_recording(console: Terminal, request: Request, out: Path, *, as_json:
     for claim in replayed.claims:
         console.say(f"claim of the app: {claim.text}")
     with _shown(console) as begin:
-        rows = run_recording(prepared, out, begin)
-    found, scored = of_recording(read_run(out), rows), bool(prepared.truth)
-    if not scored:
+        rows = run(prepared, out, begin)
+    found, scored = of_rows(read_run(out), rows), bool(prepared.truth)
+    if recorded and not scored:
         console.say(
             "for scores: clients.save_originals keeps the originals in the client; the report shows the lines to add"
         )
-    return _conclude(
-        console, found, out / "report.html", out / "guesses", scored=scored, as_json=as_json, claims=replayed.claims
-    )
+    return _conclude(console, found, out, scored=scored, as_json=as_json, claims=replayed.claims)
 
 
 @contextmanager

@@ -21,10 +21,14 @@ from clients.scoring.image_scores import image_scores, uniform_label_accuracy
 from clients.scoring.null_baselines import BLURRED, flat_psnr
 from clients.scoring.retrieval import CANDIDATES, Known, KnownImages, identified
 from defenses.base import Batch
-from defenses.tensors import NamedTensors
-from simulations.external_app.recorded.arguments.headers import originals_file
+from defenses.tensors import NamedTensors, Tensors
 from simulations.external_app.recorded.replies import Attackable
-from simulations.external_app.recorded.update_files import read_truth
+from simulations.external_app.recorded.reply_numbers import originals_file
+from simulations.external_app.recorded.settings import AttackSettings
+from simulations.external_app.recorded.update_files import few, read_file
+from simulations.settings.errors import ConfigError
+
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Batch
     Those of the other replies and the auxiliary ones are the images among which true ones are identified.
 
     Args:
-        folder: Of ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` where a node has the same images in all rounds.
+        folder: Of ``round-0001-node-ID.safetensors``, or ``node-ID.safetensors`` where a node has the same images in all
+            rounds; of a single update, the file itself.
         replies: That are attacked.
         auxiliary: Maybe empty.
 
@@ -112,9 +117,8 @@ def read_originals(folder: Path, replies: Sequence[Attackable], auxiliary: Batch
     """
     found: dict[tuple[int, int], NamedTensors] = {}
     for one in replies:
-        path = originals_file(folder, one.reply)
-        assert path is not None  # as ``require_complete`` has checked
-        found[one.reply.round, one.client] = read_truth(path, one.settings)
+        path = originals_file(folder, one.round, one.node) or folder
+        found[one.round, one.client] = read_truth(path, one.settings)
     every = torch.cat([*(truth["images"] for truth in found.values()), auxiliary.images])
     labels = [truth.get("labels") for truth in found.values()]
     known = [one for one in labels if one is not None]
@@ -137,3 +141,32 @@ def _with_others(images: Tensor, labels: Tensor | None, every: Tensor, classes: 
             kept.append(at)
             missing[kind] -= 1
     return Truth(images, labels, every[kept], None if classes is None else classes[kept])
+
+
+def read_truth(path: Path, settings: AttackSettings) -> Tensors:
+    """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
+
+    Raises:
+        ConfigError: When the file holds anything else.
+    """
+    found = read_file("originals", path)
+    if "images" not in found or set(found) - {"images", "labels"}:
+        raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
+    images, expected = found["images"], (settings.num_examples, *settings.shape)
+    if images.shape != expected or not images.is_floating_point():
+        raise ConfigError(
+            f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
+        )
+    if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
+        low, high = images.min(), images.max()
+        raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
+    truth = {"images": images.float()}
+    if "labels" in found:
+        labels, num_examples, num_classes = found["labels"], settings.num_examples, settings.num_classes
+        allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
+        if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
+            raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
+        if labels.min() < 0 or labels.max() >= num_classes:
+            raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
+        truth["labels"] = labels.long().reshape(num_examples)
+    return truth

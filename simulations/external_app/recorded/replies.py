@@ -1,36 +1,35 @@
-"""Observations of attacks from the replies of a recording, with the assumptions made on the way."""
+"""Observations of attacks from a recording's replies or from the update in a file, with the assumptions made on the way."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-import torch
-from torch import nn
-
-from attacks import ClientUpdate
-from attacks.local_model import shared_tensors
-from attacks.observations import trained_parameters
-from clients.external_app.partial import AppModel, ModelMismatchError
-from clients.task.task import load_weights
-from defenses.tensors import Tensors
-from simulations.external_app.recorded.arguments.missing import replies_of
-from simulations.external_app.recorded.arguments.reply_numbers import NO_RATE, numbers_of_reply
-from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
-from simulations.external_app.recorded.known import (
+from attacks import AttackError, ClientUpdate
+from attacks.gradient.labels import exact_learning_rate
+from clients.external_app.partial import AppModel
+from simulations.external_app.recorded.attack_file import (
     attacks_of,
     build,
     check_memory,
-    observation_of,
-    with_inferred_rate,
 )
-from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
+from simulations.external_app.recorded.missing import replies_of
+from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_SETTING, numbers_of_reply
+from simulations.external_app.recorded.settings import AttackSettings, Request
+from simulations.external_app.recorded.update_files import (
+    few,
+    observe_file,
+    observe_reply,
+    resembles_weights,
+    started,
+    tensors_of,
+)
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import OF_ROUND, OF_SETTINGS, other_rates, sgd
+from strategies.external_app.orders import COUNTED_STEPS, OF_ROUND, OF_SETTINGS, other_rates, training_assumptions
 from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
@@ -48,49 +47,46 @@ RATE_SENTENCES = {
 
 @dataclass(frozen=True)
 class Attackable:
-    """A reply that can be attacked.
+    """A client's update that can be attacked.
 
     Attributes:
-        reply: As recorded.
+        round: Server round; 1 for the update in a file.
+        node: Who sent it.
         client: Number of its node, in order of the node ids of the recording.
-        settings: With this reply's numbers.
+        settings: With this update's numbers.
+        read: Reads the observation; ``ConfigError`` when arrays do not fit the model.
         rate_source: Where the learning rate comes from, as threat cards say.
         inferred: Sentences on numbers that were inferred, each with its assumption.
+        stated_rate: Learning rate that the recording states.
     """
 
-    reply: RecordedReply
+    round: int
+    node: int
     client: int
     settings: AttackSettings
+    read: Callable[[AttackSettings], ClientUpdate]
     rate_source: str
     inferred: tuple[str, ...] = ()
+    stated_rate: float | None = None
 
     def observe(self) -> ClientUpdate:
-        """The update, and the global model that it starts from.
+        """The update, and the global model that it starts from."""
+        return self.read(self.settings)
 
-        Raises:
-            ConfigError: When the arrays do not fit the model.
-        """
-        model = build(self.settings)
-        start = fitted(self.reply.sent_arrays(), model, f"{self.reply.path}: the weights sent")
-        load_weights(model, shared_tensors(model) | start)
-        came = fitted(self.reply.arrays(), model, str(self.reply.path))
-        before = shared_tensors(model)
-        names = trained_parameters(model)
-        if resembles_differences(came, {name: before[name] for name in names}):
-            raise ConfigError(
-                f"{self.reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
-                "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
-                "the file of what was sent as weights"
-            )
-        update = {name: value - before[name] for name, value in came.items()}
-        if not any(update[name].any() for name, _ in model.named_parameters()):
-            raise ConfigError(f"{self.reply.path}: the client sent back what it was sent: there is nothing to attack")
-        return observation_of(self.settings, model, update)
+    def with_rate(self, seen: ClientUpdate) -> Attackable:
+        """With the learning rate that the observation proves (``exact_learning_rate``), where none is known."""
+        if self.settings.learning_rate:
+            return self
+        try:
+            rate = exact_learning_rate(seen)
+        except AttackError:
+            return self
+        return replace(self, settings=self.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """All replies of a recording.
+    """All updates of a recording, or the one in a file.
 
     Attributes:
         attackable: In order of rounds.
@@ -98,7 +94,7 @@ class Replay:
         nodes: Node ids; their places are the clients' numbers.
         assumed: Sentences on what is not known, and what was taken instead.
         claims: What the app says about its differential privacy, in the metrics of all replies and by its strategy.
-        warnings: Sentences on rounds whose clients had other learning rates than the one given.
+        warnings: Sentences on values that contradict what was given.
     """
 
     attackable: Sequence[Attackable]
@@ -109,93 +105,82 @@ class Replay:
     warnings: Sequence[str] = ()
 
 
-def replay(request: Request) -> Replay:
-    """Reads a recording and checks all that can be checked before any attack.
+def read_updates(request: Request) -> Replay:
+    """Reads the updates and checks all that can be checked before any attack.
 
     Raises:
         ConfigError: Naming the setting or the file, what came and what is allowed.
     """
     attacks = attacks_of(request.settings)
     try:
-        replies, usable = replies_of(request)
-        nodes = sorted({reply.node for reply in replies})
-        found, faulty = _sorted_out(usable, nodes, request)
-        largest = max(found, key=lambda one: one.settings.num_examples)
-        model = build(largest.settings)
-        check_memory(model, largest.settings, attacks)
-        app, arrays = AppModel.of(model), usable[0].sent_arrays()
-        named = app.named(_tensors(arrays))
-        renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
-        unsent = len(app.unsent(named))
+        replayed = _of_recording(request) if request.update.is_dir() else _of_file(request)
     except RecordingError as error:
         raise ConfigError(str(error)) from error
-    unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
+    largest = max(replayed.attackable, key=lambda one: one.settings.num_examples)
+    check_memory(build(largest.settings), largest.settings, attacks)
+    return replayed
+
+
+def _of_recording(request: Request) -> Replay:
+    replies, usable = replies_of(request)
+    nodes = sorted({reply.node for reply in replies})
+    found, faulty = _sorted_out(usable, nodes, request)
+    app, arrays = AppModel.of(build(found[0].settings)), usable[0].sent_arrays()
+    named = app.named(tensors_of(arrays))
+    renamed = not all(ours.endswith(theirs) for ours, theirs in zip(named, arrays, strict=True))
     assumed = [
-        *assumptions(request, usable[0], renamed=renamed, unsent=unsent),
-        *_of_rates(request, found),
+        *assumptions(request.settings, unsent=len(app.unsent(named))),
+        *_of_replies(request, usable[0], renamed=renamed),
+        *_of_rates(request.settings, found),
         *request.assumed,
     ]
     assumed += dict.fromkeys(text for one in found for text in one.inferred)
     claims = PrivacyClaims(wrappers_named(strategy_of(request.update)))
     for reply in replies:
         claims.read(reply.round, reply.node, (reply.values.get("metrics") or {}).values())
+    unusable = [(reply.round, reply.node, reply.unusable) for reply in replies if reply.unusable] + faulty
     return Replay(found, unusable, nodes, assumed, claims.found(), hidden_rates(request.settings.learning_rate, found))
 
 
-def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
-    """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
+def _of_file(request: Request) -> Replay:
+    """The update in a file, as the only reply of a round."""
+    given = request.settings
+    settings = given.but(num_examples=given.num_examples or 1, local_steps=given.local_steps or 1)
+    _, absent = started(settings)
+    source = OF_SETTING if settings.learning_rate else NO_RATE
+    one = Attackable(1, 0, 0, settings, partial(observe_file, request.update), source)
+    seen, warnings = one.observe(), list[str]()
+    one = one.with_rate(seen)
+    assumed = assumptions(settings)
+    if not given.num_examples:
+        assumed.append("How many examples there were: one was assumed, for want of num-examples.")
+    if not given.local_steps:
+        assumed.append("How many local steps there were: one was assumed, for want of local-steps.")
+    if not settings.weights:
+        assumed.append(
+            f"Which weights the client started from: the initial ones of seed {settings.seed} were assumed, for want of weights."
+        )
+    if absent:
+        assumed.append(
+            f"What {few(absent)} were: {settings.weights} lacks them, and the model's own initial values stand in."
+        )
+    if not settings.local and resembles_weights(seen.update, seen.model):
+        warnings.append(f"{request.update} is close to the global weights: if it holds local weights, set local = true")
+    return Replay([one], [], [one.node], [*assumed, *_of_rates(settings, [one])], (), warnings)
 
-    Raises:
-        ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
-    """
-    app = AppModel.of(model)
-    try:
-        named = app.named(_tensors(arrays))
-    except ModelMismatchError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    return model_tensors(where, app.whole(named), model)
 
-
-def _tensors(arrays: dict[str, np.ndarray]) -> Tensors:
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-
-
-def assumptions(request: Request, reply: RecordedReply, *, renamed: bool, unsent: int = 0) -> list[str]:
-    """Facts that the wire does not show, each with the assumption in its place.
-
-    ``reply`` is the first one; ``renamed``: names of arrays are not those of the model; ``unsent`` frozen tensors are in no
-    message.
-    """
-    settings = request.settings
+def assumptions(settings: AttackSettings, *, unsent: int = 0) -> list[str]:
+    """Facts that no update shows, each with the assumption in its place; ``unsent`` frozen tensors are in no message."""
     found = [
         f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
-        "Which classes the examples have: attacks inferred them where they need them.",
-        f"Which optimizer the clients ran, and that its state starts anew each round: {sgd(settings)} was assumed.",
-        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
-        f"Whether gradients were computed in train mode: {settings.probe_mode} mode was assumed; nor whether "
-        "dropout acted, or layers were frozen that the model does not freeze: neither was assumed.",
+        *training_assumptions(settings, unsent=unsent),
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
         f"Whether {settings.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
-        "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
     ]
-    found += _ignored(strategy_of(request.update), reply)
-    if not settings.batch_size and not reply.number(*BATCHES):
-        found.append(
-            f"How many examples a step saw: all of them in each of the {settings.local_steps} local steps, for want of batch-size."
-        )
-    if not settings.num_examples:
-        found.append("How many examples there were: the clients' own counts were believed.")
+    if not settings.labels:
+        found.append("Which classes the examples have: attacks inferred them where they need them.")
     if not settings.normalisation:
         found.append("How images are normalised: mean 0 and std 1 were assumed, for want of normalisation.")
-    if renamed:
-        found.append(
-            f"Which array is which: their names are not those of {settings.model}, so they were taken in order."
-        )
-    if unsent:
-        found.append(
-            f"Whether training started from the {unsent} frozen tensors that no message holds, as {settings.model} builds them: "
-            "assumed."
-        )
     if settings.auxiliary_data and not settings.originals:
         found.append(
             f"Whether {settings.auxiliary_data} holds the clients' own images: attacks that learn from it would know what they "
@@ -208,14 +193,32 @@ def assumptions(request: Request, reply: RecordedReply, *, renamed: bool, unsent
     return found
 
 
-def _of_rates(request: Request, found: Sequence[Attackable]) -> list[str]:
+def _of_replies(request: Request, reply: RecordedReply, *, renamed: bool) -> list[str]:
+    """Facts that a recording, of which the first reply is given, does not show; ``renamed``: its arrays have other names."""
+    settings = request.settings
+    found = [
+        "Whether replies hold weights: weights were assumed; a reply that looks like a difference of weights is not attacked.",
+        *_ignored(strategy_of(request.update), reply),
+    ]
+    if not settings.batch_size and not reply.number(*BATCHES):
+        found.append(
+            f"How many examples a step saw: all of them in each of the {settings.local_steps} local steps, for want of batch-size."
+        )
+    if not settings.num_examples:
+        found.append("How many examples there were: the clients' own counts were believed.")
+    if renamed:
+        found.append(
+            f"Which array is which: their names are not those of {settings.model}, so they were taken in order."
+        )
+    return found
+
+
+def _of_rates(settings: AttackSettings, found: Sequence[Attackable]) -> list[str]:
     """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
-    if not request.settings.local_steps and not all(one.inferred for one in found):
-        sentences.append(
-            "How many local steps there were: counted from the local epochs, the batch size and the examples."
-        )
-    if request.settings.learning_rate:
+    if not settings.local_steps and not all(one.inferred for one in found):
+        sentences.append(COUNTED_STEPS)
+    if settings.learning_rate:
         return sentences
     for source, text in RATE_SENTENCES.items():
         of_source = [one.settings.learning_rate for one in found if one.rate_source == source]
@@ -228,7 +231,7 @@ def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
     """Warnings about rounds whose recorded learning rates learning-rate replaces by another one; none where it is not ``given``."""
     rates = defaultdict[int, dict[int, float | None]](dict)
     for one in found:
-        rates[one.reply.round][one.client] = one.reply.number(*RATES)
+        rates[one.round][one.client] = one.stated_rate
     return list(filter(None, (other_rates(at, "were sent or reported", known, given) for at, known in rates.items())))
 
 
@@ -261,12 +264,11 @@ def _sorted_out(
             if numbers.missing:
                 raise ConfigError("; ".join(numbers.missing.values()))
             own = request.settings.but(**numbers.values)
-            client = nodes.index(reply.node)
-            one = Attackable(reply, client, own, numbers.rate_source, numbers.inferred)
-            rate = with_inferred_rate(one.observe()).learning_rate
-            if rate and not one.settings.learning_rate:
-                one = replace(one, settings=one.settings.but(learning_rate=rate), rate_source=INFERRED_RATE)
-            found.append(one)
+            one = Attackable(
+                reply.round, reply.node, nodes.index(reply.node), own, partial(observe_reply, reply), numbers.rate_source,
+                numbers.inferred, reply.number(*RATES),
+            )  # fmt: skip
+            found.append(one.with_rate(one.observe()))
         except (ConfigError, RecordingError) as error:
             faulty.append((reply.round, reply.node, str(error)))
             errors.append(error)

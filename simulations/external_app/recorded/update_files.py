@@ -1,55 +1,101 @@
-"""The safetensors files of one recorded update, checked against the model."""
+"""Observations of attacks from recorded replies and from safetensors files, checked against the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from attacks import ClientUpdate
 from attacks.local_model import shared_tensors
+from attacks.observations import trained_parameters
+from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.task.task import load_weights
 from defenses.tensors import NamedTensors, Tensors, Update
-from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.external_app.recorded.attack_file import build, observation_of
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.settings.errors import ConfigError
+from strategies.recording.files import RecordedReply
 
-WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
-
-def load_global_weights(model: nn.Module, path: Path) -> list[str]:
-    """Copies the weights of a file into a model, in place.
-
-    Returns:
-        Names of the model's floating-point buffers that the file lacks; they keep their values.
+def observe_reply(reply: RecordedReply, settings: AttackSettings) -> ClientUpdate:
+    """The observation of a recorded reply.
 
     Raises:
-        ConfigError: When a parameter is missing, or names, shapes or values do not fit.
+        ConfigError: When the arrays do not fit the model, or hold no update of weights.
     """
-    weights, own = model_tensors(f"weights: {path}", _read("weights", path), model), shared_tensors(model)
+    model = build(settings)
+    start = fitted(reply.sent_arrays(), model, f"{reply.path}: the weights sent")
+    load_weights(model, shared_tensors(model) | start)
+    came, before = fitted(reply.arrays(), model, str(reply.path)), shared_tensors(model)
+    if resembles_differences(came, {name: before[name] for name in trained_parameters(model)}):
+        raise ConfigError(
+            f"{reply.path}: the reply seems to hold differences (local - global), not weights: it is short beside the "
+            "weights sent, and points elsewhere; allowed: weights. Its file of arrays can be attacked as a single update, with "
+            "the file of what was sent as weights"
+        )
+    update = {name: value - before[name] for name, value in came.items()}
+    return _observed(
+        settings, model, update, f"{reply.path}: the client sent back what it was sent: there is nothing to attack"
+    )
+
+
+def observe_file(path: Path, settings: AttackSettings) -> ClientUpdate:
+    """The observation of the update in a file, which started from ``weights``; with ``local`` the file holds the local weights.
+
+    Raises:
+        ConfigError: When names, shapes or values do not fit the model, or no parameter has changed.
+    """
+    model, _ = started(settings)
+    update = model_tensors(f"UPDATE: {path}", read_file("UPDATE", path), model)
+    why = "every value is 0; allowed: local - global weights of a client that trained"
+    if settings.local:
+        before = shared_tensors(model)
+        update = {name: value - before[name] for name, value in update.items()}
+        why = "the local weights equal the global ones; allowed: weights after local training"
+    return _observed(settings, model, update, f"UPDATE: {path} holds no update: {why}")
+
+
+def started(settings: AttackSettings) -> tuple[nn.Module, list[str]]:
+    """The model with the weights of the file ``weights``, and the names of its floating-point buffers that the file lacks."""
+    model = build(settings)
+    if not settings.weights:
+        return model, []
+    path, own = Path(settings.weights), shared_tensors(model)
+    weights = model_tensors(f"weights: {path}", read_file("weights", path), model)
     load_weights(model, own | weights)
-    return [name for name in own if name not in weights]
+    return model, [name for name in own if name not in weights]
 
 
-def read_update(model: nn.Module, path: Path, *, local: bool) -> Update:
-    """Name -> (local - global) of every parameter, and of the floating-point buffers that the file holds; float32.
+def _observed(settings: AttackSettings, model: nn.Module, update: Tensors, unchanged: str) -> ClientUpdate:
+    """The observation; ``ConfigError`` with the sentence ``unchanged`` where no parameter has changed."""
+    if not any(update[name].any() for name, _ in model.named_parameters()):
+        raise ConfigError(unchanged)
+    return observation_of(settings, model, update)
 
-    The model holds the global weights; with ``local``, the file holds the local ones, not their difference.
+
+def fitted(arrays: dict[str, np.ndarray], model: nn.Module, where: str) -> Tensors:
+    """Arrays as tensors by the model's names (``AppModel.named``), with the model's own frozen parameters where none came.
 
     Raises:
-        ConfigError: When names, shapes or values do not fit the model, and when no parameter has changed.
+        ConfigError: When a parameter that is not frozen is missing, or names, shapes or values do not fit.
     """
-    found = model_tensors(f"UPDATE: {path}", _read("UPDATE", path), model)
-    if local:
-        start = shared_tensors(model)
-        found = {name: value - start[name] for name, value in found.items()}
-    if not any(found[name].any() for name, _ in model.named_parameters()):
-        equal = "the local weights equal the global ones; allowed: weights after local training"
-        why = equal if local else "every value is 0; allowed: local - global weights of a client that trained"
-        raise ConfigError(f"UPDATE: {path} holds no update: {why}")
-    return found
+    app = AppModel.of(model)
+    try:
+        named = app.named(tensors_of(arrays))
+    except ModelMismatchError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return model_tensors(where, app.whole(named), model)
+
+
+def tensors_of(arrays: dict[str, np.ndarray]) -> Tensors:
+    """Arrays as tensors of their own."""
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
 def resembles_weights(update: Update, model: nn.Module) -> bool:
@@ -70,35 +116,6 @@ def resembles_differences(came: Update, sent: Update) -> bool:
     return short and float(a @ b) < 0.5 * float(a.norm() * b.norm())
 
 
-def read_truth(path: Path, settings: AttackSettings) -> Tensors:
-    """The true "images" (num_examples, C, H, W) in [0, 1], float32, and perhaps "labels" (num_examples,), int64.
-
-    Raises:
-        ConfigError: When the file holds anything else.
-    """
-    found = _read("originals", path)
-    if "images" not in found or set(found) - {"images", "labels"}:
-        raise ConfigError(f"originals: {path} holds {few(found)}; allowed: 'images', and perhaps 'labels'")
-    images, expected = found["images"], (settings.num_examples, *settings.shape)
-    if images.shape != expected or not images.is_floating_point():
-        raise ConfigError(
-            f"originals: images are {images.dtype} {tuple(images.shape)}; allowed: floating point {expected}"
-        )
-    if not (images.min() >= 0 and images.max() <= 1):  # A NaN is neither.
-        low, high = images.min(), images.max()
-        raise ConfigError(f"originals: images run from {low:g} to {high:g}; allowed: 0 to 1, before normalisation")
-    truth = {"images": images.float()}
-    if "labels" in found:
-        labels, num_examples, num_classes = found["labels"], settings.num_examples, settings.num_classes
-        allowed = f"allowed: whole numbers from 0 to {num_classes - 1}, of shape ({num_examples},)"
-        if labels.dtype not in WHOLE or labels.shape not in ((num_examples,), (num_examples, 1)):
-            raise ConfigError(f"originals: labels are {labels.dtype} {tuple(labels.shape)}; {allowed}")
-        if labels.min() < 0 or labels.max() >= num_classes:
-            raise ConfigError(f"originals: labels run from {labels.min()} to {labels.max()}; {allowed}")
-        truth["labels"] = labels.long().reshape(num_examples)
-    return truth
-
-
 def few(names: Iterable[str]) -> str:
     """The first three names, and how many more there are."""
     listed = list(names)
@@ -106,7 +123,8 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(repr, listed[:3])) + more or "nothing"
 
 
-def _read(key: str, path: Path) -> Tensors:
+def read_file(key: str, path: Path) -> Tensors:
+    """The tensors of a safetensors file; ``ConfigError`` beginning with the key where there is none."""
     if not path.is_file():
         raise ConfigError(f"{key}: there is no file {path}")
     try:

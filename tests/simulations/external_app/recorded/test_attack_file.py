@@ -21,16 +21,24 @@ from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
 from simulations.cli import app
-from simulations.external_app.recorded.arguments.missing import require_complete
-from simulations.external_app.recorded.arguments.settings import AttackSettings, Request
-from simulations.external_app.recorded.attack_file import attack_update, prepare
-from simulations.external_app.recorded.known import without_truth
+from simulations.external_app.recorded.attack_file import attack_update, without_truth
+from simulations.external_app.recorded.audit import prepare
+from simulations.external_app.recorded.missing import require_complete
+from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.settings.errors import ConfigError
+from tests.lines import read_lines
 
 RATE, DIGIT = 0.1, 17
 MEAN, STD = 0.1307, 0.3081
 NEEDED = {"model": "lenet", "num-classes": 10, "input-shape": "1,28,28"}
 DLG = "DLG(iterations=150, restarts=1, labels='auto')"
+
+
+GUESSES = Path("guesses", "round-0001-client-0.safetensors")
+
+
+def rows_of(out: Path, metric: str = "") -> list[dict[str, Any]]:
+    return [row for row in read_lines(out / "rows.jsonl") if metric in ("", row["metric"])]
 
 
 def digit() -> tuple[Tensor, Tensor]:
@@ -84,11 +92,11 @@ def test_json_has_the_scores_of_each_attack_and_the_reasons_of_those_that_failed
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["directory"], found["scored"]) == (str(tmp_path / "out"), True)
-    exact, inverting = found["attacks"]
-    written = json.loads((tmp_path / "out" / "result.json").read_text())["attacks"]
-    assert inverting["psnr"] == inverting["best_psnr"] == pytest.approx(written[1]["scores"]["psnr"][0])
-    assert inverting["identified"] is None, "one picture has no others to be identified among"
-    assert exact["failure"] == written[0]["failure"] != ""
+    (exact,) = (one for one in found["attacks"] if one["attack"] == "Spear()")
+    (inverting,) = (one for one in found["attacks"] if one["attack"] != "Spear()")
+    (psnr,) = (row for row in rows_of(tmp_path / "out", "psnr") if row["role"] == "attack")
+    assert inverting["psnr"] == inverting["best_psnr"] == pytest.approx(psnr["value"])
+    assert (inverting["identified"], inverting["verdict"]) == (0, "unknown"), "one picture has no others beside it"
     assert exact["failure"].startswith("does not apply: ")
     assert result.stderr == "", "that an attack does not apply is no error"
 
@@ -106,12 +114,12 @@ def test_examples_of_an_update_are_its_originals_and_psnr_has_its_baseline(files
     result = invoke(files / "update", "--out", out, "--json", originals=tmp_path / "four", update_attacks=attacks)
     assert result.exit_code == 0, result.output
     inverting, labels = json.loads(result.stdout)["attacks"]
-    grey = json.loads((out / "result.json").read_text())["null"]["grey"]["psnr"]
-    assert len(grey) == 4
-    assert (inverting["null_psnr"], inverting["verdict"]) == (pytest.approx(sum(grey) / 4), "unknown")
+    (grey,) = (row for row in rows_of(out, "psnr") if row["role"] == "null baseline")
+    assert (grey["attack"], grey["n"]) == ("grey", 4)
+    assert (inverting["null_psnr"], inverting["verdict"]) == (pytest.approx(grey["value"]), "unknown")
     assert (labels["null_psnr"], labels["verdict"]) == (None, "")
     shown = invoke(files / "update", "--out", tmp_path / "shown", originals=tmp_path / "four", update_attacks=attacks)
-    assert f"{sum(grey) / 4:.1f}" in shown.output
+    assert f"{grey['value']:.1f}" in shown.output
     assert "unknown: a verdict needs" in shown.output
 
 
@@ -127,15 +135,15 @@ def test_a_digit_comes_back_from_its_update(files: Path, tmp_path: Path) -> None
             normalisation=f"{MEAN}/{STD}", update_attacks=f"{DLG}; LabelInference()",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
-        written = json.loads((out / "result.json").read_text())
-        inversion, inference = written["attacks"]
-        assert inversion["scores"]["psnr"][0] > 20 > 15 > written["null"]["grey"]["psnr"][0]
-        assert inversion["scores"]["label-accuracy"] == inference["scores"]["label-accuracy"] == 1
-        assert not inversion["failure"]
-        assert inversion["pictures"] == ["DLG-0.png"]
-        guesses = load_file(out / "guesses.safetensors")
-        assert guesses["LabelInference/labels"].tolist() == digit()[1].tolist() == inference["labels"]
-        pixels = torch.from_numpy(imread(out / "DLG-0.png")) / 255
+        scores = {
+            (row["attack"], row["metric"]): row["value"] for row in rows_of(out) if row["reference"] in ("", "original")
+        }
+        assert scores[DLG, "psnr"] > 20 > 15 > scores["grey", "psnr"]
+        assert scores[DLG, "label-accuracy"] == scores["LabelInference()", "label-accuracy"] == 1
+        (shown,) = (one for one in read_lines(out / "pictures" / "index.jsonl") if one["attack"] == DLG)
+        guesses = load_file(out / GUESSES)
+        assert guesses["LabelInference/labels"].tolist() == digit()[1].tolist()
+        pixels = torch.from_numpy(imread(out / "pictures" / shown["file"])) / 255
         assert torch.allclose(pixels, guesses["DLG/images"][0, 0], atol=0.51 / 255)
 
 
@@ -146,7 +154,7 @@ def test_attacks_do_not_learn_from_the_truth_that_auxiliary_data_hold(files: Pat
     )  # fmt: skip
     data = load_dataset("mnist-5k").train
     told = f"1 of the {len(data)} images of auxiliary-data mnist-5k are true images: they were left out"
-    assert any(notice.startswith(told) for notice in prepare(Request(files / "update", settings)).notices)
+    assert any(told in sentence for sentence in prepare(Request(files / "update", settings)).replayed.assumed)
     near = slice(DIGIT - 5, DIGIT + 5)
     batch = Batch(to_float(data.images[near]), F.one_hot(data.labels[near], 10).float())
     knowledge = Knowledge(batch, Pipeline(), (MEAN,), (STD,), None)  # type: ignore[arg-type]
@@ -157,6 +165,21 @@ def test_attacks_do_not_learn_from_the_truth_that_auxiliary_data_hold(files: Pat
         without_truth(knowledge, knowledge.auxiliary.images, "mnist-5k")
 
 
+def test_classes_that_the_server_knows_are_on_the_card_and_in_the_observation(files: Path, tmp_path: Path) -> None:
+    """Another class than that of the digit, so that no attack infers it."""
+    label = (int(digit()[1]) + 1) % 10
+    attack = "InvertingGradients(iterations=1, restarts=1)"
+    options = {"labels": label, "weights": files / "global", "update_attacks": attack}
+    result = invoke(files / "update", "--out", tmp_path / "out", "--json", **options, originals=files / "truth")
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)["attacks"]
+    assert found["psnr"] is not None
+    (row,) = (row for row in rows_of(tmp_path / "out", "psnr") if row["role"] == "attack")
+    assert row["card"]["labels"] == "known"
+    guessed = load_file(tmp_path / "out" / GUESSES)["InvertingGradients/labels"]
+    assert guessed.tolist() == [label]
+
+
 def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None:
     """Another truth, and none: the same guesses, other scores."""
     save_file({"images": torch.rand(1, 1, 28, 28)}, tmp_path / "other")
@@ -164,9 +187,8 @@ def test_the_truth_never_reaches_the_attack(files: Path, tmp_path: Path) -> None
     for name, truth in (("a", files / "truth"), ("b", tmp_path / "other"), ("c", None)):
         given = {"weights": files / "global", "originals": truth, "update_attacks": "DLG(iterations=3)"}
         invoke(files / "update", "--out", tmp_path / name, **given)
-        seen.append(load_file(tmp_path / name / "guesses.safetensors")["DLG/images"])
-        scores = json.loads((tmp_path / name / "result.json").read_text())["attacks"][0]["scores"]
-        assert ("psnr" in scores) == (truth is not None)
+        seen.append(load_file(tmp_path / name / GUESSES)["DLG/images"])
+        assert bool(rows_of(tmp_path / name, "psnr")) == (truth is not None)
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0], seen[2])
 
@@ -210,20 +232,20 @@ def test_an_attack_that_crashes_leaves_the_others(files: Path, tmp_path: Path, m
         order = {} if name == "crash" else {"update_attacks": "LabelInference(); InvertingGradients()"}
         result = invoke(files / "update", "--out", tmp_path / name, **given, **order)
         assert result.exit_code == (0 if name == "crash" else 130), result.output
-        found = json.loads((tmp_path / name / "result.json").read_text())
+        rows = rows_of(tmp_path / name)
+        (right,) = (r for r in rows if r["attack"] == "LabelInference()" and r["metric"] == "label-accuracy")
+        assert right["value"] == 1
+        assert "LabelInference/labels" in load_file(tmp_path / name / GUESSES)
         if name == "crash":
-            *_, crashed, _, fine = found["attacks"]
-            by_default = ("InvertingGradients(iterations=150, max_images=16)", "LabelInference()")
-            assert (crashed["attack"], fine["attack"]) == by_default
-            assert [one["attack"] for one in found["attacks"]] == list(map(repr, ON_PROBES))
-            assert found["attacks"][0]["failure"].startswith("does not apply")
-            assert crashed["failure"] == "ZeroDivisionError: oops"
-            assert crashed["scores"]["psnr"] == found["null"]["grey"]["psnr"]
+            failed = {row["attack"]: row["message"] for row in rows if row["metric"] == "attack"}
+            assert set(map(repr, ON_PROBES)) == {
+                row["attack"] for row in rows if row["role"] == "attack" and row["attack"]
+            }
+            crashed = failed["InvertingGradients(iterations=150, max_images=16)"]
+            assert crashed == "ZeroDivisionError: oops"
+            assert failed[repr(ON_PROBES[0])].startswith("does not apply")
         else:
-            (fine,) = found["attacks"]
-            assert found["interrupted"].startswith("InvertingGradients(")
-            assert "LabelInference/labels" in load_file(tmp_path / name / "guesses.safetensors")
-        assert fine["scores"]["label-accuracy"] == 1
+            assert json.loads((tmp_path / name / "config.json").read_text())["progress"]["finished"] is False
 
 
 BAD_FILES: dict[str, tuple[Any, str]] = {
@@ -258,7 +280,7 @@ def test_refuses_updates_that_do_not_fit(files: Path, tmp_path: Path) -> None:
 
 def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
-    (tmp_path / "result.json").write_text("{}")
+    (tmp_path / "rows.jsonl").write_text("{}")
     update = files / "update"
     for result, told in (
         (invoke(tmp_path / "none"), "none does not exist; name a file or a folder"),
@@ -266,7 +288,7 @@ def test_refuses_files_that_are_none(files: Path, tmp_path: Path) -> None:
         (invoke(tmp_path / "text"), "cannot be read as safetensors"),
         (invoke(update, weights=tmp_path / "none"), "weights: there is no file"),
         (invoke(update, originals=tmp_path / "none"), "originals: there is no file"),
-        (invoke(update, "--out", tmp_path), "is not empty: it holds 'result.json'; name another folder"),
+        (invoke(update, "--out", tmp_path), "is not empty: it holds 'rows.jsonl'; name another folder"),
         (invoke(update, "--out", tmp_path / "text"), "text is a file, and results need a folder"),
         (invoke(update, nesterov="true"), "nesterov is true with a momentum of 0; allowed: with a momentum above 0"),
     ):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from clients.flower_private import set_message_id
 from clients.models.classifiers import build_model
 from simulations.cli import app
-from simulations.external_app.recorded.arguments.command_line import FOLDER
+from simulations.external_app.recorded.missing import FOLDER
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines
 from tests.simulations.external_app.recorded.recordings import MEAN, NODES, RATE, STD, Torch, digits, invoke, record

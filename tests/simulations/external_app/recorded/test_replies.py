@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from clients.models.classifiers import build_model
-from simulations.external_app.recorded.replies import INFERRED_RATE, fitted
-from simulations.external_app.recorded.update_files import model_tensors, resembles_differences
+from simulations.external_app.recorded.replies import INFERRED_RATE
+from simulations.external_app.recorded.update_files import fitted, model_tensors, resembles_differences
 from simulations.settings.errors import ConfigError
 from strategies.recording.strategy import RecordingStrategy
 from tests.lines import read_lines

@@ -7,7 +7,7 @@ from math import comb
 import pytest
 
 from attacks.metrics.names import Role
-from simulations.external_app.recorded.command import of_recording
+from simulations.external_app.recorded.command import of_rows
 from simulations.report.analysis.finding import Finding, findings_of
 from simulations.report.analysis.message import Message, judge
 from simulations.report.analysis.run import ReadRun
@@ -148,7 +148,7 @@ def test_first_screen_banner_and_terminal_give_one_verdict_corrected_for_attacks
     (summary,) = read.summaries
     assert [one.verdict for one in summary.findings[0].messages] == [Verdict.IDENTIFIABLE, Verdict.UNKNOWN]
     assert recording(summary.study, summary.findings).first == "A() in round 1 found images of these updates."
-    said = {(one.attack, one.round): one.verdict for one in of_recording(read, rows)}
+    said = {(one.attack, one.round): one.verdict for one in of_rows(read, rows)}
     assert said == dict.fromkeys(keys, "unknown") | {keys[0]: "identifiable"}
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 from clients.wire.records import to_record
 from strategies.exchange.exchange import Posted
 from strategies.external_app import canaries
+from strategies.external_app.replies import UnusableReplyError
 from strategies.external_app.settings import AuditSettings
 from tests import hostile
 from tests.strategies.external_app.app import Net
@@ -115,10 +116,10 @@ def test_guesses_by_quartiles_are_right_no_more_often_than_by_a_fixed_threshold(
 def test_claims_are_read_missing_ones_are_named_and_levels_are_those_that_differ() -> None:
     assert canaries.reported_claim(trained({"dp-epsilon": 2, "target-delta": 1e-6})) == canaries.ReportedClaim(2, 1e-6)
     for odd in (-1.0, float("nan"), float("inf"), [1.0, 2.0]):
-        with pytest.raises(canaries.UnclaimedError, match="reports no epsilon"):
+        with pytest.raises(UnusableReplyError, match="reports no epsilon"):
             canaries.reported_claim(trained({"epsilon": odd, "delta": 1e-5}))
     for odd in (0.0, 1.0, float("nan")):
-        with pytest.raises(canaries.UnclaimedError, match="an epsilon without delta"):
+        with pytest.raises(UnusableReplyError, match="an epsilon without delta"):
             canaries.reported_claim(trained({"epsilon": 1.0, "delta": odd}))
     claims = [canaries.ReportedClaim(one, 1e-5) for one in (4.0, 3.9, 2.0, 1.0, 0.5, 0.25, 4.0)]
     assert canaries.levels(claims) == [0.25, 1.0, 2.0, 4.0]

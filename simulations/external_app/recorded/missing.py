@@ -1,16 +1,22 @@
-"""One error with all missing and wrong settings of an attack on a recording or an update."""
+"""What an attack on a recording or an update lacks: one error with all settings, and the lines for the next recording."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clients.wire.schema import fields_of, key_of
-from simulations.external_app.recorded.arguments.headers import count_of_images, normalisation_of, originals_file
-from simulations.external_app.recorded.arguments.reply_numbers import NEEDED_FOR_DECAY, numbers_of_reply
-from simulations.external_app.recorded.arguments.settings import (
+from simulations.external_app.recorded.reply_numbers import (
+    NEEDED_FOR_DECAY,
+    count_of_images,
+    normalisation_of,
+    numbers_of_reply,
+    originals_file,
+)
+from simulations.external_app.recorded.settings import (
     AttackSettings,
     Request,
     contradictions,
@@ -137,7 +143,11 @@ def _counted(request: Request) -> Request:
 
 def _stated_normalisation(settings: AttackSettings, usable: Sequence[RecordedReply]) -> str:
     """What the originals of the first reply say; "" where there are none, or they do not say it."""
-    file = originals_file(Path(settings.originals), usable[0]) if settings.originals and usable else None
+    file = (
+        originals_file(Path(settings.originals), usable[0].round, usable[0].node)
+        if settings.originals and usable
+        else None
+    )
     return normalisation_of(file) if file else ""
 
 
@@ -151,7 +161,7 @@ def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]
     if not settings.originals:
         return
     folder = Path(settings.originals)
-    if without := [reply for reply in usable if originals_file(folder, reply) is None]:
+    if without := [reply for reply in usable if originals_file(folder, reply.round, reply.node) is None]:
         one = without[0]
         more = f" ({len(without)} replies have none)" if len(without) > 1 else ""
         yield (
@@ -162,3 +172,34 @@ def _missing_originals(settings: AttackSettings, usable: Sequence[RecordedReply]
     given, own = (list(map(set, mean_and_std(text))) for text in (settings.normalisation, stated))
     if given and own and given != own:
         yield f"normalisation is {settings.normalisation!r}; the originals were saved with {stated}"
+
+
+FIRST = ("model", "num-classes", "input-shape", "normalisation", "learning-rate")
+FOLDER = "/absolute/folder/originals"
+LINES = """\
+from clients import save_originals
+
+# in the function of @app.train, before training
+trainloader = save_originals(
+    trainloader, "{folder}", context.node_id,
+    server_round=msg.content["config"]["server-round"], {normalisation},
+)"""
+
+
+def steps_to_scores(settings: AttackSettings) -> list[list[str]]:
+    """[What to do, lines of code or a command], so that the next recording's guesses are scored."""
+    known = [repr(one[0] if len(one) == 1 else one) for one in mean_and_std(settings.normalisation)]
+    mean, std = known or ("...", "...")
+    values = settings.model_dump(by_alias=True, exclude_unset=True) | {"originals": FOLDER}
+    ordered = sorted(values, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
+    words = [word for key in ordered if values[key] != "" for word in ("-s", f"{key}={_text(values[key])}")]
+    save = "For scores, add these lines to the client and record a training again. The client then keeps the images it trains on."
+    lines = LINES.format(folder=FOLDER, normalisation=f"mean={mean}, std={std}")
+    command = shlex.join(["fedveil", "attack", "NEW-RECORDING", *words])
+    return [[save, lines], ["Then attack the new recording with this command.", command]]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from simulations.cli import app
-from simulations.external_app.recorded.arguments.reply_numbers import numbers_of_reply
-from simulations.external_app.recorded.arguments.settings import AttackSettings
+from simulations.external_app.recorded.reply_numbers import numbers_of_reply
+from simulations.external_app.recorded.settings import AttackSettings
 from simulations.runtime.launch import ROOT
 from strategies.external_app.replies import UnusableReplyError, examples_behind
 from strategies.recording.files import RecordedReply
