@@ -47,6 +47,7 @@ class ObservedTraining(TorchFunctionMode):
         self.normalisations: dict[tuple[tuple[float, ...], tuple[float, ...]], None] = {}
         self.augmentations: dict[str, None] = {}
         self.trained: dict[object, DataLoader[Any]] = {}
+        self.passes = 0
         self.batch: Any = None
         self.target: Any = None
         self.built: list[Built] = []
@@ -98,9 +99,10 @@ class ObservedTraining(TorchFunctionMode):
         token = object()
         for at, batch in enumerate(iterate(loader)):
             if at == MOST_BATCHES or (at > 1 and token in self.trained):
-                return
+                break
             self._passing = token, loader, batch
             yield batch
+        self.passes += token in self.trained  # not where the app itself left the loop
 
 
 @contextmanager
@@ -168,25 +170,26 @@ def train_once(
     app: ClientApp, message: Message, run_config: Mapping[str, Any], nodes: int, seconds: int
 ) -> dict[str, Any]:
     """One client trains as the server's first message asks; the facts for ``TrainingFacts``."""
-    node = {"partition-id": 0, "num-partitions": nodes}
-    values = known(node, "context.node_config") | known(run_config, "context.run_config")
-    context = Context(1, 1, {key: values[key] for key in node}, RecordDict(), {key: values[key] for key in run_config})
+    node = known({"partition-id": 0, "num-partitions": nodes}, "context.node_config")
+    run = known(run_config, "context.run_config")
     failed = ""
     with observed(seconds) as seen:
         try:
-            reply = app(message, context)
+            reply = app(message, Context(1, 1, node, RecordDict(), run))
             failed = str(reply.error.reason) if reply.has_error() else ""
         except SecondsPassedError:
             failed = f"not done after {seconds} s"
         except BaseException as error:
             failed = f"{type(error).__name__}: {str(error)[:300]}"
-    return {"failed": failed, **_facts(seen), "loading": _loading(seen, values.values())}
+    return {"failed": failed, **_facts(seen), "loading": _loading(seen, [*node.values(), *run.values()])}
 
 
 def _facts(seen: ObservedTraining) -> dict[str, Any]:
     name, settings = next(iter(seen.optimizers.items()), ("", {}))
     sizes = {loader.batch_size for loader in seen.trained.values()}
-    numbers: dict[str, Any] = settings | ({"local_epochs": len(seen.trained)} if seen.trained else {})
+    numbers: dict[str, Any] = dict(settings)
+    if seen.passes and seen.passes == len(seen.trained):
+        numbers["local_epochs"] = seen.passes
     if len(sizes) == 1 and (size := sizes.pop()):
         numbers["batch_size"] = int(size)
     image, label, pairs = _fields(seen.batch, seen.target)
@@ -207,11 +210,8 @@ def _fields(batch: Any, target: Any) -> tuple[str, str, bool]:
     """Keys of images and classes in a batch that is a mapping, "" for those not seen; whether it is a pair instead."""
     if not isinstance(batch, Mapping):
         return "", "", len(_values(batch)) == 2
-    tensors = {str(key): value for key, value in batch.items() if isinstance(value, Tensor)}
-    images = [key for key, value in tensors.items() if value.dim() == 4]
-    labels = [key for key, value in tensors.items() if value is target] or [
-        key for key, value in tensors.items() if value.dim() == 1 and not value.is_floating_point()
-    ]
+    images = [str(key) for key, value in batch.items() if isinstance(value, Tensor) and value.dim() == 4]
+    labels = [str(key) for key, value in batch.items() if value is target]
     image, label = (one[0] if len(one) == 1 else "" for one in (images, labels))
     return image, label, False
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -60,14 +60,7 @@ def look(
     from simulations.external_app.check.trial.stand_ins import Pictures, without_data_sets, work_offline, write_nothing
 
     place, refused, pictures = Path(folder), list[str](), Pictures()
-    found: dict[str, Any] = {
-        "isolated": isolated,
-        "refused": refused,
-        "client": {},
-        "server": {},
-        "model": {},
-        "training": {},
-    }
+    found: dict[str, Any] = {one: {} for one in ("client", "server", "model", "training")}
     os.chdir(place)
     sys.path.insert(0, folder)
     work_offline(isolated=isolated)
@@ -86,18 +79,23 @@ def look(
             found["server"], message = run_server(server, run_config, nodes, refused)
         if arrays := found["server"].pop("arrays", None):
             found["model"] = find_model(arrays, models, refused)
-            if images := found["model"].get("images"):
-                pictures.shape = ast.literal_eval(images)
         refused[:] = [*_against(names, built=bool(models))] or refused
         if message is not None and client is not None:
-            found["training"] = _trained(client, message, run_config, nodes, pictures)
-    of_server = names.get(server_app.partition(":")[0], {})
+            found["training"] = _trained(client, message, run_config, nodes, pictures, found["model"].get("images"))
+    of_client, of_server = (names.get(one.partition(":")[0], {}) for one in (client_app, server_app))
+    _add_names(found, of_client, of_server, audits)
+    return {**found, "refused": refused, "isolated": isolated}
+
+
+def _add_names(
+    found: dict[str, Any], client: Mapping[str, str], server: Mapping[str, str], audits: Sequence[Mapping[str, Any]]
+) -> None:
+    """What both files call that which the lines to add need, and what the server's gives to ``audited``."""
     wanted = {found["model"].get("factory"), found["training"].get("loading", {}).get("function"), "torch"}
-    for one, known in (("client", names.get(client_app.partition(":")[0], {})), ("server", of_server)):
+    for one, known in (("client", client), ("server", server)):
         found[one]["names"] = {full: name for full, name in known.items() if full in wanted}
     declared = {name: value for one in audits[-1:] for name, value in one.items() if isinstance(value, int | float)}
-    found["server"] |= {"audited": bool(audits) or AUDITED in of_server, "declared": declared}
-    return found
+    found["server"] |= {"audited": bool(audits) or AUDITED in server, "declared": declared}
 
 
 def _data_sets(folder: Path, entries: Collection[str]) -> set[str]:
@@ -119,7 +117,7 @@ def _names(module: ModuleType) -> dict[str, str]:
     for name, value in vars(module).items():
         if isinstance(value, ModuleType):
             found[value.__name__] = name
-        elif isinstance(value, type) or hasattr(value, "__code__"):
+        elif isinstance(getattr(value, "__qualname__", None), str):
             found[f"{value.__module__}:{value.__qualname__}"] = name
     return found
 
@@ -137,12 +135,13 @@ def _against(names: Mapping[str, Mapping[str, str]], *, built: bool) -> Iterator
 
 
 def _trained(
-    app: ClientApp, message: Message, run_config: dict[str, Any], nodes: int, pictures: Pictures
+    app: ClientApp, message: Message, run_config: dict[str, Any], nodes: int, pictures: Pictures, images: str | None
 ) -> dict[str, Any]:
-    """A client's training; where it fails, and fetches data, with another name of the images."""
+    """A client's training; where it fails, and fetches data, with another name of the images, which have the model's size."""
     from simulations.external_app.check.trial.stand_ins import IMAGE_KEYS
     from simulations.external_app.check.trial.training import train_once
 
+    pictures.shape = ast.literal_eval(images) if images else pictures.shape
     for pictures.image_key in IMAGE_KEYS:
         found = train_once(app, message, run_config, nodes, TRAINING)
         if not found["failed"] or not pictures.taken:

@@ -94,6 +94,9 @@ def test_what_failed_is_named_with_what_was_seen_before(trained: Any) -> None:
     )
     assert facts.failed == "OSError: disk"
     assert facts.settings["momentum"] == 0.9
+    assert "local_epochs" not in facts.settings
+    left = trained(("task", "            optimizer.step()", "            optimizer.step()\n            break"))
+    assert (left.failed, "local_epochs" in left.settings) == ("", False)
     endless = trained(
         ("task", "    for _ in range(epochs):", "    while True:\n        pass\n    for _ in ():"), seconds=1
     )
