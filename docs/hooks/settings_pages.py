@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
-from simulations.catalogue import SECTIONS
 
 from attacks.metrics.registry import METRICS
 from clients.wire.schema import allowed
+from simulations.catalogue import SECTIONS
 from simulations.experiment.experiment import all_settings, owners, scenarios
 
 HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
