@@ -14,7 +14,8 @@ from attacks.image_measures import correlation, ms_ssim, psnr, ssim
 from attacks.metrics.images import LEAST_STRUCTURE, STRUCTURE
 from attacks.scoring.metrics import blurred, retrieved
 from attacks.scoring.oracle import train_oracle
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.data.packaged import packaged_file
 from defenses.base import Batch
 

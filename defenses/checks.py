@@ -12,8 +12,6 @@ T = TypeVar("T")
 
 LONGEST = 200
 """Characters of a value in an error."""
-
-
 SMALLEST, LARGEST = 1e-12, 1e12
 """Of rates, weights and scales. float32 holds 7 digits: beyond these factors one term of a sum is lost beside the other, and such a
 setting does nothing, or nothing else. Two of them multiplied stay far from the ends of float32, 1e-38 and 1e38."""
@@ -22,6 +20,12 @@ LARGEST_NOISE = 1e6
 LEAST_MULTIPLIER = 1e-4
 """Of a noise that a privacy budget is computed for: below it one step spends an epsilon of more than 5e7, and the largest budget
 that is allowed is 1e6."""
+MOST_STEPS = 10**9
+"""Iterations, epochs or tries of one training or search: eleven days at a thousandth of a second each."""
+MOST_EXAMPLES = 2**20
+"""Of one batch, one mean, or one training set that an attack makes: sixteen times the largest published batches (65,536)."""
+MOST_CLASSES = 2**24
+"""Of one data set, as a data card has it."""
 MOST_STARTS = 10_000
 """Restarts, trials or models of one attack: the published inversions make up to 16."""
 MOST_WIDTH = 65_536
@@ -52,14 +56,6 @@ def shown(value: Any) -> str:
 def cut(text: str, most: int) -> str:
     """The text, or its first ``most`` characters and its length."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
-
-
-MOST_STEPS = 10**9
-"""Iterations, epochs or tries of one training or search: eleven days at a thousandth of a second each."""
-MOST_EXAMPLES = 2**20
-"""Of one batch, one mean, or one training set that an attack makes: sixteen times the largest published batches (65,536)."""
-MOST_CLASSES = 2**24
-"""Of one data set, as a data card has it."""
 
 
 def require_scale(

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 Key = tuple[int | str | bytes, ...]
 """What a random stream is for, such as (secret, "train", round, client, step)."""
-
-
 _WORDS, _OFFSET = 624, 24
 """Words of a Mersenne Twister's state, and the byte at which they begin in the state of a CPU generator of PyTorch."""
 

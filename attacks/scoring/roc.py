@@ -6,27 +6,17 @@ all scores changes nothing. Infinite scores are fine; NaN has no order and is re
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attacks.scoring.intervals import CONFIDENCE, Estimate, binomial_interval, exact_interval
+
 Floats = NDArray[np.float64]
-CONFIDENCE = 0.95
-"""Level of every confidence interval."""
-
-
-class Estimate(NamedTuple):
-    """A rate in [0, 1] with its confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 def roc_curve(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,77 +109,8 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
     # non-members are tied with number `least`, it may be that score itself, which names no member that is tied with them.
     found, largest = int(true[false <= allowed].max()), int(true[false <= most].max())
     fewest = int(true[false < least].max()) if least else 0
-    low, high = _exact(fewest, len(members), tail).low, _exact(largest, len(members), tail).high
+    low, high = exact_interval(fewest, len(members), tail).low, exact_interval(largest, len(members), tail).high
     return Estimate(found / len(members), low, high)
-
-
-def binomial_interval(successes: int, trials: int) -> Estimate:
-    """The rate ``successes / trials`` and its exact 95 % interval, of Clopper and Pearson 1934.
-
-    Raises:
-        ValueError: Unless 0 <= successes <= trials and trials >= 1.
-    """
-    if not 0 <= successes <= trials or trials < 1:
-        raise ValueError(f"{successes} successes in {trials} trials")
-    return _exact(successes, trials)
-
-
-def clustered_interval(shares: Sequence[float], trials: int) -> Estimate:
-    """The mean of shares that clusters of trials have, and an interval for it that lets trials of one cluster depend on each other.
-
-    It is the exact interval, of Clopper and Pearson, of so many independent trials as would tell as much as the clusters do,
-
-        n = m (1 - m) / (s^2 / k) * (t(N - 1) / t(k - 1))^2,  at most N,
-
-    with m the mean and s^2 the variance of the k shares, N trials in all, and t(v) the 97.5 % quantile of Student's t. Where all
-    shares are equal, s^2 = 0 does not show how far trials depend on each other. Then n is N by convention of surveys (Parker), and
-    the interval is that of N independent trials.
-
-    Where a few clusters fail as a whole and none of these may have been drawn, it is too short, as every interval of a variance is,
-    but less so than Student's: of 24 rows with 97 % of the cells right on average it held 86 % instead of 95 %, Student's 76 %.
-
-    Args:
-        shares: One per cluster, two or more, in [0, 1]; clusters are of one size.
-        trials: N, at least as many as clusters.
-
-    Returns:
-        The mean with its 95 % interval within [0, 1], which an interval of Student's t leaves where nearly all trials succeed.
-
-    Raises:
-        ValueError: On fewer shares, or other ones, or fewer trials than clusters.
-
-    Source: Korn and Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
-    survey data", Survey Methodology 24, 1998; n = N as in Parker et al., "National Center for Health Statistics data presentation
-    standards for proportions", 2017.
-    """
-    from scipy.special import stdtrit
-
-    clusters = len(shares)
-    if clusters < 2 or trials < clusters or not all(0 <= share <= 1 for share in shares):
-        raise ValueError(
-            f"{clusters} shares of {trials} trials; allowed: two shares or more, from 0 to 1, of a trial or more each"
-        )
-    mean = math.fsum(shares) / clusters
-    variance = math.fsum((share - mean) ** 2 for share in shares) / (clusters - 1)
-    effective = float(trials)
-    if variance > 0:
-        level = (1 + CONFIDENCE) / 2
-        fewer = float(stdtrit(trials - 1, level) / stdtrit(clusters - 1, level)) ** 2
-        effective = min(mean * (1 - mean) * clusters / variance * fewer, effective)
-    return _exact(mean * effective, effective)._replace(value=mean)
-
-
-@functools.lru_cache(maxsize=4096)
-def _exact(successes: float, trials: float, tail: float = (1 - CONFIDENCE) / 2) -> Estimate:
-    """The interval of Clopper and Pearson, for numbers that need not be whole; ``tail`` is the error on each side."""
-    from scipy import stats
-
-    successes, trials = float(successes), float(trials)  # SciPy cannot take whole numbers beyond 64 bits
-    failures = trials - successes
-    # binomtest(...).proportion_ci is the same, many times slower: it searches for the roots.
-    low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
-    high = float(stats.beta.ppf(1 - tail, successes + 1, failures)) if failures else 1.0
-    return Estimate(successes / trials, low, high)
 
 
 def _counts(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the
 from studies import spread
 
 from attacks.dp_audit.verdict import Audit
-from attacks.scoring.roc import binomial_interval
+from attacks.scoring.intervals import binomial_interval
 from clients.flower_private import act_as_task
 
 DELTA, CONFIDENCE, CLIPPING = 1e-5, 0.95, 1.0

@@ -33,7 +33,8 @@ from torch.nn import functional as F
 from attacks import ClientUpdate, Spear, SpearPlusPlus, optimal_assignment
 from attacks.guesses import Reconstruction, found_nothing
 from attacks.image_measures import psnr
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 
 EXACT, RECOVERED = 60.0, 30.0
 ATTACKS: dict[str, Any] = {

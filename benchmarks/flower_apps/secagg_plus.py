@@ -34,7 +34,8 @@ from attacks import ClientUpdate, InvertingGradients, Reconstruction, Spear, Spe
 from attacks.guesses import found_nothing
 from attacks.image_measures import psnr
 from attacks.observations import Aggregate
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from simulations.runtime.local_grid import LocalGrid
 

@@ -39,7 +39,8 @@ from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.trial_gradients.memory import trial_bytes
 from attacks.image_measures import psnr
 from attacks.observations import ClientUpdate
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 
 

@@ -39,7 +39,8 @@ from attacks.image_measures import correlation, psnr
 from attacks.local_model import shared_tensors
 from attacks.metrics.images import is_recognisable
 from attacks.observations import ClientUpdate
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 
 COLUMNS = {
     "1": (1, False),

@@ -51,7 +51,8 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import ssim
 from attacks.observations import ClientUpdate
 from attacks.spec import parse_attacks
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 
 WIDTHS = {"cnn": 0, "convnet": 16, "resnet20": 0}

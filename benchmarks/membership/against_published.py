@@ -36,8 +36,10 @@ from torch.nn import functional as F
 from attacks.membership.loss_threshold import confidence_of, predict
 from attacks.membership.online_rules import online_scores
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
-from attacks.scoring.roc import Estimate, auc, auc_interval, tpr_at_fpr
-from clients.data.datasets import load_dataset, to_float
+from attacks.scoring.intervals import Estimate
+from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 
 DIGITS = "mnist-5k"
 STEPS, RATE, HIDDEN = 100, 0.1, 64

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict
 
-from clients.data.datasets import ImageDataset
+from clients.data.images import ImageDataset
 from clients.wire.limits import Allowed, Limit
 from clients.wire.schema import STRICT, parsed
 

@@ -23,23 +23,11 @@ from clients.data.images import (
     Source,
     strata,
     stratified_prefix,
-    to_float,
     with_channels,
 )
 from clients.data.own import GROUP, own_source
 from clients.process.own_code import installed, is_own, origin
 from defenses.registry import RegistryError
-
-__all__ = [
-    "DataError",
-    "ImageData",
-    "ImageDataset",
-    "dataset_names",
-    "has_sensitive_attribute",
-    "is_multi_label",
-    "load_dataset",
-    "to_float",
-]
 
 HUB = "hf"
 """Begins the names of data sets of Hugging Face."""
@@ -185,19 +173,14 @@ def _read(name: str, what: str, part: Part, limit: int, image_size: int, num_cla
         raise DataError(f"{name}: there are no examples")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise DataError(f"{name}: labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
-    if part.sensitive is None:
-        indices = stratified_prefix(labels, limit)
-        vectors = None if part.vectors is None else torch.from_numpy(part.vectors[indices])
-        chosen = torch.from_numpy(labels[indices])
-        return ImageData(part.images(indices, image_size, memory), chosen, vectors=vectors)
-    if limit > len(labels):
+    if part.sensitive is not None and limit > len(labels):
         raise DataError(
             f"{name}: {what}-limit is {limit}, but there are {len(labels)} balanced examples; 0 takes them all"
         )
     # A limit keeps the balance over both attributes.
     indices = stratified_prefix(strata(labels, part.sensitive), limit)
-    chosen, hidden = (torch.from_numpy(values[indices]) for values in (labels, part.sensitive))
-    return ImageData(part.images(indices, image_size, memory), chosen, hidden)
+    chosen = [None if of is None else torch.from_numpy(of[indices]) for of in (part.sensitive, part.vectors)]
+    return ImageData(part.images(indices, image_size, memory), torch.from_numpy(labels[indices]), *chosen)
 
 
 def _assemble(name: str, source: Source, train: ImageData, test: ImageData) -> ImageDataset:

@@ -42,20 +42,24 @@ def examine(name: str) -> None:
             _require_same_twice(part, data, at)
 
 
+def _wrong(what: str) -> DataError:
+    return DataError(f"dataset: {what}")
+
+
 def _both_parts(name: str) -> tuple[Any, Any]:
     try:
         load = own_code(name)
         accepted(name, load, {})
     except OwnCodeError as error:
-        raise DataError(f"dataset: {error}") from error
+        raise _wrong(str(error)) from error
     try:
         found = load()
     except (Exception, SystemExit) as error:
-        raise DataError(f"dataset: {name}() raises {type(error).__name__}: {error}") from error
+        raise _wrong(f"{name}() raises {type(error).__name__}: {error}") from error
     if not isinstance(found, Sequence) or len(found) != 2:
-        raise DataError(f"dataset: {name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
+        raise _wrong(f"{name}() returns {type(found).__name__}; (train, test) of two data sets is expected")
     if found[0] is found[1]:
-        raise DataError(f"dataset: {name}() returns the same object as train and as test; two data sets are expected")
+        raise _wrong(f"{name}() returns the same object as train and as test; two data sets are expected")
     return found[0], found[1]
 
 
@@ -70,14 +74,14 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
     titles = [str(title) for title in getattr(whole, "classes", ())]
     if 0 < len(titles) < count:
         last = len(titles) - 1
-        raise DataError(f"dataset: {name} has the class {count - 1}, and 'classes' names {last + 1}, 0 to {last}")
+        raise _wrong(f"{name} has the class {count - 1}, and 'classes' names {last + 1}, 0 to {last}")
     seen = np.union1d(train.labels, test.labels)
     if count < 2 or (not titles and len(seen) < 2):
-        raise DataError(f"dataset: {name} has only the class {count - 1}; allowed: 2 or more classes")
+        raise _wrong(f"{name} has only the class {count - 1}; allowed: 2 or more classes")
     if not titles and (absent := np.setdiff1d(range(count), seen).tolist()):
         more = f" and {len(absent) - 3} more have" if len(absent) > 3 else " has" if len(absent) == 1 else " have"
-        raise DataError(
-            f"dataset: {name}: of the classes 0 to {count - 1}, {', '.join(map(str, absent[:3]))}{more} no example; number them "
+        raise _wrong(
+            f"{name}: of the classes 0 to {count - 1}, {', '.join(map(str, absent[:3]))}{more} no example; number them "
             "from 0 without gaps, leave out examples without a class, such as 255, or name all in a list 'classes'"
         )
     names = tuple(titles or map(str, range(count)))
@@ -89,18 +93,16 @@ def source_of(name: str, train_data: Any, test_data: Any) -> Source:
 
 def _require_map(what: str, data: Any) -> None:
     if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
-        raise DataError(
-            f"dataset: {what} is {type(data).__name__}; a map-style data set with len() and [i] is expected"
-        )
+        raise _wrong(f"{what} is {type(data).__name__}; a map-style data set with len() and [i] is expected")
     if len(data) == 0:
-        raise DataError(f"dataset: {what} has no examples")
+        raise _wrong(f"{what} has no examples")
 
 
 def _require_same_twice(what: str, data: Any, at: int) -> Tensor:
     image = _image(what, data, at)
     if not torch.equal(image, _image(what, data, at)):
-        raise DataError(
-            f"dataset: {what}[{at}] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: "
+        raise _wrong(
+            f"{what}[{at}] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: "
             "what was attacked could not be scored"
         )
     return image
@@ -116,9 +118,7 @@ def _part(what: str, data: Any) -> Part:
         for at in indices.tolist():
             image = _image(what, data, at)
             if tuple(image.shape) != shape:
-                raise DataError(
-                    f"dataset: {what}[{at}] has shape {tuple(image.shape)}, and [0] has {shape}; one size is expected"
-                )
+                raise _wrong(f"{what}[{at}] has shape {tuple(image.shape)}, and [0] has {shape}; one size is expected")
             images.append(image)
         return resize(torch.stack(images), size)
 
@@ -136,21 +136,17 @@ def _labels(what: str, data: Any) -> Labels:
     try:
         found = np.asarray(targets)
     except (ValueError, TypeError) as error:
-        raise DataError(
-            f"dataset: {what} has labels of several lengths; one class for each example is expected"
-        ) from error
+        raise _wrong(f"{what} has labels of several lengths; one class for each example is expected") from error
     if found.shape not in ((len(data),), (len(data), 1)):
-        raise DataError(
-            f"dataset: {what} has labels of shape {found.shape}; one class for each of the {len(data)} examples is expected"
+        raise _wrong(
+            f"{what} has labels of shape {found.shape}; one class for each of the {len(data)} examples is expected"
         )
     if not np.issubdtype(found.dtype, np.integer):
-        raise DataError(f"dataset: {what} has labels of {found.dtype}; whole numbers from 0 are expected")
+        raise _wrong(f"{what} has labels of {found.dtype}; whole numbers from 0 are expected")
     if found.min() < 0:
-        raise DataError(
-            f"dataset: {what} has the class {found.min()}, and 0 is the lowest; leave examples without a class out"
-        )
+        raise _wrong(f"{what} has the class {found.min()}, and 0 is the lowest; leave examples without a class out")
     if found.max() >= MOST_CLASSES:
-        raise DataError(f"dataset: {what} has the class {found.max()}; allowed: 0 to {MOST_CLASSES - 1}, without gaps")
+        raise _wrong(f"{what} has the class {found.max()}; allowed: 0 to {MOST_CLASSES - 1}, without gaps")
     return found.astype(np.int64).reshape(-1)
 
 
@@ -158,9 +154,9 @@ def _example(what: str, data: Any, at: int) -> tuple[Any, Any]:
     try:
         found = data[at]
     except (Exception, SystemExit) as error:
-        raise DataError(f"dataset: {what}[{at}] raises {type(error).__name__}: {error}") from error
+        raise _wrong(f"{what}[{at}] raises {type(error).__name__}: {error}") from error
     if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise DataError(f"dataset: {what}[{at}] is {type(found).__name__}; (image, class) is expected")
+        raise _wrong(f"{what}[{at}] is {type(found).__name__}; (image, class) is expected")
     return found[0], found[1]
 
 
@@ -172,12 +168,12 @@ def _image(what: str, data: Any, at: int) -> Tensor:
         try:
             return levels_of(image)
         except DataError as error:
-            raise DataError(f"dataset: the image of {what}[{at}] {error}") from None
+            raise _wrong(f"the image of {what}[{at}] {error}") from None
     if not isinstance(image, Tensor):
         array = np.asarray(image)
         if array.dtype not in (np.uint8, np.float16, np.float32, np.float64):
-            raise DataError(
-                f"dataset: the image of {what}[{at}] is {type(image).__name__} of {array.dtype}; a picture of PIL, or uint8 or "
+            raise _wrong(
+                f"the image of {what}[{at}] is {type(image).__name__} of {array.dtype}; a picture of PIL, or uint8 or "
                 "floats in [0, 1], is expected"
             )
         array = np.array(array)
@@ -185,15 +181,15 @@ def _image(what: str, data: Any, at: int) -> Tensor:
     if image.dim() == 2:
         image = image[None]
     if image.dim() != 3 or image.shape[0] not in (1, 3):
-        raise DataError(
-            f"dataset: the image of {what}[{at}] has shape {tuple(image.shape)}; (C, H, W) with 1 or 3 channels is expected"
+        raise _wrong(
+            f"the image of {what}[{at}] has shape {tuple(image.shape)}; (C, H, W) with 1 or 3 channels is expected"
         )
     if image.dtype == torch.uint8:
         return image
     if not image.is_floating_point() or not ((image >= 0) & (image <= 1)).all():
         low, high = float(image.min()), float(image.max())
-        raise DataError(
-            f"dataset: the image of {what}[{at}] is {image.dtype} from {low:g} to {high:g}; uint8, or floats in [0, 1] (not "
+        raise _wrong(
+            f"the image of {what}[{at}] is {image.dtype} from {low:g} to {high:g}; uint8, or floats in [0, 1] (not "
             "normalised), are expected"
         )
     return (image * 255).round().to(torch.uint8)

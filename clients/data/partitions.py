@@ -13,7 +13,7 @@ from defenses.checks import algorithm, check_fields, examples_field, scale_field
 from defenses.spec import parse_statements
 
 DRAWS = 11
-"""How often ``Dirichlet`` draws at most until each client has an example."""
+"""Draws of ``Dirichlet``, of which the first that leaves no client without examples is taken."""
 LEAST_ALPHA, MOST_ALPHA = 1e-3, 1e9
 """Below, each class goes to one client whole, and quotients of numbers near 0 are no numbers; above, shares are equal."""
 
@@ -62,11 +62,9 @@ class Dirichlet(Partition):
     def deal(self, labels: Labels, num_partitions: int, seed: int) -> list[Indices]:
         """See ``Partition.deal``."""
         generator = np.random.default_rng(seed)
-        draws = [self._draw(labels, num_partitions, generator)]
-        while not all(map(len, draws[-1])) and len(draws) < DRAWS:
-            draws.append(self._draw(labels, num_partitions, generator))
-        # When every draw left a client without examples, the first one shows which.
-        return draws[-1] if all(map(len, draws[-1])) else draws[0]
+        draws = [self._draw(labels, num_partitions, generator) for _ in range(DRAWS)]
+        # When every draw leaves a client without examples, the first one shows which.
+        return next((dealt for dealt in draws if all(map(len, dealt))), draws[0])
 
     def _draw(self, labels: Labels, num_partitions: int, generator: np.random.Generator) -> list[Indices]:
         by_class = []

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from clients.data.datasets import ImageDataset
-from clients.data.images import ImageData
+from clients.data.images import ImageData, ImageDataset
 from clients.federated.plan import FederatedPlan
 from clients.models.own import plain
 from clients.process.own_code import own_code

@@ -15,7 +15,7 @@ import numpy as np
 from attacks.membership.loss_threshold import Membership
 from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.names import Scores
-from attacks.scoring.roc import binomial_interval
+from attacks.scoring.intervals import binomial_interval
 from clients.secrets.policy import NodeConfig
 from clients.task.local_data import Client
 from clients.wire.texts import one_line, shortened

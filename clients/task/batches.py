@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.scoring.objective import objective_of
-from clients.data.datasets import ImageData, to_float
+from clients.data.images import ImageData, to_float
 from defenses.base import Batch
 
 CHUNK = 256

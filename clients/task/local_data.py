@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clients.data.augmentation import random_crop_and_flip
-from clients.data.datasets import ImageData
+from clients.data.images import ImageData
 from clients.secrets.draws import Draws, digest_of
 from clients.task.batches import join, local_batch
 from clients.task.task import FLOAT_BYTES, Plan, Task

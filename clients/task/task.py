@@ -16,8 +16,8 @@ from torch import nn
 from attacks.local_model import shared_tensors
 from attacks.scoring.objective import Objective, objective_of
 from clients.data.card import DataCard
-from clients.data.datasets import ImageDataset, load_dataset
-from clients.data.images import IMAGE_MEMORY
+from clients.data.datasets import load_dataset
+from clients.data.images import IMAGE_MEMORY, ImageDataset
 from clients.models.classifiers import build_model
 from clients.models.library import require_fits
 from clients.wire.limits import (
@@ -45,8 +45,6 @@ from defenses.tensors import NamedTensors
 
 FLOAT_BYTES = 4
 """Of one value of an image that enters a model."""
-
-
 DECAY = 0.1
 """Factor of the learning rate after a milestone."""
 

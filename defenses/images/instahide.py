@@ -14,8 +14,6 @@ from defenses.functional import random_signs
 MOST_MIXED = 32
 """Images in a mixture, five times the paper's 4 and 6: all of them are in memory at once, and weights under the tightest bound that
 is redrawn are found in about a hundred draws (with 256 images, in 10^16)."""
-
-
 PATIENCE = 16
 """Redraws of single points, which are enough for few images, before several are drawn at once."""
 MOST_DRAWN = 2**16

@@ -23,8 +23,6 @@ from defenses.images.vfe import (
 from defenses.random_draws import generator_for
 
 ESTIMATORS = ("exact", "sum", "perm", "pairs")
-
-
 DENSITIES = ("normalised", "sum", "sigma")
 FIRST_REGIONS = ("halved", "nearest")
 PAPER_SIDE = 224

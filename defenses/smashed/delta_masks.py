@@ -22,8 +22,6 @@ from defenses.module_calls import calls_of
 _POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 LEAST_SIDE = 7
 """Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
-
-
 DELTAS = ("min", "max")
 FILLS = ("blur", "black")
 

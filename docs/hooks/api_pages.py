@@ -39,7 +39,7 @@ INTERFACES = {
         "attacks/index": ("Interfaces of attacks", ["attacks.base", "attacks.observations", "attacks.guesses"]),
         "attacks/scoring": (
             "Scores",
-            ["attacks.scoring.metrics", "attacks.scoring.roc"],
+            ["attacks.scoring.metrics", "attacks.scoring.intervals", "attacks.scoring.roc"],
         ),
     },
     "clients": {

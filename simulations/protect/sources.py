@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from clients.data.datasets import ImageDataset, dataset_names, is_multi_label, is_table, load_dataset, to_float
-from clients.data.images import ImageData, MissingDataError
+from clients.data.datasets import dataset_names, is_multi_label, is_table, load_dataset
+from clients.data.images import ImageData, ImageDataset, MissingDataError, to_float
 from clients.process.own_code import is_own
 from simulations.protect.pictures import find, write
 from simulations.runtime.own_code_trials import try_dataset

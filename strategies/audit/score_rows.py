@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from attacks.metrics.guesses import (
@@ -31,7 +30,8 @@ from attacks.metrics.images import (
 from attacks.metrics.metric import ATTRIBUTES, CELLS, Interval, Metric
 from attacks.metrics.names import Scores
 from attacks.metrics.registry import known_metric, metric_of
-from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
+from attacks.scoring.intervals import Estimate, binomial_interval, clustered_interval, common_chance, mean_interval
+from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 from strategies.audit.threat_card import ThreatCard
 
 Columns = dict[str, Any]
@@ -41,8 +41,6 @@ EACH, EACH_OF = "each", "each_of"
 """Keys of rows of ``IDENTIFIED`` and ``RECOGNISABLE``: 1 or 0 for each image, by client and place, and [client, place] of each."""
 BEST_PSNR, BEST_STRUCTURE = "best_psnr", "best_structure"
 """Keys of these rows: scores of the recognisable image that is most similar in structure; None where no image is recognisable."""
-FEW_OTHERS = 0.2
-"""Chance of an image with four others to be compared with."""
 LOW_RATE = 0.001
 """False positive rate of ``MEMBERSHIP_LOW_TPR``."""
 FEW_FALSE = 0.02
@@ -54,10 +52,7 @@ PICTURED = {"psnr": PSNR.of("original"), "structure": STRUCTURE.of("original"), 
 def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
     """One row's columns per score of one attack or baseline, of all clients; behind ``IDENTIFIED`` stands ``RECOGNISABLE``.
 
-    These two add ``chance`` to the card: the mean over the images. As many hits or more, where they exceed their expected number
-    by 1, are no likelier than of a binomial distribution with that chance, whatever the chance of each image is (Hoeffding, "On the
-    distribution of the number of successes in independent trials", 1956, theorem 4). Images whose chance is above ``FEW_OTHERS``
-    and more than twice the median count as not identified, at a chance of 0, as one client's word would else decide for all.
+    These two add ``chance`` to the card, see ``common_chance``: images without part in it count as not identified.
     """
     columns = sum(known_metric(name.metric) is COLUMN for name in scores)
     for name, values in scores.items():
@@ -76,11 +71,9 @@ def score_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
 
 
 def _verdict_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
-    chances = scores[IDENTIFIED_CHANCE.of()]
-    most = max(FEW_OTHERS, 2 * sorted(chances)[len(chances) // 2]) if chances else 1.0
-    facts = card.but(chance=sum(one for one in chances if one <= most) / len(chances) if chances else 1.0)
+    chance, fit = common_chance(scores[IDENTIFIED_CHANCE.of()])
+    facts = card.but(chance=chance)
     found = {IDENTIFIED: scores[JUDGED[0]], RECOGNISABLE: recognisable(scores)}
-    fit = [chance <= most for chance in chances]
     hits = {one: [hit * fits for hit, fits in zip(of, fit, strict=True)] for one, of in found.items() if of is not None}
     psnr, structure = (scores.get(name, []) for name in (JUDGED[1], JUDGED[3]))
     best = max(
@@ -222,24 +215,20 @@ def membership_rows(scores: Scores, card: ThreatCard) -> Iterator[Columns]:
 
 def mean_and_interval(values: Sequence[float]) -> Columns:
     """Mean, 95 % interval of the mean (Student's t; none for one value) and n."""
-    from scipy.stats import t
-
-    n = len(values)
-    if n == 0:
-        return {"value": None, "n": 0}
-    mean = float(np.mean(values))
-    if n == 1:
-        return {"value": mean, "n": 1, "ci_low": None, "ci_high": None}
-    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return {"value": mean, "n": n, "ci_low": mean - half, "ci_high": mean + half}
+    if len(values) > 1:
+        return _columns(mean_interval(values), len(values))
+    return {"value": float(values[0]), "n": 1, "ci_low": None, "ci_high": None} if values else {"value": None, "n": 0}
 
 
 def share_and_interval(values: Sequence[float]) -> Columns:
     """Share of ones among ones and zeros, its exact 95 % interval (Clopper-Pearson) and n."""
     if not values:
         return {"value": None, "n": 0}
-    share, low, high = binomial_interval(round(sum(values)), len(values))
-    return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+    return _columns(binomial_interval(round(sum(values)), len(values)), len(values))
+
+
+def _columns(found: Estimate, n: int) -> Columns:
+    return {"value": found.value, "n": n, "ci_low": found.low, "ci_high": found.high}
 
 
 def batches_and_interval(values: Sequence[float]) -> Columns:
@@ -261,8 +250,7 @@ def cells_and_interval(values: Sequence[float], columns: int) -> Columns:
     """
     if len(values) < 2 or not all(0 <= value <= 1 for value in values):  # no shares
         return mean_and_interval(values)
-    share, low, high = clustered_interval(values, len(values) * max(columns, 1))
-    return {"value": share, "n": len(values), "ci_low": low, "ci_high": high}
+    return _columns(clustered_interval(values, len(values) * max(columns, 1)), len(values))
 
 
 _INTERVALS = {

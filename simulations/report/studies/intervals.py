@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.scoring.roc import binomial_interval
+from attacks.scoring.intervals import binomial_interval
 
 Z = 1.959963984540054
 LEVEL = 0.05

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from attacks.metrics.metric import Interval, Metric, OverSeeds, Values
 from attacks.metrics.registry import metric_of
 from attacks.metrics.training import TEST_ACCURACY
-from attacks.scoring.roc import binomial_interval, clustered_interval
+from attacks.scoring.intervals import binomial_interval, clustered_interval
 from simulations.report.studies.intervals import Range, in_messages, interval, wilson
 from simulations.report.studies.messages import by_message, each_image
 from simulations.report.studies.rows import grouped

@@ -16,7 +16,8 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import mse
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from tests.attacks.exact.solving import assert_refused, in_single_precision, paired, stream
 from tests.attacks.limits import assert_limits

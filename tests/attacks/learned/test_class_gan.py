@@ -15,7 +15,8 @@ from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.observations import ClientUpdate, UpdateHistory
 from attacks.scoring.metrics import score_representatives
 from attacks.scoring.oracle import train_oracle
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses.base import Batch
 from tests.attacks.limits import assert_limits
 from tests.attacks.wire import classes, observe, pictures, sigmoid_net

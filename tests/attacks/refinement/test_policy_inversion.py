@@ -11,7 +11,8 @@ from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import psnr
 from attacks.refinement import policy_inversion
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses import ATS
 from defenses.base import Batch
 from defenses.images.ats import parse_policies

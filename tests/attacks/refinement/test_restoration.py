@@ -19,7 +19,8 @@ from attacks.refinement.base import Chain
 from attacks.refinement.denoising import noisy
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.unshuffle import WindowMean
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses import ATS, Batch, Blur, GaussianNoise, ImageNoise, InstaHide, Pipeline, VisualMixer
 from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net
 from tests.attacks.wire import stream as seeded

@@ -23,7 +23,8 @@ from attacks.refinement.window_inference import (
     learn_windows,
     region_features,
 )
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses import Batch, BlockShuffle, Clip, Pipeline, VisualMixer
 from defenses.images.visual_mixer import shuffle_windows
 from tests.attacks.wire import MEAN, STD, generators, pictures

@@ -23,7 +23,8 @@ from attacks.scoring.metrics import (
     squared_errors,
 )
 from attacks.scoring.oracle import train_oracle
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses.base import Batch
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm, t
 
-from attacks.scoring.roc import auc, auc_interval, binomial_interval, clustered_interval, roc_curve, tpr_at_fpr
+from attacks.scoring.intervals import binomial_interval, clustered_interval
+from attacks.scoring.roc import auc, auc_interval, roc_curve, tpr_at_fpr
 
 # Few distinct values, so that most draws hold ties; infinite scores are allowed.
 SCORES = st.lists(st.sampled_from([-torch.inf, -1.0, 0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=12).map(torch.tensor)

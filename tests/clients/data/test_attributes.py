@@ -14,8 +14,8 @@ from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor  # type: ignore[import-untyped]
 
 from clients.data.composed import balanced, binary_attribute, paired
-from clients.data.datasets import DataError, load_dataset
-from clients.data.images import ImageData, with_channels
+from clients.data.datasets import load_dataset
+from clients.data.images import DataError, ImageData, with_channels
 from clients.task.auxiliary import Auxiliary
 from simulations.experiment.experiment import Experiment
 from tests.clients.data.data_files import write_celeba, write_mnist

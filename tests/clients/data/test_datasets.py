@@ -22,11 +22,11 @@ from PIL import Image
 from torch.nn import functional as F
 
 from clients.data import packaged
-from clients.data.datasets import DataError, ImageData, load_dataset, to_float
+from clients.data.datasets import load_dataset
 from clients.data.files.array_files import read_idx, read_pickle
 from clients.data.files.decoding import decode
 from clients.data.files.picture_files import cut_by_hash
-from clients.data.images import StoredImages, resize, stratified_prefix, with_channels
+from clients.data.images import DataError, ImageData, StoredImages, resize, stratified_prefix, to_float, with_channels
 from tests.clients.data import data_files
 
 GENERATOR = np.random.default_rng(0)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from clients.data.datasets import DataError, load_dataset
+from clients.data.datasets import load_dataset
+from clients.data.images import DataError
 from clients.wire.schema import key_of
 from simulations.experiment.experiment import Experiment
 from simulations.settings.errors import ConfigError

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from attacks.image_measures import correlation, psnr
 from attacks.metrics.images import IDENTIFIED, IDENTIFIED_CHANCE, is_recognisable
 from attacks.scoring.metrics import optimal_assignment, retrieved
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.data.packaged import packaged_file
 from clients.scoring.retrieval import CANDIDATES, Known, identified
 

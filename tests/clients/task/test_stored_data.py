@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.local_model import shared_tensors
-from clients.data.datasets import DataError
-from clients.data.images import StoredImages
+from clients.data.images import DataError, StoredImages
 from clients.federated.client import LocalClient
 from clients.federated.local_training import train_alone
 from clients.scoring.audit import audit_baselines

@@ -14,7 +14,7 @@ from clients.models.classifiers import build_model
 from defenses.base import DefenseError
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
-from tests.defenses.training.test_dp_sgd import cross_entropy, protect, set_up, weights
+from tests.defenses.training.test_dp_sgd import mean_of_clipped, one_step, protect, set_up, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:Optimal order is the")
 SHAPE, CLASSES = (1, 6, 6), 3
@@ -158,24 +158,13 @@ def test_a_model_that_is_taken_makes_the_step_of_a_loop_over_examples() -> None:
             torch.manual_seed(0)
             training = set_up(count=6, batch_size=6, model=build().train())
             images, targets = training.loader.dataset.tensors  # type: ignore[attr-defined]
-            reference = copy.deepcopy(training.model)
-            summed = {key: torch.zeros_like(one) for key, one in reference.named_parameters()}
-            for image, target in zip(images, targets, strict=True):
-                loss = cross_entropy(reference, image[None], target[None])
-                found = torch.autograd.grad(loss, [*reference.parameters()], materialize_grads=True)
-                length = float(torch.cat([one.flatten() for one in found]).norm())
-                for key, one in zip(summed, found, strict=True):
-                    summed[key] += one * min(1.0, 0.4 / length)
-            before = weights(training.model)
-            protected = protect(DPSGD(noise_multiplier=0.0, max_grad_norm=0.4, clipping=clipping), training)
-            loss = protected.loss(protected.model, images, targets)
-            protected.optimizer.zero_grad()
-            loss.backward()
-            protected.optimizer.step()
+            expected, before = mean_of_clipped(training.model, images, targets, 0.4), weights(training.model)
+            one_step(
+                protect(DPSGD(noise_multiplier=0.0, max_grad_norm=0.4, clipping=clipping), training), images, targets
+            )
             for key, one in weights(training.model).items():
-                torch.testing.assert_close(
-                    before[key] - one, 0.5 * summed[key] / 6, rtol=1e-4, atol=1e-6, msg=f"{name} {clipping} {key}"
-                )
+                said = f"{name} {clipping} {key}"
+                torch.testing.assert_close(before[key] - one, 0.5 * expected[key], rtol=1e-4, atol=1e-6, msg=said)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
 from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.training.precode import Precode
-from tests.defenses.training.test_dp_sgd import Scaled, data, no_gradient, protect, run, set_up, weights
+from tests.defenses.training.test_dp_sgd import Scaled, data, no_gradient, one_step, protect, run, set_up, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 NOISY = DPSGD(noise_multiplier=1.0, clipping=GHOST)
@@ -235,10 +235,7 @@ def test_examples_whose_gradient_is_not_finite_have_no_share_in_a_step() -> None
                 training = set_up(count=6, batch_size=6, model=build().train())
                 protected = protect(DPSGD(noise_multiplier=0.0, max_grad_norm=0.05, clipping=clipping), training)
                 given = torch.cat([images[:1] * one for one in odd] + [images[len(odd) :]])[drawn]
-                loss = protected.loss(protected.model, given, targets[drawn])
-                protected.optimizer.zero_grad()
-                loss.backward()
-                protected.optimizer.step()
+                one_step(protected, given, targets[drawn])
                 ends.append(weights(training.model))
             for name, tensor in ends[0].items():
                 torch.testing.assert_close(ends[1][name], tensor, rtol=0, atol=1e-6, msg=f"{build} {clipping} {odd}")

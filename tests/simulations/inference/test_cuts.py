@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from attacks.normalisation import normalise
-from clients.data.datasets import to_float
+from clients.data.images import to_float
 from clients.inference.plan import InferencePlan
 from clients.task.scenarios import read_task
 from clients.wire.records import tensors_of

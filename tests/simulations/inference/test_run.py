@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.normalisation import normalise
 from clients.data.card import DataCard
-from clients.data.datasets import to_float
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from clients.models.cuts import halves
 from clients.models.library import ModelError

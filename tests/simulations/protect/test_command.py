@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from defenses.spec import parse
 from simulations.cli import app
 from simulations.protect.copies import Copy, Order, protect_image

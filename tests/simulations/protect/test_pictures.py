@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from clients.data.datasets import load_dataset, to_float
-from clients.data.images import DataError
+from clients.data.datasets import load_dataset
+from clients.data.images import DataError, to_float
 from simulations.protect import pictures
 from simulations.protect.pictures import find, output_names, read, write
 from simulations.settings.errors import ConfigError

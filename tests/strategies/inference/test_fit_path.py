@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks.normalisation import normalise
-from attacks.scoring.roc import binomial_interval
+from attacks.scoring.intervals import binomial_interval
 from clients.inference.plan import InferencePlan
 from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task

@@ -18,7 +18,6 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.models.library import ModelError
 from clients.models.own import answer_of, plain, require_attackable, require_one_input
 from defenses.tensors import ImageShape
-from defenses.tensors import ImageShape
 
 LEAST_PIXELS = 64
 """Of an image; a model without convolutions that takes fewer numbers is one of tables."""

@@ -81,7 +81,7 @@ def least_before(images: int, null: float) -> float | None:
     It is the one whose loss is at least ``LEAST_DROP`` with its whole interval if it reads no more after it than the null, the
     accuracy of always answering the most frequent value.
     """
-    from attacks.scoring.roc import binomial_interval
+    from attacks.scoring.intervals import binomial_interval
 
     after = Score(*binomial_interval(round(null * images), images))
     for hits in range(round(null * images), images + 1):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.flower_private import act_as_task, set_message_id
 from clients.models.classifiers import build_model
 from simulations.cli import app

@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 from attacks import ClientUpdate, Knowledge, Reconstruction
 from attacks.choice import ON_PROBES
 from attacks.observations import AttackError
-from clients.data.datasets import load_dataset, to_float
+from clients.data.datasets import load_dataset
+from clients.data.images import to_float
 from clients.models.classifiers import build_model
 from defenses.base import Batch
 from defenses.pipeline import Pipeline

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attacks.metrics.names import Role
-from attacks.scoring.roc import binomial_interval
+from attacks.scoring.intervals import binomial_interval
 from simulations.report import Row, validate
 from simulations.report.analysis.finding import findings_of
 from simulations.report.sections.inference import edge_cloud_inference
