@@ -14,8 +14,8 @@ from attacks import AttackError, ClientUpdate, Knowledge, Labels, Membership, Re
 from attacks.base import AnyAttack
 from attacks.gradient.trial_gradients.memory import fitting_trials
 from attacks.spec import stages_of
-from clients.data.datasets import load_dataset, to_float
-from clients.data.images import MissingDataError
+from clients.data.datasets import load_dataset
+from clients.data.images import MissingDataError, to_float
 from clients.models.classifiers import build_model
 from clients.scoring.retrieval import KnownImages
 from clients.training.evaluation import place
