@@ -304,7 +304,8 @@ def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards
     """The tables below the first screen that have a row, by name."""
     testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
     drawing = [cell for cell in study.cells if cell.draws_classes]
-    others = [cell for cell in study.cells if cell not in testing and cell not in drawing]
+    tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
+    others = [cell for cell in tried if cell not in testing and cell not in drawing]
     found = [cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words)]
     found += [failed(study), every_attack(others, cards), other_numbers(study), cards.table("Threat cards")]
     return {table.title: table for table in found if table.rows}
