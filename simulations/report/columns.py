@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -174,46 +174,33 @@ def averaged(study: Study, heading: str, metric: Metric, show: Show) -> Column:
     return Column(heading, read)
 
 
-@dataclass(frozen=True)
 class Cards:
-    """Threat cards: settings that all share, settings that differ, (number, attacks, texts) of each, and the number by card."""
+    """Threat cards of cells, numbered in order of appearance: settings that all ``shared``, and names of those ``differing``."""
 
-    shared: dict[str, str]
-    differing: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]
-    numbers: dict[ThreatCard, int]
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cells = grouped(cells, lambda cell: cell.card)
+        self.numbers = {card: number for number, card in enumerate(self._cells, 1)}
+        self._facts = {card: {key: setting(value) for key, value in card.to_json().items()} for card in self._cells}
+        order = {key: place for place, key in enumerate(CARD_ORDER)}
+        keys = sorted(
+            {key for of in self._facts.values() for key in of}, key=lambda key: (order.get(key, len(order)), key)
+        )
+        values = {key: dict.fromkeys(of.get(key, "") for of in self._facts.values()) for key in keys}
+        self.shared = {key: next(iter(found)) for key, found in values.items() if len(found) == 1}
+        self.differing = [key for key in keys if key not in self.shared]
 
     def table(self, title: str) -> Table:
         """The settings in which the cards differ, folded."""
 
-        def fact(at: int) -> Callable[[Any], object]:
-            return lambda row: row[2][at] or NOTHING
+        def attacks(card: ThreatCard) -> Markup:
+            return Markup(", ").join(code(text) for text in dict.fromkeys(cell.attack for cell in self._cells[card]))
 
-        shown = (
-            Column("#Card", lambda row: row[0]),
-            Column("Attacks", lambda row: Markup(", ").join(map(code, row[1])), "wide"),
-            *(Column(name.replace("_", " "), fact(at), "text") for at, name in enumerate(self.differing)),
-        )
-        rows, several = (self.rows, f"{len(self.rows)} cards") if self.differing else ((), "")
-        return Table(title, shown, rows, how="folded", look="after", summary=several)
+        def fact(key: str) -> Column:
+            return Column(key.replace("_", " "), lambda card: self._facts[card].get(key) or NOTHING, "text")
 
-
-def cards(cells: Sequence[Cell]) -> Cards:
-    """Numbers the threat cards in order of appearance."""
-    attacks = {
-        card: dict.fromkeys(cell.attack for cell in of) for card, of in grouped(cells, lambda one: one.card).items()
-    }
-    found = {card: {key: setting(value) for key, value in card.to_json().items()} for card in attacks}
-    order = {key: place for place, key in enumerate(CARD_ORDER)}
-    keys = sorted({key for card in found.values() for key in card}, key=lambda key: (order.get(key, len(order)), key))
-    differ = [key for key in keys if len({card.get(key) for card in found.values()}) > 1]
-    first: Mapping[str, str] = next(iter(found.values()), {})
-    rows = (
-        (number, tuple(attacks[card]), tuple(values.get(key, "") for key in differ))
-        for number, (card, values) in enumerate(found.items(), 1)
-    )
-    shared = {key: first[key] for key in keys if key not in differ}
-    return Cards(shared, tuple(differ), tuple(rows), {card: number for number, card in enumerate(found, 1)})
+        shown = (Column("#Card", self.numbers.get), Column("Attacks", attacks, "wide"), *map(fact, self.differing))
+        rows = list(self.numbers) if self.differing else []
+        return Table(title, shown, rows, how="folded", look="after", summary=f"{len(rows)} cards")
 
 
 def card(cards: Cards) -> Column:

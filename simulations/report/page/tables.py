@@ -8,17 +8,38 @@ from functools import partial
 
 from markupsafe import Markup
 
+from attacks.metrics import images
 from attacks.metrics.costs import ATTACK_SECONDS
 from attacks.metrics.guesses import CLASS_MEAN_PSNR, CLASS_MEAN_SSIM, COLUMN, MEMBERSHIP_TPR
-from attacks.metrics.images import IDENTIFIED
 from attacks.metrics.metric import LABELS, MEMBERSHIP
 from attacks.metrics.names import Role
 from attacks.metrics.registry import known_metric, metric_label
-from simulations.report import columns
 from simulations.report.analysis.failures import failures
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
-from simulations.report.columns import Cards, Column, Shown, Table, change, over_interval, pill, round_of
+from simulations.report.columns import (
+    COUNT,
+    DEFENCE,
+    FAILURES,
+    IDENTIFIED,
+    OF_PSNR,
+    OF_SSIM,
+    OVER_NULL,
+    STATUS,
+    Cards,
+    Column,
+    Show,
+    Shown,
+    Table,
+    attack,
+    card,
+    change,
+    over_interval,
+    pill,
+    recognised,
+    round_of,
+    scored,
+)
 from simulations.report.drawing.pictures import LONG
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
@@ -52,8 +73,8 @@ from simulations.run_folder.rows import Row, shown_name
 FEW = 2
 """Rows of the positive control up to which it is not folded."""
 ROUND = Column("#Round", lambda cell: round_mark(cell.round, cell.final))
-AREA = columns.scored("#AUC", MEMBERSHIP.decides, two, two)
-RATE = columns.scored("#TPR at 1\N{NO-BREAK SPACE}% FPR", MEMBERSHIP_TPR.of(), percent, percentage)
+AREA = scored("#AUC", MEMBERSHIP.decides, two, two)
+RATE = scored("#TPR at 1\N{NO-BREAK SPACE}% FPR", MEMBERSHIP_TPR.of(), percent, percentage)
 
 
 def _time(cell: Cell) -> Shown:
@@ -75,14 +96,14 @@ def glance(findings: Sequence[Finding], messages: Sequence[Message], attacks: Se
         return Shown(pill(message.verdict), (counted, by, message.difference.said if message.difference else ""))
 
     spent = Column("#ε", _epsilon, "folds", optional=True)
-    shown = (columns.DEFENCE, *_by_message(messages, found), Column("#Accuracy", _accuracy), spent)
+    shown = (DEFENCE, *_by_message(messages, found), Column("#Accuracy", _accuracy), spent)
     return Table("At a glance", shown, findings, look="plain stacked")
 
 
 def ladder(findings: Sequence[Finding], messages: Sequence[Message]) -> Table:
     """The verdict on every kind and size of message."""
     shown = _by_message(messages, lambda one: Shown(pill(one.verdict), (one.shown, one.by_chance)))
-    return Table("Where the leak ends", (columns.DEFENCE, *shown), findings, look="plain stacked")
+    return Table("Where the leak ends", (DEFENCE, *shown), findings, look="plain stacked")
 
 
 def _by_message(messages: Sequence[Message], show: Callable[[Message], Shown]) -> Iterator[Column]:
@@ -156,7 +177,7 @@ def _members_named(of: Finding) -> Shown:
     return replace(found, below=(*found.below, by))
 
 
-def _relative(found: Range, show: columns.Show) -> Shown:
+def _relative(found: Range, show: Show) -> Shown:
     """A cost, or its ratio to no defence over it."""
     value, ratio = found
     return Shown(show(value), value=value) if ratio is None else Shown(times(ratio), (show(value),), value)
@@ -165,13 +186,13 @@ def _relative(found: Range, show: columns.Show) -> Shown:
 def every_attack(cells: Sequence[Cell], cards: Cards) -> Table:
     """A row for each attack on each defence in each round: its counts, its control, and what it spent."""
     shown = (
-        *(columns.DEFENCE, columns.attack(lambda cell: (cell.observation,)), ROUND, columns.STATUS),
-        columns.IDENTIFIED.opening,
+        *(DEFENCE, attack(lambda cell: (cell.observation,)), ROUND, STATUS),
+        IDENTIFIED.opening,
         Column("#recognisable", lambda cell: " of ".join(map(str, cell.recognisable or ())) or NOTHING),
-        *(columns.OF_PSNR.opening, columns.OVER_NULL, columns.OF_SSIM),
-        Column("#recognised", columns.recognised, optional=True),
-        columns.scored("#labels", LABELS.decides, percent, optional=True),
-        *(TIME.opening, columns.COUNT, columns.FAILURES, columns.card(cards)),
+        *(OF_PSNR.opening, OVER_NULL, OF_SSIM),
+        Column("#recognised", recognised, optional=True),
+        scored("#labels", LABELS.decides, percent, optional=True),
+        *(TIME.opening, COUNT, FAILURES, card(cards)),
     )
     return Table("All attacks", shown, cells, how="folded", look="tall dense", summary=count(len(cells), "attack"))
 
@@ -184,8 +205,8 @@ def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
         return Shown(n, () if cell.members is None else (count(cell.members, "member"),))
 
     shown = (
-        *(columns.DEFENCE, columns.attack(lambda _: ()), ROUND, columns.STATUS, AREA, RATE),
-        *(Column("#Records", records), columns.FAILURES, TIME, columns.card(cards)),
+        *(DEFENCE, attack(lambda _: ()), ROUND, STATUS, AREA, RATE),
+        *(Column("#Records", records), FAILURES, TIME, card(cards)),
     )
     chance = [cell for cell in cells if not cell.tells_members]
     doubted = sum(bool(dagger(cell.status)) for cell in chance)
@@ -198,12 +219,12 @@ def members(cells: Sequence[Cell], cards: Cards) -> tuple[Table, Table]:
 def representatives(cells: Sequence[Cell], cards: Cards) -> Table:
     """What attacks drew of the classes."""
     shown = (
-        *(columns.DEFENCE, columns.attack(lambda _: ()), ROUND, columns.STATUS),
-        Column("#Recognised", columns.recognised),
-        columns.scored("#Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
-        columns.scored("#Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
-        columns.FAILURES,
-        columns.card(cards),
+        *(DEFENCE, attack(lambda _: ()), ROUND, STATUS),
+        Column("#Recognised", recognised),
+        scored("#Class-mean PSNR, dB", CLASS_MEAN_PSNR.of(), decibel),
+        scored("#Class-mean SSIM", CLASS_MEAN_SSIM.of(), two),
+        FAILURES,
+        card(cards),
     )
     return Table("Class representatives", shown, cells, look="tall")
 
@@ -212,11 +233,10 @@ def control(study: Study, words: Plain) -> Table:
     """The positive control of every attack in every round and on every message; scores of images come first."""
 
     def place(of: Control) -> tuple[str, ...]:
-        card = of.row.card
-        message = ", ".join(filter(None, (card.observation, str(MessageSize.of(card)))))
+        message = ", ".join(filter(None, (of.row.card.observation, str(MessageSize.of(of.row.card)))))
         return of.row.attack, of.row.metric, round_mark(of.row.round, of.row.final), message
 
-    rows = sorted(grouped(study.controls, place).items(), key=lambda item: item[0][1] != IDENTIFIED.name)
+    rows = sorted(grouped(study.controls, place).items(), key=lambda item: item[0][1] != images.IDENTIFIED.name)
     verdicts = {key: all(one.passed for one in of) for key, of in rows if _judged(of)}
     names, lost = short_names(study.attacks, LONG), [key for key, passed in verdicts.items() if not passed]
     bad = dict.fromkeys(f"{names[attack]} ({metric_label(metric)})" for attack, metric, *_ in lost)
@@ -242,7 +262,7 @@ def _judged(of: Sequence[Control]) -> bool:
 
 def _checked(of: Sequence[Control]) -> Shown:
     """The score of one attack at one place, mean over seeds, above the best null baseline."""
-    show, passed = percent if of[0].row.metric == IDENTIFIED.name else two, sum(one.passed for one in of)
+    show, passed = percent if of[0].row.metric == images.IDENTIFIED.name else two, sum(one.passed for one in of)
     mark = "†" if not _judged(of) else "✓" if passed == len(of) else "✗"
     nulls = dict(one.null for one in of if one.null)
     against = f"against {'/'.join(nulls)} {show(sum(nulls.values()) / len(nulls))}" if nulls else ""
@@ -255,7 +275,7 @@ def _checked(of: Sequence[Control]) -> Shown:
 def failed(study: Study) -> Table:
     """Failures and refusals, for one reason each."""
     shown = (
-        columns.DEFENCE,
+        DEFENCE,
         Column("What failed", lambda one: one.what or "training", "attack"),
         Column("Rounds", lambda one: ", ".join(dict.fromkeys(one.rounds))),
         Column("#Seed", lambda one: one.seed),
@@ -304,7 +324,8 @@ def tables(study: Study, findings: Sequence[Finding], words: Plain, cards: Cards
     """The tables below the first screen that have a row, by name."""
     testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
     drawing = [cell for cell in study.cells if cell.draws_classes]
-    others = [cell for cell in study.cells if cell not in testing and cell not in drawing]
+    tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
+    others = [cell for cell in tried if cell not in testing and cell not in drawing]
     found = [cost(findings), *members(testing, cards), representatives(drawing, cards), control(study, words)]
     found += [failed(study), every_attack(others, cards), other_numbers(study), cards.table("Threat cards")]
     return {table.title: table for table in found if table.rows}

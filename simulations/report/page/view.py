@@ -12,7 +12,7 @@ from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.message import Message
 from simulations.report.analysis.run import Summary
 from simulations.report.analysis.verdict import Verdict
-from simulations.report.columns import Cards, Table, cards
+from simulations.report.columns import Cards, Table
 from simulations.report.drawing import plots
 from simulations.report.drawing.chart import Chart
 from simulations.report.drawing.looks import Faces
@@ -66,7 +66,7 @@ class View(Summary):
         guessed = [one for one in pictures if one.attack not in study.class_attacks and one.observation not in apart]
         # Where the headline is of one round, its pictures come first.
         leading = {one.defense: one.strongest.round for one in findings if one.strongest}
-        names, numbered = text.short_names(study.pipelines), cards(study.cells)
+        names, numbered = text.short_names(study.pipelines), Cards(study.cells)
         return cls(
             study,
             findings,

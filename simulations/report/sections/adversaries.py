@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Column, Table, attack, card, cards, round_of
+from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Cards, Column, Table, attack, card, round_of
 from simulations.report.section import Content, OwnPictures, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -49,7 +49,7 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
         Column("#Refused by", refused),
         *IMAGE_SCORES,
         Column("#Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
-        card(own := cards(shown)),
+        card(own := Cards(shown)),
     )
     return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None
 
@@ -71,7 +71,7 @@ def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
         STATUS,
         Column("#Clients", lambda cell: cell.card.clients or 1),
         *IMAGE_SCORES,
-        card(own := cards(cells)),
+        card(own := Cards(cells)),
     )
     parts = [Table("Sums of clients", columns, cells), MATCHED, *hidden, own] if cells else list(hidden)
     return Content(parts) if parts else None

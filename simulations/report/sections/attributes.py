@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attacks.metrics.metric import ATTRIBUTES
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Column, Shown, Table, attack, card, cards, round_of, scored
+from simulations.report.columns import Cards, Column, Shown, Table, attack, card, round_of, scored
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
@@ -35,7 +35,7 @@ def inferred_attributes(study: Study, _: Sequence[Finding]) -> Content | None:
         columns.COUNT,
         Column("#On its own held-out, %", _held_out),
         columns.FAILURES,
-        card(cards(study.cells)),
+        card(Cards(study.cells)),
     )
     note = """Small print is the exact 95 % interval. † marks an adversary that reads no more than the most frequent value where
     nothing is protected, or too few guesses for a verdict."""

@@ -6,9 +6,9 @@ Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Eq. 1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from simulations.report.studies.intervals import paired_images, square_and_add
+from simulations.report.studies.intervals import Change, paired_images, square_and_add
 from simulations.report.studies.score import Score
 
 LEAST_DROP = 0.1
@@ -20,36 +20,15 @@ MARGIN = 0.04
 SATISFIED, NOT_SATISFIED, OPEN = "satisfied", "not satisfied", "undecided"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A difference of two accuracies with its interval, as shares."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def least(self) -> float:
-        """The smallest absolute difference in the interval."""
-        return 0.0 if self.low <= 0 <= self.high else min(abs(self.low), abs(self.high))
-
-    @property
-    def most(self) -> float:
-        """The largest absolute difference in the interval."""
-        return max(abs(self.low), abs(self.high))
-
-
-def difference(before: Score | None, after: Score | None) -> Difference | None:
+def difference(before: Score | None, after: Score | None) -> Change | None:
     """Before minus after, with the interval of ``square_and_add``; None where one has no interval."""
     if not (before and after and before.ends and after.ends) or before.mean is None or after.mean is None:
         return None
     ends = square_and_add((before.mean, *before.ends), (after.mean, *after.ends))
-    return Difference(before.mean - after.mean, *ends)
+    return Change(before.mean - after.mean, *ends)
 
 
-def answers_lost(
-    server: tuple[Score | None, Score | None], lost: Score | None, gained: Score | None
-) -> Difference | None:
+def answers_lost(server: tuple[Score | None, Score | None], lost: Score | None, gained: Score | None) -> Change | None:
     """Accuracy before minus after of the same images, with the paired interval; of several seeds from the mean table.
 
     ``lost`` and ``gained`` are the shares of images that are answered rightly before alone, and after alone; without them the
@@ -58,8 +37,7 @@ def answers_lost(
     if not (lost and gained and lost.n) or lost.mean is None or gained.mean is None:
         return difference(*server)
     n = images_of(lost)
-    change = paired_images(round(lost.mean * n), round(gained.mean * n), n)
-    return Difference(lost.mean - gained.mean, change.low, change.high)
+    return paired_images(round(lost.mean * n), round(gained.mean * n), n)._replace(mean=lost.mean - gained.mean)
 
 
 def images_of(score: Score) -> int:
@@ -91,12 +69,12 @@ def least_before(images: int, null: float) -> float | None:
     return None
 
 
-def decided(server: Difference | None, adversary: Difference | None) -> str:
+def decided(server: Change | None, adversary: Change | None) -> str:
     """``SATISFIED``, ``NOT_SATISFIED`` or ``OPEN``, by the losses of the server half and the adversary; the page says how."""
     if server is None or adversary is None:
         return OPEN
-    if adversary.low >= LEAST_DROP and server.most <= min(MARGIN, MOST_OF_DROP * adversary.low):
+    least, most = sorted((abs(server.low), abs(server.high)))
+    if adversary.low >= LEAST_DROP and most <= min(MARGIN, MOST_OF_DROP * adversary.low):
         return SATISFIED
-    if adversary.high < LEAST_DROP or server.least > min(MARGIN, MOST_OF_DROP * adversary.high):
-        return NOT_SATISFIED
-    return OPEN
+    changed = not server.low <= 0 <= server.high and least > min(MARGIN, MOST_OF_DROP * adversary.high)
+    return NOT_SATISFIED if adversary.high < LEAST_DROP or changed else OPEN
