@@ -48,8 +48,6 @@ def split_learning(study: Study, lines: Sequence[Finding]) -> Content | None:
         return None
     of_images = [cell for cell in cells if RIGHT not in cell.scores]
     of_tables = [cell for cell in study.cells if cell.observation == SMASHED.title and RIGHT in cell.scores]
-    differing, numbers = columns.cards(cells).differing, columns.cards(study.cells)
-    of_tables = [cell for cell in study.cells if cell.observation == Smashed.title and RIGHT in cell.scores]
     differing, numbers = columns.Cards(cells).differing, columns.Cards(study.cells)
     parts = _costs(study, lines)
     if of_images:
