@@ -18,8 +18,13 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, choice_field, examples_field, steps_field, width_field
 from defenses.random_draws import drawing_from
+
+HIDDEN = 64
+"""Width of the hidden layer."""
+WEIGHT_DECAY = 1e-3
+"""Factor of the squared weights in the loss."""
 
 
 def majority(values: Tensor) -> Tensor:
@@ -49,10 +54,7 @@ class PropertyInference(
         training: "static" or "retrained".
         updates: Simulated updates, those of held-out images among them.
         size: Length of the projection of a tensor; smaller tensors are kept as they are.
-        hidden: Width of the hidden layer.
-        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
-        learning_rate: The largest.
-        weight_decay: Factor of the squared weights in the loss.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls from 1e-3 to zero along a half cosine.
     """
 
     source = (
@@ -67,10 +69,7 @@ class PropertyInference(
     training: str = choice_field(RETRAINED, TRAININGS)
     updates: int = examples_field(800, FEWEST)
     size: int = width_field(1024)
-    hidden: int = width_field(64)
     iterations: int = steps_field(400)
-    learning_rate: float = scale_field(1e-3)
-    weight_decay: float = scale_field(1e-3, zero=True)
     learned: UpdateReader | None = learned_field()
 
     @property
@@ -106,16 +105,16 @@ class PropertyInference(
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
         with drawing_from(generator):
-            layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
+            layers = nn.Linear(sketches.shape[1], HIDDEN), nn.Linear(HIDDEN, num_values)
         network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1]).to(sketches.device)
 
         def loss(rows: Tensor) -> Tensor:
             penalty = sum((layer.weight.square().sum() for layer in layers), sketches.new_zeros(()))
-            return F.cross_entropy(network(sketches[rows]), values[rows]) + self.weight_decay * penalty
+            return F.cross_entropy(network(sketches[rows]), values[rows]) + WEIGHT_DECAY * penalty
 
         train_network(
             network, loss, torch.arange(len(sketches)), generator,
-            iterations=self.iterations, batch_size=64, learning_rate=self.learning_rate,
+            iterations=self.iterations, batch_size=64, learning_rate=1e-3,
         )  # fmt: skip
         return network
 

@@ -95,13 +95,7 @@ Release = Callable[[Update, int, int], Update]
 
 
 def client_parts(
-    release: Release,
-    shapes: Mapping[str, Shape],
-    *,
-    clients: int,
-    rounds: int,
-    length: float,
-    seed: int,
+    release: Release, shapes: Mapping[str, Shape], *, clients: int, rounds: int, length: float, seed: int
 ) -> dict[str, CanaryPart]:
     """Let canary clients send their updates in all rounds, and score their coins.
 

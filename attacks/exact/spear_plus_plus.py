@@ -246,10 +246,6 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
             missing.by_elimination()
         if shape is not None and len(directions.sure()) < directions.rank:
             missing.by_components(shape, generator)
-        counts = {
-            "starts": directions.starts,
-            "descents": directions.descents,
-            "directions": len(directions.found),
-        }
+        counts = {"starts": directions.starts, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
         return len(directions.basis()) == directions.rank

@@ -19,7 +19,7 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import Numbers, Update
-from defenses.checks import algorithm, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, steps_field, width_field
 from defenses.random_draws import drawing_from
 
 AT_A_STEP = 64
@@ -61,8 +61,7 @@ class LearningToInvert(
         updates: Number of simulated updates, including those of held-out images.
         size: Length of the projection of a tensor; smaller tensors are kept as they are.
         hidden: Width of both hidden layers.
-        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
-        learning_rate: The largest.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls from 1e-3 to zero along a half cosine.
     """
 
     source = (
@@ -78,7 +77,6 @@ class LearningToInvert(
     size: int = width_field(512)
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
-    learning_rate: float = scale_field(1e-3)
     learned: UpdateReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -110,7 +108,7 @@ class LearningToInvert(
 
         train_network(
             network, loss, torch.arange(len(sketches)), generator,
-            iterations=self.iterations, batch_size=AT_A_STEP, learning_rate=self.learning_rate,
+            iterations=self.iterations, batch_size=AT_A_STEP, learning_rate=1e-3,
         )  # fmt: skip
         return network
 
@@ -122,10 +120,6 @@ class LearningToInvert(
             raise AttackError(f"the update's images have shape {shape}; allowed: {self.learned.shape}, as in training")
         images = self.learned(observation.update)[0]
         return Reconstruction.unlabelled(images, dict(self.learned.diagnostics))
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
-        """Uniform grey."""
-        return Reconstruction.grey(observation.num_examples, observation.input_shape, reason)
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:

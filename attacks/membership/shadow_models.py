@@ -22,19 +22,13 @@ from attacks.membership.loss_threshold import (
 )
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import (
-    MOST_EXAMPLES,
-    algorithm,
-    checked_field,
-    is_whole,
-    scale_field,
-    share_field,
-    starts_field,
-    steps_field,
-    width_field,
-)
+from defenses.checks import MOST_EXAMPLES, algorithm, checked_field, is_whole, starts_field, steps_field
 from defenses.random_draws import seed_of
 
+HIDDEN = 16
+"""Width of the attack network."""
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 0.001
+"""Of Adam, the L2 coefficient on all weights."""
 FEWEST = 2
 """Members, and as many non-members: fewer are no training set."""
 
@@ -127,10 +121,7 @@ class ShadowModels(
         num_shadows: Shadow models.
         num_members: Training examples of each, and as many non-members; 0: half of the auxiliary data. The attack is strongest
             if this number is near a client's, because models memorise smaller training sets better.
-        hidden: Width of the attack network.
         iterations: Steps of Adam on all records at once.
-        learning_rate: Learning rate of Adam.
-        weight_decay: L2 coefficient of Adam, on all weights.
         shadow_auc: AUC on the last shadow model of a network trained on the others only; None with a single shadow model.
             Set by ``fit``; 0.5 means that the network learned nothing.
     """
@@ -140,10 +131,7 @@ class ShadowModels(
 
     num_shadows: int = starts_field(4)
     num_members: int = members_field()
-    hidden: int = width_field(16)
     iterations: int = steps_field(300)
-    learning_rate: float = scale_field(0.01, most=1)
-    weight_decay: float = share_field(0.001)
     learned: MembershipNetwork = learned_field()
     shadow_auc: float | None = learned_field()
 
@@ -169,13 +157,13 @@ class ShadowModels(
         labels = (
             torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float().to(features.device)
         )
-        network = MembershipNetwork(features.shape[1], self.hidden)
+        network = MembershipNetwork(features.shape[1], HIDDEN)
         network.standardise_as(features)
         for layer in (network.hidden, network.out):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         network = network.to(features.device)
-        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         with torch.enable_grad():
             for _ in range(self.iterations):
                 step_down(optimizer, F.binary_cross_entropy_with_logits(network(features), labels))
