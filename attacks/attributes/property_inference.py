@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Self
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.attributes.inference import judged, sensitive_of
-from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, made_by, simulated, sketched
 from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
@@ -86,11 +85,8 @@ class PropertyInference(
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
-        updates = made_by(knowledge, kept, self.updates - count, generator)
-        first = next(updates)
-        sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, values = sketched(
-            sketch, itertools.chain([first], updates), lambda rows: majority(hidden[kept][rows])
+        sketch, sketches, values = simulated(
+            knowledge, kept, self.updates - count, self.size, lambda rows: majority(hidden[kept][rows]), generator
         )
         if bool((values == values[0]).all()):
             raise AttackError("all simulated updates have the same sensitive attribute")

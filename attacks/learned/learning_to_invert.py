@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
@@ -11,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
-from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import (
+    FEWEST,
+    StandardiseSketches,
+    UpdateReader,
+    UpdateSketch,
+    made_by,
+    simulated,
+    sketched,
+)
 from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
@@ -84,10 +91,9 @@ class LearningToInvert(
         images, place = knowledge.auxiliary.images.cpu(), knowledge.auxiliary.images.device
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
-        made = made_by(knowledge, kept, self.updates - count, generator)
-        first = next(made)
-        sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, truths = sketched(sketch, itertools.chain([first], made), images[kept].__getitem__)
+        sketch, sketches, truths = simulated(
+            knowledge, kept, self.updates - count, self.size, images[kept].__getitem__, generator
+        )
         network = self._trained(sketches.to(place), truths.to(place), generator)
         tests = list(made_by(knowledge, held, count, generator))
         scores = _judged(network, sketch, tests, images[held], images[kept].mean(0), generator)

@@ -50,7 +50,7 @@ def test_features_are_exact_and_images_of_them_beat_the_mean_image() -> None:
     for behind in ((), (80,)):
         seen, images = sent(network(*behind), 1)
         read = Read.of(seen)
-        found = Spear().factors(read.of_layer(read.layers[0]), read.layers[0], 1, stream(), {})
+        found = Spear().factors(read, read.layers[0], seen, stream(), {})
         with torch.no_grad():
             features = nn.Sequential(*list(network(*behind).children())[:5])(normalise(images, seen))
         nearest = torch.cdist(features.double(), found.inputs).min(1).values
