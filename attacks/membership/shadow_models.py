@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -59,31 +59,33 @@ def members_field() -> int:
     )
 
 
-def train_shadows(
-    owner: Any, knowledge: Knowledge, count: int, num_members: int, generator: torch.Generator
-) -> Iterator[Shadow]:
-    """Train shadow models as a client trains its model, defences included, each on its own random auxiliary records.
+@algorithm
+class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="server"):
+    """Base of attacks whose server trains shadow models as a client trains its model, defences included, on auxiliary records.
 
-    Args:
-        owner: The attack, for the error.
-        knowledge: Auxiliary data, defences and the training procedure.
-        count: Number of shadow models.
-        num_members: Training records of each; 0: half of the auxiliary data.
-        generator: Draws records and seeds.
-
-    Raises:
-        AttackError: When there are fewer auxiliary records than members and as many non-members.
+    Attributes:
+        num_shadows: Shadow models.
+        num_members: Training records of each; 0: half of the auxiliary data. The attack is strongest if this number is near a
+            client's, because models memorise smaller training sets better.
     """
-    plain, total = knowledge.auxiliary, len(knowledge.auxiliary)
-    members = num_members or total // 2
-    if total < (least := 2 * max(members, FEWEST)):
-        raise AttackError(f"{owner} needs {least} auxiliary examples and has {total}")
-    for _ in range(count):
-        order = torch.randperm(total, generator=generator)
-        inside, outside = order[:members], order[members : 2 * members]
-        seed = seed_of(generator, 31)
-        model = knowledge.train(plain.rows(inside), seed).eval()
-        yield Shadow(model, inside, outside, seed)
+
+    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
+
+    num_shadows: int = starts_field(8)
+    num_members: int = members_field()
+
+    def shadows(self, knowledge: Knowledge, generator: torch.Generator) -> Iterator[Shadow]:
+        """Train the shadow models, each on random auxiliary records; ``AttackError`` without as many non-members as members."""
+        plain, total = knowledge.auxiliary, len(knowledge.auxiliary)
+        members = self.num_members or total // 2
+        if total < (least := 2 * max(members, FEWEST)):
+            raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
+        for _ in range(self.num_shadows):
+            order = torch.randperm(total, generator=generator)
+            inside, outside = order[:members], order[members : 2 * members]
+            seed = seed_of(generator, 31)
+            model = knowledge.train(plain.rows(inside), seed).eval()
+            yield Shadow(model, inside, outside, seed)
 
 
 def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:
@@ -102,11 +104,7 @@ def true_classes(knowledge: Knowledge) -> Tensor:
 
 @algorithm
 class ShadowModels(
-    MembershipAttack,
-    needs_auxiliary=True,
-    trains_shadows="server",
-    effort={"iterations": "training_iterations"},
-    quick={"num_shadows": 2, "iterations": 40},
+    ShadowAttack, effort={"iterations": "training_iterations"}, quick={"num_shadows": 2, "iterations": 40}
 ):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
@@ -118,27 +116,21 @@ class ShadowModels(
     et al. 2022, section VI-A) in place of all probabilities. Shadow models start from new random weights.
 
     Attributes:
-        num_shadows: Shadow models.
-        num_members: Training examples of each, and as many non-members; 0: half of the auxiliary data. The attack is strongest
-            if this number is near a client's, because models memorise smaller training sets better.
         iterations: Steps of Adam on all records at once.
         shadow_auc: AUC on the last shadow model of a network trained on the others only; None with a single shadow model.
             Set by ``fit``; 0.5 means that the network learned nothing.
     """
 
     source = "Shokri et al. 2017, section V"
-    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
 
     num_shadows: int = starts_field(4)
-    num_members: int = members_field()
     iterations: int = steps_field(300)
     learned: MembershipNetwork = learned_field()
     shadow_auc: float | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and, on their outputs, the attack network."""
-        shadows = train_shadows(self, knowledge, self.num_shadows, self.num_members, generator)
-        features = [_shadow_features(knowledge, shadow) for shadow in shadows]
+        features = [_shadow_features(knowledge, shadow) for shadow in self.shadows(knowledge, generator)]
         held_out = None
         if self.num_shadows > 1:
             with torch.no_grad():
