@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # "X as X" is an export for type checkers (PEP 484).
 from attacks.active.class_fishing import ClassFishing as ClassFishing
-from attacks.active.imprint_layer import ImprintLayer as ImprintLayer
-from attacks.active.trap_weights import TrapWeights as TrapWeights
+from attacks.active.first_layer import ImprintLayer as ImprintLayer
+from attacks.active.first_layer import TrapWeights as TrapWeights
 from attacks.attributes.inference import AttributeInference as AttributeInference
 from attacks.attributes.property_inference import PropertyInference as PropertyInference
 from attacks.base import Attack as Attack
@@ -66,16 +66,16 @@ from attacks.refinement.unshuffle import WindowMean as WindowMean
 from attacks.scoring.metrics import null_baselines as null_baselines
 from attacks.scoring.metrics import optimal_assignment as optimal_assignment
 from attacks.scoring.metrics import score as score
-from attacks.smashed.adaptive_decoder import AdaptiveDecoder as AdaptiveDecoder
 from attacks.smashed.base import ServerPrediction as ServerPrediction
 from attacks.smashed.edge_update_inversion import EdgeUpdateInversion as EdgeUpdateInversion
 from attacks.smashed.feature_inversion import FeatureInversion as FeatureInversion
 from attacks.smashed.hermitian_pairing import HermitianPairing as HermitianPairing
 from attacks.smashed.pix2pix import Pix2Pix as Pix2Pix
 from attacks.smashed.token_puzzle import TokenPuzzle as TokenPuzzle
+from attacks.smashed.tokens.decoder import AdaptiveDecoder as AdaptiveDecoder
 from attacks.smashed.tokens.decoder import FeatureAveraging as FeatureAveraging
 from attacks.smashed.tokens.decoder import TokenDecoder as TokenDecoder
-from attacks.smashed.tokens.intersection import TokenIntersection as TokenIntersection
+from attacks.smashed.tokens.jigsaw import TokenIntersection as TokenIntersection
 from attacks.smashed.tokens.jigsaw import TokenJigsaw as TokenJigsaw
 from attacks.spec import ATTACKS
 from attacks.tabular.embedding_reversal import EmbeddingReversal as EmbeddingReversal

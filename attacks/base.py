@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, Probe
 from attacks.sender import Sender
 from defenses.base import Batch, call_text
@@ -263,8 +264,9 @@ class Attack(Generic[Observation, Guess]):
         raise NotImplementedError
 
     def failed(self, observation: Observation, reason: str) -> Guess:
-        """A failed guess with as many examples as the observation; no score counts it as right."""
-        raise NotImplementedError
+        """A failed guess with as many examples as the observation, which no score counts as right; by default grey images."""
+        seen: Any = observation
+        return Reconstruction.grey(seen.num_examples, seen.input_shape, reason)  # type: ignore[return-value]
 
     def __repr__(self) -> str:
         return call_text(self)

@@ -13,24 +13,24 @@ from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
-from defenses.checks import MOST_CLASSES, algorithm, scale_field, starts_field, steps_field, whole_field
+from defenses.checks import MOST_CLASSES, algorithm, steps_field, whole_field
 from defenses.tensors import ImageShape, Numbers, Update
 
-MOST_BIAS = 1e6
-"""Beyond it logits lose what distinguishes examples to rounding, and overflow."""
+BIAS = 50.0
+"""Difference of the other classes' logits to that of c, which leaves p_c = 2e-22."""
 
 
 @algorithm
 class ClassFishing(
     ActiveAttack,
     needs_classes=True,
-    effort={"iterations": "iterations", "restarts": "restarts"},
+    effort={"iterations": "iterations"},
     selection=OWN_OBJECTIVE,
     quick={"iterations": 40},
 ):
     """Manipulate the head so that only examples of one class have a gradient, and invert that gradient.
 
-    In the last linear layer the rows of all classes but c become zero, and their biases ``bias`` above that of c. An example of
+    In the last linear layer the rows of all classes but c become zero, and their biases ``BIAS`` above that of c. An example of
     another class then has p_c = 0: its loss does not depend on its features, so that its gradient in the layers below is zero. An
     example of class c has p_c = 0 too, with target 1, and its gradient passes in full. The mean gradient is therefore the sum over
     the examples of class c, divided by B.
@@ -48,9 +48,7 @@ class ClassFishing(
 
     Attributes:
         target: c, the attacked class.
-        bias: Difference of the other classes' logits to that of c; 50 leaves p_c = 2e-22.
         iterations: Iterations of ``InvertingGradients``.
-        restarts: Restarts of ``InvertingGradients``.
     """
 
     source = (
@@ -63,9 +61,7 @@ class ClassFishing(
     )
 
     target: int = whole_field(0, 0, MOST_CLASSES - 1)
-    bias: float = scale_field(50.0, most=MOST_BIAS)
     iterations: int = steps_field(600)
-    restarts: int = starts_field(1)
 
     def manipulated(self, agreed: AgreedModel, generator: torch.Generator) -> nn.Module:
         """The agreed model with a head for one class; nothing is random."""
@@ -77,7 +73,7 @@ class ClassFishing(
             raise AttackError(
                 f"does not apply: target is {self.target}; allowed: a class of the model, 0 to {head.out_features - 1}"
             )
-        weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, self.bias)
+        weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, BIAS)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
         overwrite_linear(model, name, weight, bias)
         return model
@@ -85,7 +81,7 @@ class ClassFishing(
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         fished = self.fished(observation, numbers)
-        guess = InvertingGradients(iterations=self.iterations, restarts=self.restarts)(fished, generator)
+        guess = InvertingGradients(iterations=self.iterations)(fished, generator)
         numbers |= guess.diagnostics
         if guess.failure:
             raise AttackError(guess.failure)

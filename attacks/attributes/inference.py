@@ -14,7 +14,7 @@ from attacks.guesses import Attributes
 from attacks.observations import AttackError
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
+from defenses.checks import algorithm, choice_field, examples_field, steps_field
 from defenses.random_draws import seed_of
 from defenses.tensors import Numbers
 
@@ -51,7 +51,6 @@ class AttributeInference(
     training: str = choice_field(RETRAINED, TRAININGS)
     iterations: int = steps_field(1000)
     batch_size: int = examples_field(32, 2)  # batch normalisation cannot train on one example
-    learning_rate: float = scale_field(1e-3)
     learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Self
@@ -12,14 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.attributes.inference import judged, sensitive_of
-from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, made_by, simulated, sketched
 from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Attributes
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import RETRAINED, TRAININGS, split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, choice_field, examples_field, steps_field, width_field
 from defenses.random_draws import drawing_from
+
+HIDDEN = 64
+"""Width of the hidden layer."""
+WEIGHT_DECAY = 1e-3
+"""Factor of the squared weights in the loss."""
 
 
 def majority(values: Tensor) -> Tensor:
@@ -49,10 +53,7 @@ class PropertyInference(
         training: "static" or "retrained".
         updates: Simulated updates, those of held-out images among them.
         size: Length of the projection of a tensor; smaller tensors are kept as they are.
-        hidden: Width of the hidden layer.
-        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
-        learning_rate: The largest.
-        weight_decay: Factor of the squared weights in the loss.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls from 1e-3 to zero along a half cosine.
     """
 
     source = (
@@ -67,10 +68,7 @@ class PropertyInference(
     training: str = choice_field(RETRAINED, TRAININGS)
     updates: int = examples_field(800, FEWEST)
     size: int = width_field(1024)
-    hidden: int = width_field(64)
     iterations: int = steps_field(400)
-    learning_rate: float = scale_field(1e-3)
-    weight_decay: float = scale_field(1e-3, zero=True)
     learned: UpdateReader | None = learned_field()
 
     @property
@@ -87,11 +85,8 @@ class PropertyInference(
         hidden = sensitive_of(knowledge)
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
-        updates = made_by(knowledge, kept, self.updates - count, generator)
-        first = next(updates)
-        sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, values = sketched(
-            sketch, itertools.chain([first], updates), lambda rows: majority(hidden[kept][rows])
+        sketch, sketches, values = simulated(
+            knowledge, kept, self.updates - count, self.size, lambda rows: majority(hidden[kept][rows]), generator
         )
         if bool((values == values[0]).all()):
             raise AttackError("all simulated updates have the same sensitive attribute")
@@ -106,16 +101,16 @@ class PropertyInference(
 
     def _trained(self, sketches: Tensor, values: Tensor, num_values: int, generator: torch.Generator) -> nn.Module:
         with drawing_from(generator):
-            layers = nn.Linear(sketches.shape[1], self.hidden), nn.Linear(self.hidden, num_values)
+            layers = nn.Linear(sketches.shape[1], HIDDEN), nn.Linear(HIDDEN, num_values)
         network = nn.Sequential(StandardiseSketches(sketches), layers[0], nn.ReLU(), layers[1]).to(sketches.device)
 
         def loss(rows: Tensor) -> Tensor:
             penalty = sum((layer.weight.square().sum() for layer in layers), sketches.new_zeros(()))
-            return F.cross_entropy(network(sketches[rows]), values[rows]) + self.weight_decay * penalty
+            return F.cross_entropy(network(sketches[rows]), values[rows]) + WEIGHT_DECAY * penalty
 
         train_network(
             network, loss, torch.arange(len(sketches)), generator,
-            iterations=self.iterations, batch_size=64, learning_rate=self.learning_rate,
+            iterations=self.iterations, batch_size=64, learning_rate=1e-3,
         )  # fmt: skip
         return network
 

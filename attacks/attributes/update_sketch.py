@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +112,16 @@ def made_by(
         yield from knowledge.probes(own, count, seed_of(generator, 31))
     except DefenseError as error:
         raise AttackError(f"the defences refuse auxiliary images: {error}") from error
+
+
+def simulated(
+    knowledge: Knowledge, rows: Tensor, count: int, size: int, truth: TensorMap, generator: torch.Generator
+) -> tuple[UpdateSketch, Tensor, Tensor]:
+    """A new sketch with projections of length ``size``, and ``sketched`` of ``made_by`` by it."""
+    made = made_by(knowledge, rows, count, generator)
+    first = next(made)
+    sketch = UpdateSketch(first[1], size, generator)
+    return sketch, *sketched(sketch, chain([first], made), truth)
 
 
 def sketched(sketch: UpdateSketch, made: Iterable[tuple[Tensor, Update]], truth: TensorMap) -> tuple[Tensor, Tensor]:

@@ -87,8 +87,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
     with m canaries, k guesses, v right ones, and i from 1 to v.
 
-    Raises:
-        ValueError: Unless 0 <= correct <= guesses <= canaries, canaries >= 1, epsilon >= 0 and 0 <= delta < 1.
+    ``ValueError`` unless 0 <= correct <= guesses <= canaries, canaries >= 1, epsilon >= 0 and 0 <= delta < 1.
 
     Source: Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, Theorem 5.2.
     """
@@ -116,17 +115,8 @@ def one_run_bound(canaries: int, guesses: int, correct: int, *, delta: float, co
     Coins of canaries must be independent. What the mechanism makes of canaries may depend on the other canaries. Several runs
     count as one mechanism if each canary enters one of them.
 
-    Args:
-        canaries: m, at least 1.
-        guesses: k, fixed before the scores were seen; 0 <= k <= m.
-        correct: v; 0 <= v <= k.
-        delta: In [0, 1).
-        confidence: In (0, 1).
-
-    Raises:
-        ValueError: When a value is outside its range.
-
-    Source: as ``one_run_p_value``.
+    There are k ``guesses`` about m ``canaries``, fixed before the scores were seen, and v ``correct`` ones, 0 <= v <= k <= m; delta
+    is in [0, 1), and confidence in (0, 1). ``ValueError`` for other numbers. Source: as ``one_run_p_value``.
     """
     check_counts(canaries, guesses, correct)
     check_levels(delta, confidence, least=0)
@@ -143,9 +133,7 @@ def one_run_bound(canaries: int, guesses: int, correct: int, *, delta: float, co
 def strongest(bounds: Sequence[EpsilonBound], confidence: float) -> EpsilonBound:
     """The largest of several bounds, as one bound with the ``confidence`` that a union bound over all of them gives.
 
-    Raises:
-        ValueError: Without bounds, when their deltas differ, or when their errors (1 - confidence) sum to more than one minus
-            ``confidence``.
+    ``ValueError`` without bounds, when their deltas differ, or when their errors (1 - confidence) sum to more than allowed.
     """
     if not bounds or len({bound.delta for bound in bounds}) > 1:
         raise ValueError(f"{len(bounds)} bounds; expected one or more, all at the same delta")
@@ -205,15 +193,7 @@ def one_run_gaussian_bound(
     because F is concave. From r_v = t v / m and h_v = t (k - v) / m, the smallest r_0 + h_0 follows step by step. It is k / m in
     truth, so that a larger value refutes mu and t.
 
-    Args:
-        canaries: m, at least 1.
-        guesses: k, fixed before the scores were seen; 0 <= k <= m.
-        correct: v; 0 <= v <= k.
-        delta: Of the epsilon of mu, in (0, 1).
-        confidence: 1 - t, in (0, 1).
-
-    Raises:
-        ValueError: When a value is outside its range.
+    Arguments are those of ``one_run_bound``; delta is of the epsilon of mu, above 0, and confidence is 1 - t.
 
     Source: Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024, arXiv 2410.22235.
     """
@@ -238,14 +218,7 @@ def guesses_bound(canaries: int, correct: int, *, delta: float, confidence: floa
     with the one-sided bound p of Clopper and Pearson of the share of right guesses. One bound in place of two, of both rates (Nasr
     et al. 2023), makes this tighter where the rule errs alike for both coins.
 
-    Args:
-        canaries: Number of canaries with independent fair coins, at least 1; all are guessed.
-        correct: Number of right guesses; they must be independent.
-        delta: Of the epsilon of mu, in (0, 1).
-        confidence: In (0, 1).
-
-    Raises:
-        ValueError: When a value is outside its range.
+    All canaries are guessed, and guesses must be independent; other arguments are those of ``one_run_gaussian_bound``.
 
     Source: Dong, Roth, Su 2019 for the trade-off function; Nasr et al. 2023 for the use of Gaussian trade-offs in audits.
     """

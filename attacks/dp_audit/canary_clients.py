@@ -73,11 +73,7 @@ class PlacedClient:
         return {name: (signed * tensor).float() for name, tensor in self.along.items()}
 
     def scores(self, update: Update, server_round: int) -> Tensor:
-        """Inner product of an update with the direction of a coin of 1, by tensor: (number of tensors,), float64.
-
-        Raises:
-            KeyError: When the update lacks a tensor.
-        """
+        """Inner product of an update with the direction of a coin of 1, by tensor: (number of tensors,), float64."""
         found = [(update[name].double() * tensor).sum() for name, tensor in self.along.items()]
         return self._sign(server_round) * torch.stack(found)
 
@@ -95,13 +91,7 @@ Release = Callable[[Update, int, int], Update]
 
 
 def client_parts(
-    release: Release,
-    shapes: Mapping[str, Shape],
-    *,
-    clients: int,
-    rounds: int,
-    length: float,
-    seed: int,
+    release: Release, shapes: Mapping[str, Shape], *, clients: int, rounds: int, length: float, seed: int
 ) -> dict[str, CanaryPart]:
     """Let canary clients send their updates in all rounds, and score their coins.
 
@@ -116,9 +106,6 @@ def client_parts(
     Returns:
         Views of what was sent: all tensors together, each tensor, and the clients that change the sign of their update in every
         second round. Noise that is reused over rounds cancels from the scores of these.
-
-    Raises:
-        ValueError: On a number outside its range.
     """
     if clients < 1 or rounds < 1 or not length > 0:
         raise ValueError(
@@ -170,9 +157,6 @@ def audit_client_dp(
 
     Returns:
         The claim and the bounds, both client-level.
-
-    Raises:
-        ValueError: On a number outside its range.
     """
     pipeline, states = Pipeline((defense,)), dict[int, dict[str, Any]]()
 

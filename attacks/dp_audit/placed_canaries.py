@@ -81,11 +81,7 @@ class PlacedCanaries:
         return torch.where(self.turns & (server_round % 2 == 0), -1.0, 1.0)
 
     def scores(self, update: Update, server_round: int) -> Tensor:
-        """How far an update moved each canary's weight against its gradient for a coin of 1: (M,), float64.
-
-        Raises:
-            KeyError: When the update lacks a tensor.
-        """
+        """How far an update moved each canary's weight against its gradient for a coin of 1: (M,), float64."""
         flat = torch.cat([update[name].flatten().double() for name in self.sizes])
         return -flat[self.weights] * self.signs(server_round)
 

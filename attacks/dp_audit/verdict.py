@@ -28,13 +28,8 @@ def right_guesses(scores: Tensor, coins: Tensor, guesses: int) -> int:
 
     An odd guess goes to the highest. Ties are broken by position, which must not depend on the coins.
 
-    Args:
-        scores: (M,), higher for a likelier coin of 1; infinite ones are fine.
-        coins: (M,), bool.
-        guesses: From 0 to M.
-
-    Raises:
-        ValueError: On other shapes, NaN, or a number of guesses outside its range.
+    Scores (M,) are higher for a likelier coin of 1, infinite ones are fine; coins (M,) are bool. ``ValueError`` on other shapes,
+    NaN, or a number of guesses outside 0 to M.
     """
     if scores.ndim != 1 or scores.shape != coins.shape or coins.dtype != torch.bool:
         raise ValueError(
@@ -70,10 +65,7 @@ def bound_from_scores(
         delta: In [0, 1).
         confidence: Of the result, in (0, 1).
         shares: Shares of the canaries that are guessed, in (0, 1], one guess at least; chosen before the scores are seen.
-        method: ``one_run_bound`` or ``attacks.dp_audit.bounds.one_run_gaussian_bound``.
-
-    Raises:
-        ValueError: When a value is outside its range.
+        method: ``one_run_bound`` or ``one_run_gaussian_bound``.
     """
     if not shares or not all(0 < share <= 1 for share in shares):
         raise ValueError(f"shares is {shares!r}; allowed: one or more numbers in (0, 1]")

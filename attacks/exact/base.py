@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.base import Attack
+from attacks.exact.linear_layer import Read
 from attacks.gradient.trial_gradients.matching import count_classes
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise, normalise
@@ -105,8 +106,7 @@ class SolvingAttack(Attack[ClientUpdate, Reconstruction], begins_chains=True):
 
 def recovered(
     observation: ClientUpdate,
-    model: nn.Module,
-    gradient: Update,
+    read: Read,
     layer: nn.Module,
     inputs: Tensor,
     signals: Tensor,
@@ -115,15 +115,14 @@ def recovered(
 ) -> Reconstruction:
     """The guess from a layer's recovered pixels (R, C * H * W), normalised, with labels by dL/dz (R, ...) of each example.
 
-    ``failure`` says why others are missing, if any are; ``model`` is from ``attackable``, ``layer`` a module of it and
-    ``gradient`` the update's, for all parameters.
+    ``failure`` says why others are missing, if any are; ``layer`` is a module of the model that was read.
     """
     if not inputs.isfinite().all():
         raise AttackError("the equations have no finite solution")
     raw = denormalise(inputs.view(-1, *observation.input_shape), observation)
     outside = float(((raw < -BEYOND) | (raw > 1 + BEYOND)).double().mean())
     images = raw.clamp(0, 1).float()
-    seen = normalise(images, observation).to(next(iter(gradient.values())))
-    labels = labels_of_signals(model, layer, seen, signals)
-    distance = gradient_distance(model, seen, labels, gradient)
+    seen = normalise(images, observation).to(next(iter(read.gradient.values())))
+    labels = labels_of_signals(read.model, layer, seen, signals)
+    distance = gradient_distance(read.model, seen, labels, read.gradient)
     return Reconstruction(images, labels, numbers | {"gradient_distance": distance, "outside_share": outside}, failure)

@@ -155,7 +155,7 @@ class CocktailParty(
             usual = by_bias.abs().median()
             lengths = torch.where(by_bias.abs() > UNSEEN * usual, by_bias, usual)
         inputs, signals = mixed / lengths[:, None], (parts.left @ torch.linalg.inv(unmixing) * lengths).T
-        return recovered(observation, read.model, read.gradient, layer.module, inputs, signals, numbers)
+        return recovered(observation, read, layer.module, inputs, signals, numbers)
 
     def unmixing(self, parts: LowRank, shape: ImageShape, generator: torch.Generator, numbers: Numbers) -> Tensor:
         """U (R, R): its rows turn the mixtures ``parts.right`` into the sources, up to order and factors.

@@ -20,6 +20,9 @@ from defenses.checks import algorithm, scale_field, steps_field
 from defenses.module_calls import calls_of
 from defenses.tensors import Numbers
 
+LEARNING_RATE = 0.05
+"""For images in [0, 1], falling to zero along a half cosine."""
+
 
 @dataclass(frozen=True)
 class ClassFeatures:
@@ -102,7 +105,6 @@ class HeadInversion(
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
-        learning_rate: Learning rate for images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
         max_starts: ``max_starts`` of ``SpearPlusPlus``.
     """
@@ -113,7 +115,6 @@ class HeadInversion(
     )
 
     iterations: int = steps_field(600)
-    learning_rate: float = scale_field(0.05)
     total_variation: float = scale_field(1e-2, zero=True)
     max_starts: int = steps_field(8)
 
@@ -146,7 +147,7 @@ class HeadInversion(
 
         start = torch.full((len(features), *observation.input_shape), 0.5).to(features)
         with torch.enable_grad():
-            images, _ = minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))
+            images, _ = minimise(objective, start, self.iterations, StepRule(LEARNING_RATE, in_range=True))
         loss = float(errors(images.detach()).mean().detach())
         numbers |= {"feature_loss": loss, "relative_loss": loss / float(spread)}
         seen = normalise(images, observation)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.exact.base import SolvingAttack, recovered
-from attacks.exact.linear_layer import one_step_gradient, random_images
+from attacks.exact.linear_layer import Read, one_step_gradient, random_images
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate, require_trained
@@ -242,7 +242,7 @@ class PatchEmbeddingInversion(SolvingAttack):
             f"one image is a mixture of {observation.num_examples}: a batch has no exact solution" if several else ""
         )
         image, signals = layer.image(patches), layer.signals(slopes)
-        return recovered(observation, model, gradient, layer.module, image, signals, numbers, failure)
+        return recovered(observation, Read(model, gradient, []), layer.module, image, signals, numbers, failure)
 
 
 def solved_patches(slopes: Tensor, weight: Tensor, numbers: Numbers) -> Tensor:

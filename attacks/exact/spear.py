@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -88,32 +89,20 @@ class Spear(
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
-        read = Read.of(observation)
-        layer = read.on_pixels()
-        gradient, shape = read.of_layer(layer), observation.input_shape
-        found = self.factors(gradient, layer, observation.num_examples, generator, numbers, shape)
-        return recovered(
-            observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers, found.failure
-        )
+        return solved_images(self.factors, Read.of(observation), observation, generator, numbers)
 
     def factors(
-        self,
-        gradient: LayerGradient,
-        layer: LinearLayer,
-        num_examples: int,
-        generator: torch.Generator,
-        numbers: Numbers,
-        shape: ImageShape | None = None,
+        self, read: Read, layer: LinearLayer, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers
     ) -> Factors:
-        """The layer's inputs and signals, from its gradient.
+        """The layer's inputs and signals; ``numbers`` get diagnostics, also where this fails.
 
-        ``numbers`` get diagnostics, also where this fails. With ``shape``, (C, H, W) of images whose pixels the layer sees, their
-        components are starts.
+        Of a layer that sees pixels, the components of the images are starts.
         """
-        start = begun(gradient, layer, num_examples, numbers, SparseDirections)
+        start = begun(read.of_layer(layer), layer, observation.num_examples, numbers, SparseDirections)
         if isinstance(start, Factors):
             return start
         directions, missing = start
+        shape = observation.input_shape if layer.sees_pixels else None
         found = self._searched(directions, missing, shape, generator)
         counts = {"samples": directions.samples, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
@@ -153,6 +142,15 @@ class Spear(
                 directions.descend(generator)
             missing.by_elimination()
         return repaired(directions, missing)
+
+
+def solved_images(
+    factors: Callable[..., Factors], read: Read, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers
+) -> Reconstruction:
+    """The images that the factors of the layer on the pixels hold."""
+    layer = read.on_pixels()
+    found = factors(read, layer, observation, generator, numbers)
+    return recovered(observation, read, layer.module, found.inputs, found.signals, numbers, found.failure)
 
 
 def begun(

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from attacks.exact.base import SolvingAttack, recovered
+from attacks.exact.base import SolvingAttack
 from attacks.exact.linear_layer import LinearLayer, Read
 from attacks.exact.missing_examples import MissingExamples
 from attacks.exact.sparse_directions import SparseDirections, sampled_kernels, unit
-from attacks.exact.spear import Factors, begun, believed, polished, repaired
+from attacks.exact.spear import Factors, begun, believed, polished, repaired, solved_images
 from attacks.guesses import Reconstruction
 from attacks.observations import ClientUpdate
 from defenses.checks import algorithm, steps_field
@@ -134,16 +134,18 @@ class SparseDictionary(SparseDirections):
     def _kernel_size(self, count: int) -> float:
         return count * ((10 if self.gap < CLEAN else 2) * self.zero) ** 2
 
+    def _kernel_of(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The kernel (R, k) of rows, and eigenvalues and eigenvectors of their products."""
+        values, vectors = torch.linalg.eigh(rows.T @ rows)
+        return vectors[:, values <= self._kernel_size(len(rows))], values, vectors
+
     def _has_one_kernel(self, own: Tensor) -> bool:
         rows = self.rows[own]
-        values, vectors = torch.linalg.eigh(rows.T @ rows)
-        kernel = vectors[:, values <= self._kernel_size(len(rows))]
+        kernel, values, vectors = self._kernel_of(rows)
         if kernel.shape[1] < 2:
             # The leverage of a row is 1 where the others leave open what it fixes.
             leverage = ((rows @ vectors[:, 1:]).square() / values[1:]).sum(1)
-            rows = rows[leverage < FIXING]
-            values, vectors = torch.linalg.eigh(rows.T @ rows)
-            kernel = vectors[:, values <= self._kernel_size(len(rows))]
+            kernel, _, _ = self._kernel_of(rows[leverage < FIXING])
         if 1 < kernel.shape[1] <= MOST_SHARING:
             self._shared.append(kernel)
         return bool(kernel.shape[1] < 2)
@@ -201,11 +203,7 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation, several_steps=True)
-        layer = read.on_pixels()
-        found = self.factors(read, layer, observation, generator, numbers)
-        return recovered(
-            observation, read.model, read.gradient, layer.module, found.inputs, found.signals, numbers, found.failure
-        )
+        return solved_images(self.factors, read, observation, generator, numbers)
 
     def factors(
         self, read: Read, layer: LinearLayer, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers
@@ -246,10 +244,6 @@ class SpearPlusPlus(SolvingAttack, selection="agreement of signs and zeros", qui
             missing.by_elimination()
         if shape is not None and len(directions.sure()) < directions.rank:
             missing.by_components(shape, generator)
-        counts = {
-            "starts": directions.starts,
-            "descents": directions.descents,
-            "directions": len(directions.found),
-        }
+        counts = {"starts": directions.starts, "descents": directions.descents, "directions": len(directions.found)}
         numbers |= {name: float(count) for name, count in counts.items()}
         return len(directions.basis()) == directions.rank

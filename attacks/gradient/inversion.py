@@ -11,8 +11,7 @@ from torch import Tensor
 from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.inversion_loop import Minimum, Stage, agreement, first_order, step_decay_stages
 from attacks.gradient.inversion_target import Target, TargetPreparation, Victim
-from attacks.gradient.lbfgs import minimize
-from attacks.gradient.lbfgs_steps import STEP_ITERATIONS, walk
+from attacks.gradient.lbfgs import STEP_ITERATIONS, minimize, walk
 from attacks.gradient.trial_gradients.batch_statistics import StatisticsPrior
 from attacks.gradient.trial_gradients.finite_difference import DifferencedMatching, agrees, full_precision
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem, unrolled_client

@@ -68,12 +68,7 @@ class Target:
         training = (seen.learning_rate, seen.momentum, seen.nesterov, seen.weight_decay)
         model = (id(seen.model), seen.train_mode, seen.input_shape, seen.mean, seen.std, self.starts.shape)
         batches = (seen.num_examples, seen.batch_size, seen.local_steps)
-        return (
-            *model,
-            (batches, training) if self.unrolled else (),
-            *self.statistics,
-            plausible(self.statistics),
-        )
+        return (*model, (batches, training) if self.unrolled else (), *self.statistics, plausible(self.statistics))
 
 
 class TargetPreparation(Attack[ClientUpdate, Reconstruction]):

@@ -30,8 +30,12 @@ PIXEL_SCALE = 0.3
 """Typical |difference| of neighbouring pixels, in normalised units: the scale of the Laplace prior behind total variation."""
 
 
+GUIDE = 0.1
+"""Least weight of the prior at the start of the second search, in units of the distance between the gradient and zero."""
 ADAM_RATE = 0.1
 """Step size of signed Adam in normalised pixels."""
+LEAST_ZERO = 0.5
+"""Share of zero columns from which a layer counts as defended."""
 GAUSSIAN = GaussianNoise | ClientDP | FlowerLocalDP
 """Defences that add normal noise."""
 
@@ -59,8 +63,6 @@ class NoiseModelInversion(
             ``fit`` sets this field, the next one and the cost from the pipeline; several stages of noise add up in variance.
         step_noise_std: Standard deviation of the noise on the *gradient* of every local step.
         adam_iterations: Iterations of the second search, at ``ADAM_RATE`` with step decay; 0 omits it.
-        guide: Least weight of the prior at the start of the second search, in units of the distance between the gradient and
-            zero; 0: the prior does not change.
     """
 
     source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 3"
@@ -77,7 +79,6 @@ class NoiseModelInversion(
     noise_std: float = scale_field(0.0, zero=True)
     step_noise_std: float = scale_field(0.0, zero=True)
     adam_iterations: int = steps_field(400, 0)
-    guide: float = scale_field(0.1, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """As ``GradientInversion``, of both searches."""
@@ -128,9 +129,9 @@ class NoiseModelInversion(
         return [first, second]
 
     def _stages(self, objective: GradientMatching | DifferencedMatching) -> list[Stage]:
-        if not self.guide or not self.step_decay:
+        if not self.step_decay:
             return super()._stages(objective)
-        first = self.guide * objective.from_zero()
+        first = GUIDE * objective.from_zero()
         weights = [(first * 0.1**at).clamp_min(self.total_variation) for at in range(4)]
         return step_decay_stages([objective.with_prior(one) for one in weights], self.learning_rate, self.iterations)
 
@@ -245,12 +246,9 @@ class OmittedLayerInversion(MaskedInversion):
     """Match all gradients except the weight gradients of layers that a defence changed.
 
     ``fit`` takes the layer from the pipeline's ``Soteria``. Otherwise each update is searched: a fully connected layer counts as
-    defended if at least ``least_zero`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 %. A layer
+    defended if at least ``LEAST_ZERO`` of the columns of its weight gradient were sent as zero. Soteria zeroes 80 %. A layer
     after smooth activations has no zero columns; after a ReLU, an entry that is zero for every image has one anyway, and omitting
     that layer loses little. Biases are matched, and zeros of other layers are matched as zeros.
-
-    Attributes:
-        least_zero: Share of zero columns from which a layer counts as defended.
 
     Raises:
         AttackError: When nothing would be left to match.
@@ -259,7 +257,6 @@ class OmittedLayerInversion(MaskedInversion):
     source = "Balunovic 2022 (Bayesian framework for gradient leakage), section 5 (Soteria)"
     threat = "as GradientInversion, and that some layer's gradient was pruned by columns"
 
-    least_zero: float = scale_field(0.5, most=1)
     learned: Soteria | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -287,6 +284,4 @@ class OmittedLayerInversion(MaskedInversion):
         missing = self.missing(observation)
         layers = [name for name, module in observation.model.named_modules() if isinstance(module, nn.Linear)]
         names = [f"{name}.weight".lstrip(".") for name in layers]
-        return [
-            name for name in names if name in missing and float(missing[name].all(0).double().mean()) >= self.least_zero
-        ]
+        return [name for name in names if name in missing and float(missing[name].all(0).double().mean()) >= LEAST_ZERO]

@@ -17,18 +17,13 @@ from attacks.local_model import local_model
 from attacks.networks.generator import ImageGenerator, random_shift
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
-from defenses.checks import (
-    MOST_EXAMPLES,
-    MOST_SIDE,
-    algorithm,
-    examples_field,
-    scale_field,
-    steps_field,
-    whole_field,
-    width_field,
-)
+from defenses.checks import MOST_EXAMPLES, algorithm, examples_field, steps_field, whole_field, width_field
 from defenses.tensors import Numbers
 
+LEARNING_RATE = 1e-3
+"""Of Adam with betas (0.5, 0.999)."""
+JITTER = 2
+"""Largest random shift in pixels before a model classifies an image, against dependence on single pixels."""
 Rounds = list[tuple[ClientUpdate, nn.Module]]
 """The usable updates of a client, oldest first, each with its ``local_model``."""
 
@@ -43,11 +38,11 @@ class ClassGAN(
 ):
     """Train a generator of typical images for each class, which a client's received models classify as this class.
 
-        min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + total_variation * TV(G(z, c)) ]
+        min_G  E_{z, c} [ -log p_w(c | shift(G(z, c))) + TV(G(z, c)) ]
 
     with p_w the softmax of a received model, frozen: global model + update. The generator is trained against the models of all
     rounds in turn, oldest first. Classes of a batch are drawn uniformly; DCGAN's learning rate of 2e-4 needs
-    several times the iterations.
+    several times the iterations. TV is the image prior, mean |dx| + mean |dy| of images in [0, 1].
 
     Differs from the paper: its attacker is a client that trains the shared model on generated images under a false label, so that
     the victim reveals more; ours is the server, and is passive. One conditional generator draws all classes. There is no class
@@ -59,10 +54,7 @@ class ClassGAN(
         batch_size: Images per step, at least 2.
         latent: Numbers of noise per image.
         width: Channels of the generator.
-        learning_rate: Of Adam with betas (0.5, 0.999).
         images_per_class: Images of each class in the guess.
-        total_variation: Weight of the image prior, mean |dx| + mean |dy| of images in [0, 1].
-        jitter: Largest random shift in pixels before the model classifies an image, against dependence on single pixels.
     """
 
     source = "Hitaj 2017 (Deep Models Under the GAN), Algorithm 1, passive"
@@ -72,10 +64,7 @@ class ClassGAN(
     batch_size: int = whole_field(32, 2, MOST_EXAMPLES, ", for BatchNorm")
     latent: int = width_field(100)
     width: int = width_field(16)
-    learning_rate: float = scale_field(1e-3)
     images_per_class: int = examples_field(8)
-    total_variation: float = scale_field(1.0, zero=True)
-    jitter: int = whole_field(2, 0, MOST_SIDE)
 
     def attack_one(self, observation: UpdateHistory, generator: torch.Generator) -> Representatives:
         """Draw ``images_per_class`` images of every class with a trained generator."""
@@ -90,14 +79,13 @@ class ClassGAN(
         return Representatives(images, classes, agreement)
 
     def _train(self, network: ImageGenerator, rounds: Rounds, generator: torch.Generator) -> None:
-        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate, betas=(0.5, 0.999))
+        optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE, betas=(0.5, 0.999))
         for step in range(self.iterations):
             observation, judge = rounds[step * len(rounds) // self.iterations]
             classes = torch.randint(network.num_classes, (self.batch_size,), generator=generator)
             images = network.draw(classes, generator)
-            logits = judge(normalise(random_shift(images, self.jitter, generator), observation))
-            loss = F.cross_entropy(logits, classes.to(images.device))
-            loss = loss + self.total_variation * total_variation(images).mean()
+            logits = judge(normalise(random_shift(images, JITTER, generator), observation))
+            loss = F.cross_entropy(logits, classes.to(images.device)) + total_variation(images).mean()
             step_down(optimizer, loss)
 
     def failed(self, observation: UpdateHistory, reason: str) -> Representatives:
@@ -140,7 +128,7 @@ def _draw(
     images = network.eval().draw(classes, generator)
     probabilities = model(normalise(images, observation)).softmax(1).cpu()
     if not torch.isfinite(images).all():
-        raise AttackError("the generator diverged; try a smaller learning rate")
+        raise AttackError("the generator diverged")
     agreement = {
         "agreement": (probabilities.argmax(1) == classes).float().mean().item(),
         "confidence": probabilities.gather(1, classes[:, None]).mean().item(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
@@ -11,14 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from attacks.assignment import assigned
-from attacks.attributes.update_sketch import FEWEST, StandardiseSketches, UpdateReader, UpdateSketch, made_by, sketched
+from attacks.attributes.update_sketch import (
+    FEWEST,
+    StandardiseSketches,
+    UpdateReader,
+    UpdateSketch,
+    made_by,
+    simulated,
+    sketched,
+)
 from attacks.base import Attack, Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mean_psnr
 from attacks.observations import AttackError, ClientUpdate
 from attacks.queries.training import split_rows, train_network
 from attacks.refinement.restoration import HOLDOUT
-from defenses.checks import algorithm, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, steps_field, width_field
 from defenses.random_draws import drawing_from
 from defenses.tensors import Numbers, Update
 
@@ -61,8 +68,7 @@ class LearningToInvert(
         updates: Number of simulated updates, including those of held-out images.
         size: Length of the projection of a tensor; smaller tensors are kept as they are.
         hidden: Width of both hidden layers.
-        iterations: Steps of Adam on 64 sketches; the learning rate falls to zero along a half cosine.
-        learning_rate: The largest.
+        iterations: Steps of Adam on 64 sketches; the learning rate falls from 1e-3 to zero along a half cosine.
     """
 
     source = (
@@ -78,7 +84,6 @@ class LearningToInvert(
     size: int = width_field(512)
     hidden: int = width_field(512)
     iterations: int = steps_field(1000)
-    learning_rate: float = scale_field(1e-3)
     learned: UpdateReader = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -86,10 +91,9 @@ class LearningToInvert(
         images, place = knowledge.auxiliary.images.cpu(), knowledge.auxiliary.images.device
         kept, held = split_rows(knowledge, generator)
         count = self.updates // HOLDOUT
-        made = made_by(knowledge, kept, self.updates - count, generator)
-        first = next(made)
-        sketch = UpdateSketch(first[1], self.size, generator)
-        sketches, truths = sketched(sketch, itertools.chain([first], made), images[kept].__getitem__)
+        sketch, sketches, truths = simulated(
+            knowledge, kept, self.updates - count, self.size, images[kept].__getitem__, generator
+        )
         network = self._trained(sketches.to(place), truths.to(place), generator)
         tests = list(made_by(knowledge, held, count, generator))
         scores = _judged(network, sketch, tests, images[held], images[kept].mean(0), generator)
@@ -110,7 +114,7 @@ class LearningToInvert(
 
         train_network(
             network, loss, torch.arange(len(sketches)), generator,
-            iterations=self.iterations, batch_size=AT_A_STEP, learning_rate=self.learning_rate,
+            iterations=self.iterations, batch_size=AT_A_STEP, learning_rate=1e-3,
         )  # fmt: skip
         return network
 
@@ -122,10 +126,6 @@ class LearningToInvert(
             raise AttackError(f"the update's images have shape {shape}; allowed: {self.learned.shape}, as in training")
         images = self.learned(observation.update)[0]
         return Reconstruction.unlabelled(images, dict(self.learned.diagnostics))
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
-        """Uniform grey."""
-        return Reconstruction.grey(observation.num_examples, observation.input_shape, reason)
 
 
 def matched(guess: Tensor, truth: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from attacks.base import Knowledge, learned_field
 from attacks.local_model import local_model
-from attacks.membership.loss_threshold import Membership, MembershipAttack, Rule, confidence_of, predict
+from attacks.membership.loss_threshold import Membership, Rule, confidence_of, predict
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
-from attacks.membership.shadow_models import Shadow, area, members_field, shown, train_shadows, true_classes
+from attacks.membership.shadow_models import Shadow, ShadowAttack, area, shown, true_classes
 from attacks.observations import ClientUpdate
-from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field, starts_field
+from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field
 from defenses.tensors import Numbers
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -74,27 +74,18 @@ class FittedLikelihood:
 
 
 @algorithm
-class LikelihoodAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="server", quick={"num_shadows": 4}):
+class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
     """Base of attacks that compare a record's confidence under the client's model with that under models without the record.
 
     A shadow model is trained as by a client, under the same defences, on random auxiliary records. The client applies the test to
     records that the server never sees, and so receives the shadow models with it.
-
-    Attributes:
-        num_shadows: Shadow models.
-        num_members: Training records of each; 0: half of the auxiliary data. The attack is strongest if this number is near a
-            client's, because models memorise smaller training sets better.
     """
 
-    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
-
-    num_shadows: int = starts_field(8)
-    num_members: int = members_field()
     learned: FittedLikelihood = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""
-        shadows = list(train_shadows(self, knowledge, self.num_shadows, self.num_members, generator))
+        shadows = list(self.shadows(knowledge, generator))
         records = judge(knowledge, shadows)
         choices = self.choose(records)
         return replace(self, learned=FittedLikelihood(records, choices, self.mean_area(records, choices)))

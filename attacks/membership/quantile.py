@@ -14,9 +14,9 @@ from attacks.descent import step_down
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, MembershipAttack, confidence_of, predict
 from attacks.membership.rules import QuantileRule, gaussian_loss
-from attacks.membership.shadow_models import shown, true_classes
+from attacks.membership.shadow_models import LEARNING_RATE, WEIGHT_DECAY, shown, true_classes
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import MOST_SIDE, algorithm, scale_field, share_field, steps_field, whole_field, width_field
+from defenses.checks import MOST_SIDE, algorithm, steps_field, whole_field, width_field
 from defenses.random_draws import seed_of
 
 FEWEST = 10
@@ -62,8 +62,6 @@ class QuantileRegression(
         side: Pixels along a side of the image, averaged down, that the network sees at most.
         relabelled: Random classes under which each auxiliary record counts besides its own; 0, as in the paper: none.
         iterations: Steps of Adam on all records at once, at most; a fifth of the records, held out, chooses the step.
-        learning_rate: Learning rate of Adam.
-        weight_decay: L2 coefficient of Adam, on all weights.
     """
 
     source = "Bertran et al. 2023, section 3"
@@ -73,8 +71,6 @@ class QuantileRegression(
     side: int = whole_field(14, 1, MOST_SIDE)
     relabelled: int = whole_field(5, 0, MOST_RELABELLED)
     iterations: int = steps_field(300)
-    learning_rate: float = scale_field(0.01, most=1)
-    weight_decay: float = share_field(0.001)
     learned: Population = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
@@ -120,7 +116,7 @@ class QuantileRegression(
             return gaussian_loss(*expected, values[:, some].flatten())
 
         held, kept = order[: len(order) // HELD_OUT], order[len(order) // HELD_OUT :]
-        optimizer = torch.optim.Adam(rule.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(rule.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         best, least = copy.deepcopy(rule.state_dict()), float("inf")
         for step in range(self.iterations + 1):
             with torch.no_grad():

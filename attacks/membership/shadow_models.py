@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +22,13 @@ from attacks.membership.loss_threshold import (
 )
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import (
-    MOST_EXAMPLES,
-    algorithm,
-    checked_field,
-    is_whole,
-    scale_field,
-    share_field,
-    starts_field,
-    steps_field,
-    width_field,
-)
+from defenses.checks import MOST_EXAMPLES, algorithm, checked_field, is_whole, starts_field, steps_field
 from defenses.random_draws import seed_of
 
+HIDDEN = 16
+"""Width of the attack network."""
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 0.001
+"""Of Adam, the L2 coefficient on all weights."""
 FEWEST = 2
 """Members, and as many non-members: fewer are no training set."""
 
@@ -65,31 +59,33 @@ def members_field() -> int:
     )
 
 
-def train_shadows(
-    owner: Any, knowledge: Knowledge, count: int, num_members: int, generator: torch.Generator
-) -> Iterator[Shadow]:
-    """Train shadow models as a client trains its model, defences included, each on its own random auxiliary records.
+@algorithm
+class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="server"):
+    """Base of attacks whose server trains shadow models as a client trains its model, defences included, on auxiliary records.
 
-    Args:
-        owner: The attack, for the error.
-        knowledge: Auxiliary data, defences and the training procedure.
-        count: Number of shadow models.
-        num_members: Training records of each; 0: half of the auxiliary data.
-        generator: Draws records and seeds.
-
-    Raises:
-        AttackError: When there are fewer auxiliary records than members and as many non-members.
+    Attributes:
+        num_shadows: Shadow models.
+        num_members: Training records of each; 0: half of the auxiliary data. The attack is strongest if this number is near a
+            client's, because models memorise smaller training sets better.
     """
-    plain, total = knowledge.auxiliary, len(knowledge.auxiliary)
-    members = num_members or total // 2
-    if total < (least := 2 * max(members, FEWEST)):
-        raise AttackError(f"{owner} needs {least} auxiliary examples and has {total}")
-    for _ in range(count):
-        order = torch.randperm(total, generator=generator)
-        inside, outside = order[:members], order[members : 2 * members]
-        seed = seed_of(generator, 31)
-        model = knowledge.train(plain.rows(inside), seed).eval()
-        yield Shadow(model, inside, outside, seed)
+
+    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
+
+    num_shadows: int = starts_field(8)
+    num_members: int = members_field()
+
+    def shadows(self, knowledge: Knowledge, generator: torch.Generator) -> Iterator[Shadow]:
+        """Train the shadow models, each on random auxiliary records; ``AttackError`` without as many non-members as members."""
+        plain, total = knowledge.auxiliary, len(knowledge.auxiliary)
+        members = self.num_members or total // 2
+        if total < (least := 2 * max(members, FEWEST)):
+            raise AttackError(f"{self} needs {least} auxiliary examples and has {total}")
+        for _ in range(self.num_shadows):
+            order = torch.randperm(total, generator=generator)
+            inside, outside = order[:members], order[members : 2 * members]
+            seed = seed_of(generator, 31)
+            model = knowledge.train(plain.rows(inside), seed).eval()
+            yield Shadow(model, inside, outside, seed)
 
 
 def shown(knowledge: Knowledge, positions: Tensor, seed: int) -> Tensor:
@@ -108,11 +104,7 @@ def true_classes(knowledge: Knowledge) -> Tensor:
 
 @algorithm
 class ShadowModels(
-    MembershipAttack,
-    needs_auxiliary=True,
-    trains_shadows="server",
-    effort={"iterations": "training_iterations"},
-    quick={"num_shadows": 2, "iterations": 40},
+    ShadowAttack, effort={"iterations": "training_iterations"}, quick={"num_shadows": 2, "iterations": 40}
 ):
     """Infer membership by a network trained on shadow models, which the server trains itself on data with known members.
 
@@ -124,33 +116,21 @@ class ShadowModels(
     et al. 2022, section VI-A) in place of all probabilities. Shadow models start from new random weights.
 
     Attributes:
-        num_shadows: Shadow models.
-        num_members: Training examples of each, and as many non-members; 0: half of the auxiliary data. The attack is strongest
-            if this number is near a client's, because models memorise smaller training sets better.
-        hidden: Width of the attack network.
         iterations: Steps of Adam on all records at once.
-        learning_rate: Learning rate of Adam.
-        weight_decay: L2 coefficient of Adam, on all weights.
         shadow_auc: AUC on the last shadow model of a network trained on the others only; None with a single shadow model.
             Set by ``fit``; 0.5 means that the network learned nothing.
     """
 
     source = "Shokri et al. 2017, section V"
-    threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
 
     num_shadows: int = starts_field(4)
-    num_members: int = members_field()
-    hidden: int = width_field(16)
     iterations: int = steps_field(300)
-    learning_rate: float = scale_field(0.01, most=1)
-    weight_decay: float = share_field(0.001)
     learned: MembershipNetwork = learned_field()
     shadow_auc: float | None = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and, on their outputs, the attack network."""
-        shadows = train_shadows(self, knowledge, self.num_shadows, self.num_members, generator)
-        features = [_shadow_features(knowledge, shadow) for shadow in shadows]
+        features = [_shadow_features(knowledge, shadow) for shadow in self.shadows(knowledge, generator)]
         held_out = None
         if self.num_shadows > 1:
             with torch.no_grad():
@@ -169,13 +149,13 @@ class ShadowModels(
         labels = (
             torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float().to(features.device)
         )
-        network = MembershipNetwork(features.shape[1], self.hidden)
+        network = MembershipNetwork(features.shape[1], HIDDEN)
         network.standardise_as(features)
         for layer in (network.hidden, network.out):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
         network = network.to(features.device)
-        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
         with torch.enable_grad():
             for _ in range(self.iterations):
                 step_down(optimizer, F.binary_cross_entropy_with_logits(network(features), labels))

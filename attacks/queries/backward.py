@@ -26,7 +26,7 @@ class BackwardReconstruction(
 ):
     """Search for an image that the client half maps to the received features, for each image separately.
 
-        argmin_x  mean (f(x) - z)^2 + total_variation * TV(x) + energy * mean x^2
+        argmin_x  mean (f(x) - z)^2 + total_variation * TV(x)
 
     x is normalised, as the input of the client half, and starts as faint noise around 0; TV is the sum of the mean squared
     differences of neighbours across and down. With the plug-in "ignored", f is the client half alone, as in the paper's attack on
@@ -43,7 +43,6 @@ class BackwardReconstruction(
             objective becomes the guess; He et al. take the last.
         learning_rate: In units of normalised pixels.
         total_variation: Weight of TV.
-        energy: Weight of the mean square.
     """
 
     source = (
@@ -55,7 +54,6 @@ class BackwardReconstruction(
     iterations: int = steps_field(5000)
     learning_rate: float = scale_field(0.01)
     total_variation: float = scale_field(10.0, zero=True)
-    energy: float = scale_field(0.0, zero=True)
 
     @property
     def knows_defenses(self) -> bool:
@@ -73,8 +71,7 @@ class BackwardReconstruction(
             return noiseless.decode_features(noiseless.encode_features(features, ("assumed",)))
 
         def prior(inputs: Tensor) -> Tensor:
-            rough = self.total_variation * squared_total_variation(inputs)
-            return rough + self.energy * inputs.square().flatten(1).mean(1)
+            return self.total_variation * squared_total_variation(inputs)
 
         rule = StepRule(self.learning_rate, epsilon=1e-3)
         # One draw for all images: the start of an image must not depend on how many others there are.

@@ -16,7 +16,7 @@ from attacks.networks.standardise import Standardise, raised
 from attacks.networks.unet import draw_convolutions
 from attacks.queries.base import Query, answers
 from attacks.queries.training import RETRAINED, TRAININGS, LearnedNetwork, LearnedQueryAttack
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, width_field
+from defenses.checks import algorithm, choice_field, examples_field, steps_field, width_field
 from defenses.tensors import Shape
 
 
@@ -72,11 +72,12 @@ class InverseNetwork(LearnedQueryAttack[Reconstruction], quick={"iterations": 12
         "like the clients'"
     )
 
+    learning_rate = 2e-3
+
     training: str = choice_field(RETRAINED, TRAININGS)
     iterations: int = steps_field(1000)
     width: int = width_field(32)
     batch_size: int = examples_field(16)
-    learning_rate: float = scale_field(2e-3)
     learned: LearnedNetwork = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

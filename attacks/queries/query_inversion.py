@@ -15,6 +15,8 @@ from attacks.sender import Sender
 from attacks.smashed.feature_inversion import without_noise
 from defenses.checks import algorithm, scale_field, steps_field
 
+LEARNING_RATE = 0.1
+"""Of images in [0, 1], falling to zero along a half cosine."""
 SMOOTH_STD, SMOOTH_GRID = 0.3, 4
 """Of the noise to start from, as in ``BackwardReconstruction``, drawn at so many points a side and interpolated between: a weak
 prior leaves of a start what the client half does not see, and what is left of smooth noise disturbs an image less."""
@@ -38,7 +40,6 @@ class QueryInversion(
 
     Attributes:
         iterations: Steps of Adam (AMSGrad).
-        learning_rate: Of images in [0, 1], falling to zero along a half cosine.
         total_variation: Weight of the image prior.
     """
 
@@ -46,7 +47,6 @@ class QueryInversion(
     threat = "one query; weights of the client half; the defences' algorithm and what they have learned"
 
     iterations: int = steps_field(300)
-    learning_rate: float = scale_field(0.1)
     total_variation: float = scale_field(0.01, zero=True)
 
     def attack_one(self, observation: Query, generator: torch.Generator) -> Reconstruction:
@@ -66,6 +66,6 @@ class QueryInversion(
         grid = torch.randn(1, channels, SMOOTH_GRID, SMOOTH_GRID, generator=generator, dtype=latent.dtype) * SMOOTH_STD
         noise = F.interpolate(grid, sides, mode="bilinear", align_corners=True)
         start = (0.5 + std * noise.to(latent.device).repeat(len(latent), 1, 1, 1)).clamp(0, 1)
-        rule = StepRule(self.learning_rate, in_range=True)
+        rule = StepRule(LEARNING_RATE, in_range=True)
         images, numbers = inversion.search(start, self.iterations, rule, spread)
         return Reconstruction(images, answers(observation), numbers)

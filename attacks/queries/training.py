@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,13 +59,13 @@ class LearnedQueryAttack(QueryAttack[Guess], needs_auxiliary=True, effort={"iter
         training: "static" or "retrained".
         iterations: Steps of Adam; the learning rate falls to zero along a half cosine.
         batch_size: Auxiliary images per step; also the group that a defence mixes.
-        learning_rate: The largest.
     """
 
     training: str
     iterations: int
     batch_size: int
-    learning_rate: float
+    learning_rate: ClassVar[float] = 1e-3
+    """The largest."""
 
     @property
     def knows_defenses(self) -> bool:
@@ -186,6 +186,6 @@ def train_network(
         for _ in range(iterations):
             value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
             if not torch.isfinite(value):
-                raise AttackError("the training diverged; lower the learning rate")
+                raise AttackError("the training diverged")
             step_down(optimizer, value, schedule)
     network.eval().requires_grad_(False)

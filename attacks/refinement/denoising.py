@@ -14,9 +14,11 @@ from attacks.image_measures import mean_psnr
 from attacks.networks.unet import UNet
 from attacks.refinement.restoration import LearnedMap, NetworkRefinement, kept_and_held, mapped, select
 from defenses.base import Batch
-from defenses.checks import algorithm, scale_field
+from defenses.checks import algorithm
 from defenses.tensors import Numbers
 
+STRONGEST = 0.5
+"""Largest standard deviation of the noise in training, in units of images in [0, 1]."""
 GRAINS = (1, 2, 4)
 """Sizes of a grain of noise in pixels. Total variation leaves blotches of several pixels in a guess, not white noise."""
 
@@ -26,7 +28,7 @@ class LearnedDenoiser(NetworkRefinement, learns_prior=True):
     """Denoise recovered images by a U-Net that is trained to remove noise from auxiliary images.
 
     The network learns the mean of the clean image x given y = clip(x + s n, 0, 1), by squared error. n is normal, in grains of 1,
-    2 or 4 pixels and of unit variance; s is drawn for each image from [0, ``strongest``] and not an input. The training simulates
+    2 or 4 pixels and of unit variance; s is drawn for each image from [0, ``STRONGEST``] and not an input. The training simulates
     no update: the attack takes no defence into account, and one network serves all pipelines and rounds. An accurate guess gets
     worse, because the network must estimate the noise level itself.
 
@@ -34,11 +36,8 @@ class LearnedDenoiser(NetworkRefinement, learns_prior=True):
     second time, on updates of noise, and reports that score too: see ``simulations.report.studies.baselines``.
 
     One auxiliary example in eight is held out. Diagnostics, means in dB over them: ``holdout_psnr`` of images denoised from s =
-    ``strongest`` / 2, and ``holdout_psnr_noisy`` before denoising; ``holdout_psnr_noise`` of the network's output for pure noise,
+    ``STRONGEST`` / 2, and ``holdout_psnr_noisy`` before denoising; ``holdout_psnr_noise`` of the network's output for pure noise,
     and ``holdout_psnr_mean_image`` of the mean of the other images.
-
-    Attributes:
-        strongest: Largest standard deviation of the noise in training, in units of images in [0, 1].
     """
 
     source = (
@@ -49,7 +48,6 @@ class LearnedDenoiser(NetworkRefinement, learns_prior=True):
     threat = "a guess of the images; auxiliary images like the clients'"
 
     iterations: int = 400
-    strongest: float = scale_field(0.5, most=2)
 
     @property
     def learns_from_defenses(self) -> bool:
@@ -64,14 +62,14 @@ class LearnedDenoiser(NetworkRefinement, learns_prior=True):
         network = UNet(channels, channels, self.width, generator).to(kept.images)
 
         def spoil(examples: Batch) -> Tensor:
-            return noisy(examples.images, self.strongest * torch.rand(len(examples), generator=generator), generator)
+            return noisy(examples.images, STRONGEST * torch.rand(len(examples), generator=generator), generator)
 
         self.train(network, kept, spoil, generator)
         scores = self._judged(network, kept.images, held.images, generator)
         return replace(self, learned=LearnedMap(network, shape, scores))
 
     def _judged(self, network: nn.Module, kept: Tensor, held: Tensor, generator: torch.Generator) -> Numbers:
-        spoiled = noisy(held, torch.full((len(held),), self.strongest / 2), generator)
+        spoiled = noisy(held, torch.full((len(held),), STRONGEST / 2), generator)
         nothing = torch.rand(held.shape, generator=generator).to(held)
         guesses = {
             "": mapped(network, spoiled), "_noisy": spoiled, "_noise": mapped(network, nothing),

@@ -15,21 +15,21 @@ from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
-from defenses.checks import algorithm, examples_field, scale_field
+from defenses.checks import algorithm
 from defenses.images.ats import ATS, parse_policies
 from defenses.images.transforms import LIBRARY, apply_transform, blend, luma, magnitude, mean_grey, rotate, smooth
 from defenses.tensors import Shape, TensorMap
 
 DIRECTED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
 ROUNDS = 12
-_START: dict[str, TensorMap] = {
-    "color": luma,
-    "contrast": mean_grey,
-    "brightness": torch.zeros_like,
-}
+_START: dict[str, TensorMap] = {"color": luma, "contrast": mean_grey, "brightness": torch.zeros_like}
 
 
 MOST_DRAWS = 4096
+COMPONENTS, MOST_IMAGES = 64, 1000
+"""Principal components of the density of a draw's results (a probabilistic PCA), and auxiliary images that it is made of."""
+NOISE = 0.05
+"""Assumed standard deviation of errors in recovered pixels, for pixels in [0, 1]."""
 
 
 def has_direction(index: int) -> bool:
@@ -114,8 +114,11 @@ class _Undo(NamedTuple):
     error: Tensor  # (D,) mean of original - inverse
     weights: Tensor  # (q, D): error - mean error, from coordinates in the basis
 
-    def log_density(self, points: Tensor) -> Tensor:
-        return self.density.log_density(points) + math.log(self.draw.probability)
+    def score(self, images: Tensor, restored: Tensor) -> Tensor:
+        """How probable the draw is for images (n, C, H, W), of which it would have made ``restored``: (n,)."""
+        again = _forward(restored, self.draw.steps)
+        misfit = (again - images).square().flatten(1).sum(1) / (2 * NOISE**2)
+        return self.density.log_density(images.flatten(1)) + math.log(self.draw.probability) - misfit
 
     def restore(self, images: Tensor) -> Tensor:
         """(n, C, H, W) -> the same: the inverse, plus the mean of its error given what is seen."""
@@ -132,27 +135,17 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
     auxiliary images, which gives a density of its results and a linear estimate of the error of its approximate inverse T^-.
     The guess comes from the most probable draw:
 
-        T* = argmax_T  log p_T(x~) + log P(T) - consistency * |T(x^_T) - x~|^2 / (2 noise^2)
+        T* = argmax_T  log p_T(x~) + log P(T) - |T(x^_T) - x~|^2 / (2 NOISE^2)
         x^_T = T^-(x~) + E[x - T^-(T(x)) | T(x) = x~]
 
     The expectation is that of the joint Gaussian with the covariances of the auxiliary images. If T loses no information the error
     is zero; pixels that T moved out of the frame get their mean given the visible pixels. Balunovic et al. 2022 attack ATS early
     in training instead.
-
-    Attributes:
-        components: Principal components of the density of a draw's results, a probabilistic PCA.
-        noise: Assumed standard deviation of errors in recovered pixels, for pixels in [0, 1].
-        consistency: Weight of the last term; 0 omits it.
-        max_auxiliary: Auxiliary images that are used.
     """
 
     source = "our adaptive attack on ATS; density: Tipping and Bishop 1999, Eq. 4-9"
     threat = "recovered images, the ATS policies (never the draws), auxiliary images like the clients'"
 
-    components: int = examples_field(64)
-    noise: float = scale_field(0.05, most=1)
-    consistency: float = scale_field(1.0, zero=True)
-    max_auxiliary: int = examples_field(1000, 2)
     learned: tuple[_Undo, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> PolicyInversion:
@@ -163,7 +156,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         count = len(knowledge.auxiliary)
         if count < 2:
             raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
-        chosen = torch.randperm(count, generator=generator)[: self.max_auxiliary]
+        chosen = torch.randperm(count, generator=generator)[:MOST_IMAGES]
         images = knowledge.auxiliary.images[chosen].float()
         draws = possible_draws(parse_policies(defense.policies), defense.use_prob, images.shape[1])
         return replace(self, learned=tuple(self._learn(draw, images) for draw in draws))
@@ -173,7 +166,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         seen = _forward(images, draw.steps)
         error = (images - _backward(seen, draw.steps)).flatten(1)
         points = seen.flatten(1)
-        density = fit_gaussian(points, self.components, self.noise)
+        density = fit_gaussian(points, COMPONENTS, NOISE)
         inside = (points - density.mean) @ density.basis
         # The covariance of the result is diagonal in its own principal components; the variances include the noise.
         weights = inside.T @ (error - error.mean(0)) / len(points) / density.variances[:, None]
@@ -195,7 +188,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         if images[0].numel() != len(mean):
             raise AttackError(f"images have shape {tuple(images.shape[1:])}, auxiliary ones {len(mean)} values")
         restored = torch.stack([undo.restore(images) for undo in learned])  # (draws, n, C, H, W)
-        scores = torch.stack([self._score(undo, images, x) for undo, x in zip(learned, restored, strict=True)])
+        scores = torch.stack([undo.score(images, x) for undo, x in zip(learned, restored, strict=True)])
         ranked = scores.sort(0, descending=True)
         best = ranked.indices[0]  # (n,)
         policies = torch.tensor([undo.draw.policy for undo in learned])[best.cpu()]
@@ -203,11 +196,6 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         notes |= {"ats-policy": policies.float().mean().item(), "ats-margin": margin}
         chosen = restored[best, torch.arange(len(images))]
         return replace(guess, images=chosen.to(guess.images), diagnostics=notes)
-
-    def _score(self, undo: _Undo, images: Tensor, restored: Tensor) -> Tensor:
-        again = _forward(restored, undo.draw.steps)
-        misfit = (again - images).square().flatten(1).sum(1) / (2 * self.noise**2)
-        return undo.log_density(images.flatten(1)) - self.consistency * misfit
 
 
 def possible_draws(policies: Sequence[Shape], use_prob: bool, channels: int) -> list[Draw]:

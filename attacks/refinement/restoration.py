@@ -17,11 +17,15 @@ from attacks.networks.unet import UNet
 from attacks.observations import AttackError, ClientUpdate
 from attacks.refinement.base import Refinement
 from defenses.base import Batch, InputDefense
-from defenses.checks import algorithm, examples_field, scale_field, share_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, steps_field, width_field
 from defenses.pipeline import Pipeline
 from defenses.random_draws import seed_of
 from defenses.tensors import Numbers, Shape
 
+LEARNING_RATE = 4e-3
+"""The largest."""
+INPUT_NOISE = 0.05
+"""Largest standard deviation of the noise added in training of the restorer, in units of images in [0, 1]."""
 HOLDOUT = 8
 """One auxiliary example in so many is kept out of the training."""
 
@@ -54,13 +58,11 @@ class NetworkRefinement(
         iterations: Steps of Adam; the learning rate warms up and falls to zero.
         width: Channels of the U-Net at full resolution, at least 1.
         batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
-        learning_rate: The largest.
     """
 
     iterations: int = steps_field(200)
     width: int = width_field(12)
     batch_size: int = examples_field(32)
-    learning_rate: float = scale_field(4e-3, most=1)
     learned: LearnedMap = learned_field()
 
     def train(
@@ -70,11 +72,9 @@ class NetworkRefinement(
         if clean.images.device.type == "cpu":
             # 1.3 times as fast on a processor (one thread, 28 to 64 pixels); on a card it was not measured.
             network.to(memory_format=torch.channels_last)
-        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
         # The rate rises for a fifth of the way, which must be longer than one step.
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.learning_rate, max(self.iterations, 6), pct_start=0.2
-        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(self.iterations, 6), pct_start=0.2)
         for _ in range(self.iterations):
             examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
             loss = (network(spoil(examples)) - examples.images).square().mean()
@@ -115,20 +115,15 @@ class LearnedRestorer(NetworkRefinement):
     of the clean image given the protected image (squared error). The attack works for every input defence, because it only needs
     to run the defence. The network's inputs are x and |2x - 1|, as the second undoes random sign flips (InstaHide) at little cost
     for other defences. Inversions are imperfect, so that Gaussian noise is added to the inputs in training, with a standard
-    deviation drawn for each image from [0, ``input_noise``].
+    deviation drawn for each image from [0, ``INPUT_NOISE``].
 
     One auxiliary example in eight is held out. The diagnostics of every guess measure restoration from an *exact* protected image:
     ``holdout_psnr``, and ``holdout_psnr_unrestored`` of the protected image itself. If the first is not above the second, the
     restorer is no evidence about the defence.
-
-    Attributes:
-        input_noise: Largest standard deviation of the noise added in training, in units of images in [0, 1].
     """
 
     source = "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
     threat = "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
-
-    input_noise: float = share_field(0.05)
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network; deterministic given the generator."""
@@ -147,7 +142,7 @@ class LearnedRestorer(NetworkRefinement):
     def _train(self, clean: Batch, pipeline: Pipeline, generator: torch.Generator) -> nn.Module:
         def protected(examples: Batch) -> Tensor:
             images = protect_afresh(pipeline, examples, generator).images
-            std = self.input_noise * torch.rand(len(examples), 1, 1, 1, generator=generator)
+            std = INPUT_NOISE * torch.rand(len(examples), 1, 1, 1, generator=generator)
             noisy = images + (std * torch.randn(images.shape, generator=generator)).to(images)
             return noisy.clamp(0, 1)
 

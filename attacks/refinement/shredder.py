@@ -13,10 +13,12 @@ from attacks.image_measures import total_variation
 from attacks.observations import AttackError
 from attacks.refinement.jigsaw import place_blocks
 from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
-from defenses.checks import algorithm, scale_field, steps_field
+from defenses.checks import algorithm, steps_field
 from defenses.images.visual_mixer_windows import Level
 from defenses.tensors import ImageShape, Numbers
 
+TEMPERATURE = 0.2
+"""The first T, in units of images in [0, 1]."""
 MOST_PIECES = 1024
 """Pieces of a window that ``Jigsaw`` places: a whole image of 32x32 pixels takes it some ten seconds a channel."""
 
@@ -32,13 +34,11 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
 
     Attributes:
         sweeps: Proposals per window.
-        temperature: The first T, in units of images in [0, 1].
     """
 
     source = "the image shredder of Li et al., VisualMixer, NDSS 2024, Sec. V; annealed total variation"
 
     sweeps: int = steps_field(1000)
-    temperature: float = scale_field(0.2, zero=True)
 
     def card(self) -> dict[str, int | str]:
         """Proposals for each window."""
@@ -51,7 +51,7 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
         state = _Annealer(torch.cat(planes))
         groups, proposals = _swap_groups([piece.windows for piece in pieces], channels // moved, height, width)
         for sweep in range(self.sweeps):
-            temperature = self.temperature * (1 - (sweep + 1) / self.sweeps)
+            temperature = TEMPERATURE * (1 - (sweep + 1) / self.sweeps)
             drawn = [torch.rand(3, n, generator=p.generator) for n, p in zip(proposals, pieces, strict=True)]
             draws = torch.cat(drawn, 1)
             for group in groups:

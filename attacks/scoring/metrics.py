@@ -131,11 +131,7 @@ def retrieved(guess: Tensor, candidates: Tensor, own: Tensor, compared: Tensor |
 
 
 def label_hits(guess: Labels, truth: Tensor) -> list[float]:
-    """1 for every guess i that is the class of example i, else 0, where guesses are paired with examples: N of each.
-
-    Raises:
-        ValueError: When there are not as many guesses as examples.
-    """
+    """1 for every guess i that is the class of example i, else 0, where guesses are paired with examples: N of each."""
     if guess.classes.shape != truth.shape:
         raise ValueError(f"{len(guess.classes)} guessed classes for {len(truth)} examples")
     return (guess.classes.cpu() == truth.cpu()).float().tolist()
@@ -147,15 +143,7 @@ def _(guess: Attributes, truth: Tensor) -> dict[str, Any]:
 
 
 def attribute_hits(guess: Attributes, truth: Tensor) -> list[float]:
-    """1 for every image whose attribute was guessed, else 0, as where the attack failed.
-
-    Args:
-        guess: Of N images.
-        truth: (N,) int64, their values, in the same order.
-
-    Raises:
-        ValueError: When there are not as many guesses as images.
-    """
+    """1 for every image whose attribute was guessed, else 0, as where the attack failed; ``truth`` (N,) holds the values."""
     if guess.values.shape != truth.shape:
         raise ValueError(f"{len(guess.values)} guessed attributes of {len(truth)} images")
     return (guess.values.cpu() == truth.cpu()).float().tolist()
@@ -164,12 +152,8 @@ def attribute_hits(guess: Attributes, truth: Tensor) -> list[float]:
 def null_baselines(truth: Tensor, mean_image: Tensor) -> dict[str, Reconstruction]:
     """What anyone could answer without attacking; an attack that scores no better has failed.
 
-    Args:
-        truth: (B, C, H, W) in [0, 1]; only its shape matters.
-        mean_image: (C, H, W), the mean of images of the same kind.
-
-    Returns:
-        ``grey`` (0.5 everywhere) and ``mean``.
+    They are ``grey`` (0.5 everywhere) and ``mean``, the mean image (C, H, W) of images of the same kind; of ``truth`` (B, C, H, W)
+    only the shape matters.
     """
     images = {"grey": torch.full_like(truth, 0.5), "mean": mean_image.to(truth).expand_as(truth).clone()}
     nothing = torch.full((len(truth),), -1)
@@ -203,9 +187,6 @@ def score_representatives(
         ``class-mean-psnr`` (dB) and ``class-mean-ssim``: against the mean image of the client's examples of the intended class;
         only for images whose class the client has, so these lists may be shorter. The mean of the *auxiliary* images of a class is
         the baseline to beat.
-
-    Raises:
-        ValueError: When lengths or shapes do not fit.
     """
     if recognised.shape != guess.classes.shape or len(guess.images) != len(guess.classes):
         raise ValueError(

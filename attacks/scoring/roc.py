@@ -22,15 +22,8 @@ Floats = NDArray[np.float64]
 def roc_curve(members: Tensor, nonmembers: Tensor) -> tuple[Tensor, Tensor]:
     """False and true positive rates of the test "score >= threshold", for every threshold that changes either.
 
-    Args:
-        members: (M,) scores of members.
-        nonmembers: (N,) scores of non-members.
-
-    Returns:
-        (fpr, tpr), float64, of one length, from (0, 0) to (1, 1), both rising; tied scores make one step, not several.
-
-    Raises:
-        ValueError: On empty, NaN or other than one-dimensional scores.
+    Of scores (M,) of members and (N,) of non-members: (fpr, tpr), float64, of one length, from (0, 0) to (1, 1), both rising; tied
+    scores make one step, not several. ``ValueError`` on empty, NaN or other than one-dimensional scores, here and below.
     """
     false, true = _counts(*_checked(members, nonmembers))
     return torch.from_numpy(false / len(nonmembers)), torch.from_numpy(true / len(members))
@@ -40,9 +33,6 @@ def auc(members: Tensor, nonmembers: Tensor) -> float:
     """Area under the ROC curve: the probability that a member scores above a non-member, ties counting one half.
 
     This is the Mann-Whitney statistic U / (M N).
-
-    Raises:
-        ValueError: As ``roc_curve``.
     """
     return float(_placements(*_checked(members, nonmembers))[0].mean())
 
@@ -58,9 +48,6 @@ def auc_interval(members: Tensor, nonmembers: Tensor) -> tuple[float, float]:
         (low, high) within [0, 1]. With fewer than two members or non-members, (0, 1). At an AUC of exactly 0 or 1, where the
         variance is zero too, the Clopper-Pearson interval of min(M, N) disjoint pairs that all came out the same way. Scores that
         are all equal have an AUC of 0.5 by definition, and (0.5, 0.5).
-
-    Raises:
-        ValueError: As ``roc_curve``.
 
     Source: DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic
     curves", Biometrics 1988. They use the plain scale, whose interval covers too rarely and leaves [0, 1] near an area of 1.
@@ -89,9 +76,6 @@ def tpr_at_fpr(members: Tensor, nonmembers: Tensor, fpr: float = 0.01) -> Estima
         is that of the threshold, which lies between two of the non-members' scores (their ranks are binomial), and half that of
         Clopper-Pearson's intervals over the members at these two. With few times 1 / fpr non-members the
         lower end is 0.
-
-    Raises:
-        ValueError: As ``roc_curve``, or on a rate outside [0, 1].
 
     Source: Carlini et al., "Membership Inference Attacks From First Principles", 2022, section III.
     """

@@ -191,12 +191,7 @@ def doubled(edge: Any) -> Any:
 
 
 def decoded(
-    edge: ClientHalf,
-    shape: ImageShape,
-    known: Normalisation,
-    received: Tensor,
-    noise: float,
-    evaluations: int,
+    edge: ClientHalf, shape: ImageShape, known: Normalisation, received: Tensor, noise: float, evaluations: int
 ) -> tuple[Tensor, Numbers]:
     """Pixels of received tokens, from the client half alone.
 

@@ -17,9 +17,12 @@ from attacks.observations import AttackError, ClientUpdate
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from attacks.smashed.feature_inversion import AssumedSender
 from attacks.smashed.tokens.positions import images_of_patches, patches_of_tokens
-from defenses.checks import algorithm, scale_field, steps_field
+from defenses.checks import algorithm, steps_field
 from defenses.pipeline import Pipeline
 from defenses.tensors import Tensors, Update
+
+LEARNING_RATE = 0.1
+"""For images in [0, 1]."""
 
 
 @algorithm
@@ -40,7 +43,7 @@ class EdgeUpdateInversion(
     M <= D and independent rows of G the solution is unique, and noise on the smashed data does not protect.
     Otherwise the attack matches both by Adam,
 
-        argmin_x  1 - cos(grad_w <F(x), g>, observed) + feature_weight |F(x) - z|^2 / (numel(z) Var(z)).
+        argmin_x  1 - cos(grad_w <F(x), g>, observed) + |F(x) - z|^2 / (numel(z) Var(z)).
 
     F follows the defences' algorithm without noise, with tokens in the sent order: a shuffle is not undone, and the images are
     puzzles of the right patches.
@@ -49,8 +52,6 @@ class EdgeUpdateInversion(
 
     Attributes:
         iterations: Steps of Adam.
-        learning_rate: Learning rate for images in [0, 1].
-        feature_weight: Weight of the smashed data.
     """
 
     source = "Zhu 2019 (DLG) and Geiping 2020 (Inverting Gradients), Eq. 4, with the loss that split learning hands to the server"
@@ -60,8 +61,6 @@ class EdgeUpdateInversion(
     )
 
     iterations: int = steps_field(200)
-    learning_rate: float = scale_field(0.1)
-    feature_weight: float = scale_field(1.0, zero=True)
     learned: Pipeline = learned_field()
 
     def card(self) -> dict[str, int | str]:
@@ -88,14 +87,14 @@ class EdgeUpdateInversion(
 
     def _search(self, problem: GradientProblem) -> Tensor:
         features = problem.observation.features[0]
-        scale = self.feature_weight / features.var().clamp_min(1e-12)
+        scale = 1 / features.var().clamp_min(1e-12)
 
         def objective(images: Tensor) -> Tensor:
             sent = problem.sent(images)
             return problem.distance(images, sent) + scale * (sent - features).square().mean()
 
         start = features.new_full((len(features), *problem.observation.input_shape), 0.5)
-        return minimise(objective, start, self.iterations, StepRule(self.learning_rate, in_range=True))[0]
+        return minimise(objective, start, self.iterations, StepRule(LEARNING_RATE, in_range=True))[0]
 
 
 @dataclass(frozen=True)

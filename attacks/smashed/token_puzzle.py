@@ -17,13 +17,7 @@ from attacks.observations import AttackError
 from attacks.sender import Sender, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.block_inversion import decoded
-from attacks.smashed.tokens.intersection import (
-    LEAST_KEPT,
-    assign_clusters,
-    leaders,
-    most_recurrent,
-    multiplicities,
-)
+from attacks.smashed.tokens.jigsaw import LEAST_KEPT, assign_clusters, leaders, most_recurrent, multiplicities
 from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
@@ -38,6 +32,9 @@ MOST_NOISE = 0.5
 """Noise of received numbers, relative to their root mean square, above which they do not hold the shuffled tokens."""
 PROBES, DRAWS = 2, 64
 """Images that the attack sends itself to measure the noise, and images whose drawn order shows the share of native tokens."""
+
+MOST_TOKENS = 3136
+"""Patches in the puzzle of a batch; further images except the targets are left out. Memory grows with the square."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,6 @@ class TokenPuzzle(
     Attributes:
         transmissions: Most transmissions of the same images; the attack uses those that the run makes. ``PatchShuffle`` needs one.
         evaluations: Most evaluations of the client half in each stage of the search that inverts it.
-        max_tokens: Largest number of patches in the puzzle of a batch; further images except the targets are left out. Memory grows
-            with the square.
         learned: Set by ``fit``: the client's sending side.
     """
 
@@ -104,7 +99,6 @@ class TokenPuzzle(
 
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)
-    max_tokens: int = examples_field(3136)
     beyond_run: bool = flag_field(False)
     learned: Sender = learned_field()
 
@@ -137,7 +131,7 @@ class TokenPuzzle(
         numbers = {"noise": channel.noise, "kept_share": channel.kept_share}
         recurring = LEAST_KEPT <= channel.kept_share < 1 and len(features) > 1
         pooled = channel.kept_share < 1 and not recurring
-        rows = min(features.shape[1], max(count, self.max_tokens // features.shape[2])) if pooled else count
+        rows = min(features.shape[1], max(count, MOST_TOKENS // features.shape[2])) if pooled else count
         received = features[: len(features) if recurring else 1, :rows]
         flat, found = decoded(
             edge, observation.input_shape, observation, received.flatten(0, 1), channel.noise, self.evaluations

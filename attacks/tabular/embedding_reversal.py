@@ -17,28 +17,22 @@ from attacks.observations import AttackError
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.checks import (
-    MOST_DEPTH,
-    algorithm,
-    examples_field,
-    require,
-    scale_field,
-    steps_field,
-    whole_field,
-    width_field,
-)
+from defenses.checks import algorithm, examples_field, require, scale_field, steps_field, width_field
 from defenses.random_draws import drawing_from, seed_of
 from defenses.tensors import Numbers
+
+HEADS = 4
+"""Attention heads."""
 
 
 class ReversalNetwork(nn.Module):
     """Factors (B, F) -> embeddings (B, F, D): each is lifted to a token, one transformer block, one linear layer."""
 
-    def __init__(self, fields: int, dim: int, width: int, heads: int) -> None:
+    def __init__(self, fields: int, dim: int, width: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.randn(fields, width))
         self.shift = nn.Parameter(torch.randn(fields, width))
-        self.block = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(width, HEADS, 2 * width, dropout=0.0, batch_first=True)
         self.out = nn.Linear(fields * width, fields * dim)
         self.shape = (fields, dim)
 
@@ -63,8 +57,7 @@ class EmbeddingReversal(
 
     Attributes:
         iterations: Steps of Adam.
-        width: Width of a token in the network, a multiple of ``heads``.
-        heads: Attention heads.
+        width: Width of a token in the network, a multiple of 4.
         batch_size: Auxiliary rows per step; also the group that a defence mixes.
         learning_rate: Learning rate of Adam.
         learned: Set by ``fit``: dictionary, auxiliary rows, and the seed of the training, which ``fit``'s generator draws.
@@ -75,14 +68,13 @@ class EmbeddingReversal(
 
     iterations: int = steps_field(400)
     width: int = width_field(16)
-    heads: int = whole_field(4, 1, MOST_DEPTH)
     batch_size: int = examples_field(128, 2)
     learning_rate: float = scale_field(3e-3, most=1)
     learned: tuple[Sender, Dictionary, Tensor, Tensor, int] = learned_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.width % self.heads == 0, self, "width", f"a multiple of heads = {self.heads}")
+        require(self.width % HEADS == 0, self, "width", f"a multiple of {HEADS}")
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Keeps auxiliary rows and what the client half makes of them."""
@@ -114,7 +106,7 @@ class EmbeddingReversal(
         fields, dim = kept.shape[2], dictionary.embeddings.shape[1]
         sample = _factors(factors_of, sender, kept[: 8 * self.batch_size], generator)
         with drawing_from(generator):
-            reversal = ReversalNetwork(fields, dim, self.width, self.heads)
+            reversal = ReversalNetwork(fields, dim, self.width)
         network = nn.Sequential(Standardise(sample.mean(0), sample.std(0).clamp_min(1e-12)), reversal).to(kept.device)
         optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
         for _ in range(self.iterations):

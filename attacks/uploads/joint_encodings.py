@@ -23,6 +23,8 @@ INNER = 6
 """Alternations of signs and least squares from each candidate of a search."""
 SWEEPS, RANDOM_STARTS = 2, 4
 """Of a search for signs: passes over its candidates, and how many of these are random."""
+WEIGHT_STEPS = 15
+"""Accelerated gradient steps on the weights per round."""
 START_STD = 0.5
 """Of a random candidate around the prior, in units of pixels from -1 to 1."""
 
@@ -171,7 +173,6 @@ class JointEncodingInversion(
     Attributes:
         iterations: Rounds of the four steps from each start.
         restarts: Number of starts.
-        weight_steps: Accelerated gradient steps on the weights per round.
     """
 
     source = "Carlini et al., Is Private Learning Possible with Instance Encoding?, IEEE S&P 2021, section 4"
@@ -179,7 +180,6 @@ class JointEncodingInversion(
 
     iterations: int = steps_field(150)
     restarts: int = starts_field(2)
-    weight_steps: int = steps_field(15)
     learned: tuple[_Known, ...] = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> JointEncodingInversion:
@@ -236,7 +236,7 @@ class JointEncodingInversion(
         weights = system.even_weights()
         signs = signs_of(weights @ system.prior)
         for at in range(self.iterations):
-            weights = system.weights(weights, images, signs, self.weight_steps)
+            weights = system.weights(weights, images, signs, WEIGHT_STEPS)
             images = system.images(weights, signs_of(weights @ images), max(FIRST_PRIOR * SHRINK**at, LAST_PRIOR))
             if at >= POLISH_FROM * self.iterations and at % POLISH_EVERY == POLISH_EVERY - 1:
                 images = system.searched(weights, images, LAST_PRIOR, generator)

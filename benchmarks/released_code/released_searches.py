@@ -20,7 +20,7 @@ from attacks.gradient import presets
 from attacks.gradient.costs import COSTS
 from attacks.gradient.inversion import GradientInversion
 from attacks.gradient.inversion_loop import first_order, step_decay_stages
-from attacks.gradient.lbfgs_steps import walk
+from attacks.gradient.lbfgs import walk
 from attacks.gradient.trial_gradients.matching import GradientMatching, MatchingProblem
 from attacks.normalisation import normalise
 

@@ -202,7 +202,7 @@ class Kind:
         return bool(observes) and self._fits(profile) and (self.chains or not isinstance(attack, Chain))
 
     def meant(self, attack: AnyAttack) -> bool:
-        """Whether the attack, alone or in a chain, is made for this kind: as an adaptive attack it then runs by default."""
+        """Whether a single attack is made for this kind: as an adaptive attack it then runs by default."""
         if isinstance(attack, Refinement) and self.refined:
             return True
         return attack.profile.observes in (self.observation, self.made_for) and self._fits(attack.profile)

@@ -1,20 +1,26 @@
-"""Undoing a shuffle of tokens from one transmission: decode every token to its patch, and solve the jigsaw puzzle."""
+"""Undoing shuffles of tokens: a jigsaw puzzle from one transmission, and the tokens that recur in an image's row over many."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from attacks.assignment import assigned
 from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
+from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
-from attacks.smashed.tokens.positions import TokenReader, from_patches
+from attacks.smashed.tokens.positions import Reading, TokenReader, from_patches, place, solve
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import algorithm, examples_field, require, steps_field, width_field
+from defenses.checks import algorithm, examples_field, flag_field, require, scale_field, steps_field, width_field
 from defenses.tensors import Numbers
+
+MOST_TOKENS = 1024
+"""Of a puzzle of a batch; further images except the targets are left out. Memory grows with the square, time with the cube."""
 
 
 @algorithm
@@ -78,19 +84,140 @@ class TokenJigsaw(TokenReading):
     recovered worse than by the mean image, the guess is shrunk towards the mean image.
 
     Diagnostics: those of ``train_reader``, on held-out auxiliary images.
-
-    Attributes:
-        max_tokens: Largest number of tokens in a puzzle of a batch; further images except the targets are left out. Memory grows
-            with the square, time with the cube.
     """
 
     source = "Noroozi and Favaro 2016 (jigsaw), named but not described by Yao et al., ICDM 2022; Cho 2010 (mean field of a puzzle)"
 
-    max_tokens: int = examples_field(1024)
-
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
         """Recover the images of the first transmission."""
         reader = self.reader_for(observation)
-        rows = max(observation.num_targets, self.max_tokens // observation.features.shape[2])
+        rows = max(observation.num_targets, MOST_TOKENS // observation.features.shape[2])
         reading = reader(observation.features[0, :rows])
         return self.guess(reader.assemble(reading, reader.order(reading)), observation, dict(reader.diagnostics))
+
+
+LEAST_KEPT = 0.05
+"""Share of native tokens below which recurring tokens cannot be distinguished from foreign ones."""
+
+
+def leaders(points: Tensor, radius: float) -> Tensor:
+    """Indices of points (M, P) that lead a cluster, those with most neighbours first: every point is within the radius of one."""
+    near = torch.cdist(points, points) <= radius
+    # cdist's rounding can put a point at some distance from itself.
+    near.fill_diagonal_(True)
+    free = torch.ones(len(points), dtype=torch.bool, device=points.device)
+    chosen = []
+    for point in near.sum(1).argsort(descending=True, stable=True).tolist():
+        if free[point]:
+            chosen.append(point)
+            free &= ~near[point]
+    return torch.tensor(chosen, device=points.device)
+
+
+def assign_clusters(points: Tensor, centres: Tensor, radius: float) -> Tensor:
+    """The nearest centre of every point (M, P), or the number of centres (C, P) where none is within the radius: (M,)."""
+    distance, nearest = torch.cdist(points, centres).min(1)
+    return torch.where(distance <= radius, nearest, len(centres))
+
+
+def multiplicities(own: Tensor, pooled: Tensor, kept_share: float) -> Tensor:
+    """How often an image holds each cluster, estimated without bias: (C,), in tokens.
+
+    A transmission keeps a share k of the image's tokens in its row and fills the row from the pool of all, so that a cluster that
+    it holds m times is expected k m + (1 - k) q times. Here that is ``own`` (C,), the mean over transmissions, and q is ``pooled``
+    (C,), the mean over transmissions and rows.
+    """
+    return (own - (1 - kept_share) * pooled) / kept_share
+
+
+def most_recurrent(multiplicity: Tensor, count: int) -> tuple[Tensor, float]:
+    """The ``count`` most likely tokens as cluster numbers, repeated where a cluster is held several times; and how far the last of
+    them scored above the next.
+
+    The i-th copy of a cluster scores m - i + 1/2, which is positive where m rounds to i or more.
+    """
+    copies = torch.arange(1, math.ceil(max(float(multiplicity.max()), 1.0)) + 2, device=multiplicity.device)
+    scores = (multiplicity.unsqueeze(1) - copies + 0.5).flatten()
+    if len(scores) <= count:
+        raise AttackError(f"only {len(multiplicity)} different tokens for {count} positions")
+    best = scores.sort(descending=True, stable=True)
+    return best.indices[:count] // len(copies), float(best.values[count - 1] - best.values[count])
+
+
+@algorithm
+class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "transmissions": 3}):
+    """Intersect many transmissions of an image to find its own tokens, then place these tokens in the image.
+
+    1. The network of ``TokenJigsaw`` decodes every received token to its patch. This removes the influence of the row's other
+       tokens, which the client's blocks mix in; without blocks, equal tokens have equal patches.
+    2. The patches of an image's row in all transmissions are clustered, and each cluster is counted, in that row and in the whole
+       batch. Patches that occur in the row more often than in a random image are the image's own. Their counts give the number
+       of copies in the image (``multiplicities``); the N most recurrent are kept.
+    3. Each kept patch is placed by the network's average scores over its appearances, as in ``TokenJigsaw``.
+
+    The share of native tokens is that of the defence, measured on auxiliary images. With ``PatchShuffle`` it is 1, and
+    transmissions only average out noise; with BatchShuffle(k=0) nothing recurs and the attack fails.
+
+    Diagnostics: those of ``train_reader``; ``clusters`` (mean per image) and ``recurrence_gap``, the smallest difference between
+    the last kept token and the next, in tokens per image: near 0 if own and foreign tokens cannot be distinguished.
+
+    Attributes:
+        transmissions: Most transmissions of the same images; the attack uses those that the run makes. With a single one nothing
+            recurs, and all tokens of an image's row count as its own.
+        radius: Largest root mean square difference of equal patches' pixels, or three times the decoding error on held-out images
+            if that is more.
+    """
+
+    source = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
+
+    transmissions: int = examples_field(30)
+    radius: float = scale_field(0.02, most=1)
+    beyond_run: bool = flag_field(False)
+
+    def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
+        """Intersect all transmissions and guess the images."""
+        reader = self.reader_for(observation)
+        if reader.kept_share < LEAST_KEPT:
+            raise AttackError("no tokens stay with their image, so that none recur")
+        readings = [reader(one) for one in observation.features]
+        radius = max(self.radius, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
+        found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
+        own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))
+        order = assigned(-solve(own.positions, own.neighbours(), reader.grid))
+        numbers = {
+            "clusters": sum(one[1] for one in found) / len(found),
+            "recurrence_gap": min(one[2] for one in found),
+        }
+        return self.guess(place(own.patches, order), observation, reader.diagnostics | numbers)
+
+    def own_tokens(
+        self, readings: list[Reading], row: int, radius: float, kept_share: float
+    ) -> tuple[Reading, int, float]:
+        """The N most recurrent tokens of a row as the mean readings of their clusters, the number of clusters, and the gap."""
+        seen = Reading(*(torch.cat(parts) for parts in zip(*(_row(one, row) for one in readings), strict=True)))
+        num_tokens, length = seen.positions.shape[1], seen.patches.shape[1]
+        distance = radius * math.sqrt(length)
+        centres = seen.patches[leaders(seen.patches, distance)]
+        member = assign_clusters(seen.patches, centres, distance)
+        own = _counts(member, centres) / len(readings)
+        batches = [assign_clusters(one.patches.flatten(0, 1), centres, distance) for one in readings]
+        pooled = sum((_counts(batch, centres) for batch in batches), torch.zeros_like(own))
+        pooled = pooled / sum(len(one.patches) for one in readings)
+        chosen, gap = most_recurrent(multiplicities(own, pooled, kept_share), num_tokens)
+        means = (_cluster_means(value, member, len(centres))[chosen].unsqueeze(0) for value in vars(seen).values())
+        return Reading(*means), len(centres), gap
+
+
+def _row(reading: Reading, row: int) -> list[Tensor]:
+    return [value[row] for value in vars(reading).values()]
+
+
+def _counts(member: Tensor, centres: Tensor) -> Tensor:
+    """Members of every cluster, (C,), those of none left out."""
+    return torch.bincount(member, minlength=len(centres) + 1)[:-1].to(centres)
+
+
+def _cluster_means(values: Tensor, member: Tensor, count: int) -> Tensor:
+    sums = values.new_zeros(count, *values.shape[1:]).index_add_(0, member, values)
+    sizes = torch.bincount(member, minlength=count).clamp_min(1).to(values)
+    return sums / sizes.view(-1, *[1] * (values.dim() - 1))

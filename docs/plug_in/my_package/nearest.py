@@ -51,7 +51,3 @@ class NearestAuxiliary(
         labels = known.targets[best].argmax().expand(count)
         images = known.images[best].expand(count, -1, -1, -1)
         return Reconstruction(images.clone(), labels.clone(), {"cosine": float(cosines[best])})
-
-    def failed(self, observation: ClientUpdate, reason: str) -> Reconstruction:
-        """Uniform grey."""
-        return Reconstruction.grey(observation.num_examples, observation.input_shape, reason)

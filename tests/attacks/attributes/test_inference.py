@@ -111,18 +111,19 @@ def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:
     assert found.diagnostics["holdout_majority"] == pytest.approx(1 - mostly[held].float().mean().item())
 
 
-def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused() -> None:
+def test_knowledge_that_is_not_enough_and_training_that_diverges_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttributeInference, "learning_rate", 1e12)
     for settings, changes, message in (
         (STEPS, {"sensitive": None}, "no sensitive attribute"),
         (STEPS, {"sensitive": torch.ones(160, dtype=torch.int64)}, "the same sensitive attribute"),
         (STEPS, {"adversary": None}, "no adversary can be built"),
-        ({"iterations": 20, "learning_rate": 1e12}, {"count": 16}, "diverged; lower the learning rate"),
+        ({"iterations": 20}, {"count": 16}, "diverged"),
     ):
         with pytest.raises(AttackError, match=message):
             AttributeInference(**settings).fit(knowledge(**changes), seeded(0))
     assert_limits(
         AttributeInference, architecture=("half", "split"), training=("never", "static"), batch_size=(1, 2),
-        iterations=(0, 1), learning_rate=(0.0, 0.1),
+        iterations=(0, 1),
     )  # fmt: skip
 
 

@@ -126,8 +126,8 @@ def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() ->
     with pytest.raises(AttackError, match="call fit first"):
         PropertyInference()(observed(1)[0][0], seeded(0))
     assert_limits(
-        PropertyInference, training=("never", "static"), updates=(15, 16), size=(0, 1), hidden=(0, 1),
-        iterations=(0, 1), learning_rate=(0.0, 0.1), weight_decay=(-1.0, 0.0),
+        PropertyInference, training=("never", "static"), updates=(15, 16), size=(0, 1),
+        iterations=(0, 1),
     )  # fmt: skip
     for values, most in (([1], 1), ([0, 1, 1], 1), ([0, 1], 0), ([2, 1, 1, 2], 1)):
         assert majority(torch.tensor(values)) == most, "of equals the smallest"

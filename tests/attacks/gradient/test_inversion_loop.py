@@ -9,8 +9,7 @@ from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
 from attacks.gradient.inversion_loop import Objective, Stage, first_order, step_decay_stages
-from attacks.gradient.lbfgs import minimize
-from attacks.gradient.lbfgs_steps import walk
+from attacks.gradient.lbfgs import minimize, walk
 
 D = 6
 
@@ -153,7 +152,7 @@ def test_every_point_is_the_one_that_torch_evaluates() -> None:
 
 
 def test_more_pairs_than_the_history_holds_push_the_oldest_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attacks.gradient.lbfgs_steps.HISTORY", 5)
+    monkeypatch.setattr("attacks.gradient.lbfgs.HISTORY", 5)
     start = torch.full((1, D), -1.0).double()
     seen: dict[int, list[Tensor]] = {}
     walk(recorded(bowls, seen), start, box(), steps=7, learning_rate=0.02)

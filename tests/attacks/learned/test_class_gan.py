@@ -132,4 +132,4 @@ def test_broken_clients_and_rounds_are_left_out():
 
 
 def test_numbers_out_of_range_are_refused():
-    assert_limits(ClassGAN, iterations=(0, 1), batch_size=(1, 2), learning_rate=(0.0, 0.1), images_per_class=(1.5, 1))
+    assert_limits(ClassGAN, iterations=(0, 1), batch_size=(1, 2), images_per_class=(1.5, 1))

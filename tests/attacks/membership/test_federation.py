@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from attacks import AttackError, ClientUpdate, FedMIA, GradientAlignment, LossTrajectory, UpdateHistory
 from attacks.local_model import local_model
-from attacks.membership.federation.base import spread
+from attacks.membership.federation.fedmia import spread
 from attacks.membership.federation.round_signals import ObservedRound, RoundsTest, record_gradients, signals, tail
 from attacks.scoring.roc import auc_interval
 from clients.models.classifiers import build_model

@@ -90,7 +90,7 @@ def quadratic_form(height: int, width: int) -> Tensor:
 
 
 def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
-    """The gradient of |x - z|^2 / n + prior x'Qx + energy |x|^2 / n vanishes."""
+    """The gradient of |x - z|^2 / n + prior x'Qx vanishes."""
     height, width, size = 5, 4, 20
     clean = torch.rand(2, 1, height, width, generator=seeded(1), dtype=torch.float64)
     target = (clean - MEAN[0]) / STD[0]
@@ -100,11 +100,11 @@ def test_behind_the_identity_it_is_the_solution_of_a_linear_system() -> None:
     flat = target.flatten(1)
     torch.testing.assert_close(squared_total_variation(target), torch.einsum("bi,ij,bj->b", flat, form, flat))
     assert squared_total_variation(torch.rand(2, 1, 1, 1)).tolist() == [0, 0]
-    for prior, energy in ((0.0, 0.7), (3.0, 0.2)):
-        attack = BackwardReconstruction(iterations=500, learning_rate=0.05, total_variation=prior, energy=energy)
+    for prior in (0.0, 3.0):
+        attack = BackwardReconstruction(iterations=500, learning_rate=0.05, total_variation=prior)
         guess = attack(seen, seeded(0))
         assert not guess.failure
-        system = (1 + energy) / size * torch.eye(size, dtype=torch.float64) + prior * form
+        system = 1 / size * torch.eye(size, dtype=torch.float64) + prior * form
         expected = torch.linalg.solve(system, flat.T / size).T.view_as(target)
         assert ((guess.images - MEAN[0]) / STD[0] - expected).abs().max() < 3e-3
 

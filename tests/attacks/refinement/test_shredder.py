@@ -13,6 +13,7 @@ from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
 from attacks.image_measures import mse, total_variation
 from attacks.observations import AttackError
+from attacks.refinement import shredder
 from attacks.refinement.jigsaw import place_blocks, seam_costs
 from attacks.refinement.shredder import Jigsaw, Shredder, _Annealer, _swap_groups
 from attacks.refinement.unshuffle import WindowMean, Windows
@@ -78,12 +79,15 @@ def test_window_means_are_those_of_each_window_and_do_not_see_the_shuffle() -> N
 
 
 @pytest.mark.numeric
-def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pixels() -> None:
+def test_shredder_undoes_more_than_the_shuffle_and_the_means_and_moves_whole_pixels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shredder, "TEMPERATURE", 0.02)  # for few sweeps
     defense = VisualMixer(window_lower=2, window_upper=2)
     for size in ((12, 12), (10, 7)):
         clean = smooth(4, 1, *size)
         shuffled = protect(defense, clean)
-        result = refine(fit(Shredder(sweeps=200, temperature=0.02), defense, auxiliary=clean), shuffled)
+        result = refine(fit(Shredder(sweeps=200), defense, auxiliary=clean), shuffled)
         assert (total_variation(result.images) < total_variation(shuffled)).all()
         assert result.diagnostics["total_variation"] < result.diagnostics["total_variation_before"]
         means = refine(fit(WindowMean(), defense, auxiliary=clean), shuffled).images

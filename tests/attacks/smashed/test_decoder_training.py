@@ -9,10 +9,16 @@ from torch import Tensor
 
 from attacks.networks.decoder import Layout
 from attacks.observations import AttackError
-from attacks.smashed.adaptive_decoder import AdaptiveDecoder, RecurringTokens, same_token_distance, side_by_side
 from attacks.smashed.decoder_training import independent_transmissions, mean_of_transmissions
 from attacks.smashed.pix2pix import Pix2Pix, TokenMap
-from attacks.smashed.tokens.decoder import FeatureAveraging, TokenDecoder
+from attacks.smashed.tokens.decoder import (
+    AdaptiveDecoder,
+    FeatureAveraging,
+    RecurringTokens,
+    TokenDecoder,
+    same_token_distance,
+    side_by_side,
+)
 from defenses.pipeline import Pipeline
 from defenses.smashed.feature_noise import FeatureNoise
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle

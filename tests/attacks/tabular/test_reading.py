@@ -228,8 +228,6 @@ def test_what_is_not_enough_is_refused() -> None:
             with pytest.raises(AttackError, match=message):
                 cls().fit(given, seeded())
     assert_limits(FieldReading, transmissions=(0, 1), batch_size=(1, 2))
-    assert_limits(
-        EmbeddingReversal, iterations=(0, 1), width=(0, 4), heads=(0, 1), batch_size=(1, 2), learning_rate=(2, 1)
-    )
+    assert_limits(EmbeddingReversal, iterations=(0, 1), width=(0, 4), batch_size=(1, 2), learning_rate=(2, 1))
     other = replace(seen, server=torch.nn.Linear(4, 2))
     assert "DIFM; Linear has none" in quick(EmbeddingReversal).fit(known, seeded())(other, seeded()).failure

@@ -1,5 +1,6 @@
 """The attacks of "auto" on real networks: exact ones first, others where these leave something, chains behind what was found."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.server_app import run_experiment
 from strategies.audit.auditor import _failed_values
-from strategies.audit.kinds import Seen
+from strategies.audit.kinds import Kind, Seen, kinds
 from strategies.federated.observations import PROBE, UPDATE
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
@@ -51,6 +52,12 @@ def statuses(rows: list[dict[str, Any]], defense: str, observation: str) -> dict
     mine = [row for row in rows if row["role"] == "attack" and row["defense"] == defense]
     mine = [row for row in mine if row["card"].get("observation") == observation]
     return {row["attack"]: row["status"] if row["metric"] == "attack" else "scored" for row in mine}
+
+
+def test_a_kind_is_a_value_that_another_process_finds_by_its_name() -> None:
+    assert all(pickle.loads(pickle.dumps(kind)) is kind for kind in kinds().values())
+    with pytest.raises(TypeError, match=r"Own derives from Kind; declare a kind as a value: Kind\(name=\.\.\."):
+        type("Own", (Kind,), {"name": "own"})
 
 
 def test_an_mlp_is_solved_and_the_search_is_spared_where_no_control_needs_it(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from scipy.optimize import linear_sum_assignment
 from attacks.assignment import assigned
 from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.smashed.tokens.intersection import (
+from attacks.smashed.tokens.jigsaw import (
     TokenIntersection,
+    TokenJigsaw,
     assign_clusters,
     leaders,
     most_recurrent,
     multiplicities,
 )
-from attacks.smashed.tokens.jigsaw import TokenJigsaw
 from attacks.smashed.tokens.positions import Reading, from_patches, place, solve, to_patches
 from attacks.smashed.tokens.training import Example, kept_share, train_reader
 from defenses.smashed.patch_shuffle import BatchShuffle, PatchShuffle
@@ -126,8 +126,9 @@ def test_a_patch_shuffle_is_undone_and_noise_tells_nothing() -> None:
     assert mse(lost.images, clean).mean() > mse(mean, clean).mean()
 
 
-def test_large_batches_are_cut_to_what_fits() -> None:
-    attack = replace(JIGSAW, iterations=2, max_tokens=27).fit(knowledge(BatchShuffle(k=0.4)), seeded())
+def test_large_batches_are_cut_to_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attacks.smashed.tokens.jigsaw.MOST_TOKENS", 27)
+    attack = replace(JIGSAW, iterations=2).fit(knowledge(BatchShuffle(k=0.4)), seeded())
     assert_reads_three_images_of_six(attack)
 
 
