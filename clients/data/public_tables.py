@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clients.data.images import DataError, Source
 from clients.data.packaged import packaged_file
-from clients.data.tables import Column, check_texts, labels_of, read_table, split_lines, table_source
+from clients.data.tables import TableColumn, check_texts, labels_of, read_table, split_lines, table_source
 
 TRAIN, TEST = "census_income_1994_1995_train.csv", "census_income_1994_1995_test.csv"
 PACKAGE_FOLDER = "datasets/data"
@@ -26,7 +26,7 @@ _NAMES = [
     "self-employed", "veterans-questionnaire", "veterans-benefits", "weeks-worked", "year", "income",
 ]  # fmt: skip
 COLUMNS = tuple(
-    Column(name, name in NUMBERS, name not in ("instance-weight", "income"), name != "instance-weight")
+    TableColumn(name, name in NUMBERS, name not in ("instance-weight", "income"), name != "instance-weight")
     for name in _NAMES
 )
 """As the file's description names them, in short. The weight is no attribute of a person (its authors: not to be used), the last
@@ -62,9 +62,9 @@ def _found(folder: Path | None, name: str) -> Path:
         ) from error
 
 
-LABEL = Column("label", used=False)
-COUNTS = tuple(Column(f"I{at}", numeric=True) for at in range(1, 14))
-CATEGORIES = tuple(Column(f"C{at}") for at in range(1, 27))
+LABEL = TableColumn("label", used=False)
+COUNTS = tuple(TableColumn(f"I{at}", numeric=True) for at in range(1, 14))
+CATEGORIES = tuple(TableColumn(f"C{at}") for at in range(1, 27))
 LEAST = 10
 """Lines of the training part that a category needs, as is usual with these data: most hashes are seen once."""
 TEST_SHARE = 10
@@ -88,7 +88,8 @@ def criteo(path: Path, fields: str = "categorical", limits: tuple[int, int] = (0
         raise DataError(f"criteo:{fields}; allowed: {' or '.join(f'criteo:{name}' for name in FIELDS)}")
     used = {column.name for column in FIELDS[fields]}
     columns = tuple(
-        Column(c.name, c.numeric, c.name in used, c.name in used or c is LABEL) for c in (LABEL, *COUNTS, *CATEGORIES)
+        TableColumn(c.name, c.numeric, c.name in used, c.name in used or c is LABEL)
+        for c in (LABEL, *COUNTS, *CATEGORIES)
     )
     parts = [read_table(path, columns, "\t", lines) for lines in split_lines(path, TEST_SHARE, limits)]
     for part in parts:

@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of a file.
 
     Attributes:
@@ -90,7 +90,7 @@ def bucket(value: int) -> int:
     return value if value <= 2 else 3 + int(math.log(value) ** 2)
 
 
-def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lines | None = None) -> TextTable:
+def read_table(path: Path, columns: Sequence[TableColumn], delimiter: str, lines: Lines | None = None) -> TextTable:
     """Read a text file without a header line, one example a line, in blocks; 4 bytes are held of a cell of the kept columns.
 
     ``columns`` are all of its columns, in order, with a delimiter between; nothing is quoted. Without ``lines`` all are read.
@@ -144,7 +144,7 @@ def read_table(path: Path, columns: Sequence[Column], delimiter: str, lines: Lin
 
 
 def _blocks(
-    file: IO[bytes], names: list[str], columns: Sequence[Column], delimiter: str, refuse: Callable[[Any], str]
+    file: IO[bytes], names: list[str], columns: Sequence[TableColumn], delimiter: str, refuse: Callable[[Any], str]
 ) -> Any:
     import pyarrow as pa
     from pyarrow import csv
@@ -190,7 +190,7 @@ def split_lines(path: Path, share: int, limits: tuple[int, int] = (0, 0)) -> tup
 
 def table_source(
     tables: Sequence[TextTable],
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     labels: Sequence[Labels],
     class_names: tuple[str, str],
     least: int = 1,
@@ -222,7 +222,9 @@ def table_source(
     return Source(parts[0], parts[1], class_names, (0.0,), (1.0,), names, tuple(sizes))
 
 
-def _encoded(tables: Sequence[TextTable], at: int, column: Column, least: int) -> tuple[list[NDArray[np.int32]], int]:
+def _encoded(
+    tables: Sequence[TextTable], at: int, column: TableColumn, least: int
+) -> tuple[list[NDArray[np.int32]], int]:
     """Categories of a column in each part, (N,), and how many there are with ``UNSEEN``."""
     keys = [_keys(part, at, column) for part in tables]
     counts: Counter[Hashable] = Counter()
@@ -271,7 +273,7 @@ def labels_of(table: TextTable, column: int, positive: Sequence[str], negative: 
     return found
 
 
-def check_texts(table: TextTable, at: int, column: Column, fits: Callable[[str], object], expected: str) -> None:
+def check_texts(table: TextTable, at: int, column: TableColumn, fits: Callable[[str], object], expected: str) -> None:
     """Raise ``DataError`` for the first text in column ``at`` of the lines that does not fit."""
     for place, text in enumerate(table.texts[at]):
         if not fits(text) and (table.index[at] == place).any():
@@ -281,7 +283,7 @@ def check_texts(table: TextTable, at: int, column: Column, fits: Callable[[str],
             )
 
 
-def _keys(table: TextTable, at: int, column: Column) -> list[Any]:
+def _keys(table: TextTable, at: int, column: TableColumn) -> list[Any]:
     """What each text of a column counts as: a bucket, the text itself, or None where it is missing."""
     texts = table.texts[at]
     if not column.numeric:

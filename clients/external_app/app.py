@@ -47,7 +47,7 @@ from clients.external_app.client import (
     name_of_loss,
     read_data,
 )
-from clients.external_app.mods import Budget, budgets, inner_mods, mods_of, named, training_names
+from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
 from clients.flower_private import functions_of, mods_around
@@ -149,7 +149,7 @@ class _Answers:
     std: PerChannel
     protection: str
     loss_name: str
-    budgets: list[Budget]
+    budgets: list[ModBudget]
     _held: tuple[tuple[int, int], Batch, DataCard, int] | None = None
 
     def client(self, message: Message, context: Context) -> AppClient:

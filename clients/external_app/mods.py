@@ -64,7 +64,7 @@ def named(mods: Sequence[Mod]) -> str:
     return " | ".join(mod.text if isinstance(mod, ProtectMod) else described(mod) for mod in acting)
 
 
-class Budget(NamedTuple):
+class ModBudget(NamedTuple):
     """Local differential privacy that a ``LocalDpMod`` is set to for a message, and the settings that determine its noise.
 
     The noise is for ``sensitivity``; no update is longer than ``clipping_norm``.
@@ -86,10 +86,10 @@ class Budget(NamedTuple):
         return self.sensitivity >= self.farthest
 
 
-def budgets(mods: Sequence[Mod]) -> list[Budget]:
+def budgets(mods: Sequence[Mod]) -> list[ModBudget]:
     """Budgets of each ``LocalDpMod``; other mods state none."""
     mine = [mod for mod in mods if isinstance(mod, LocalDpMod)]
-    return [Budget(*(float(getattr(mod, name)) for name in Budget._fields)) for mod in mine]
+    return [ModBudget(*(float(getattr(mod, name)) for name in ModBudget._fields)) for mod in mine]
 
 
 def described(mod: Any) -> str:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
 )
 
-from clients.external_app.mods import Budget
+from clients.external_app.mods import ModBudget
 from clients.wire.texts import one_line
 from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim, brief, number_of
 from strategies.recording.wrapper import chain_of
@@ -99,7 +99,7 @@ class PrivacyClaims:
             low, high = self._known.get(name, (number, number))
             self._known[name] = (min(low, number), max(high, number))
 
-    def found(self, mods: str = "", budgets: Sequence[Budget] = ()) -> list[Claim]:
+    def found(self, mods: str = "", budgets: Sequence[ModBudget] = ()) -> list[Claim]:
         """The claims of metrics, then of mods, then of wrappers.
 
         Args:
@@ -150,7 +150,7 @@ def wrappers_named(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in known]
 
 
-def _of_mods(mods: str, budgets: Sequence[Budget], rounds: int) -> Iterator[Claim]:
+def _of_mods(mods: str, budgets: Sequence[ModBudget], rounds: int) -> Iterator[Claim]:
     names = [part.partition("(")[0].strip() for part in mods.split(" | ")]
     for budget in budgets[:MOST_MODS]:
         said = f"epsilon {brief(budget.epsilon)} at delta {brief(budget.delta)} for each message"

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Result
 
 from attacks.metrics.training import CLIENT
 from clients.external_app.client import CROSS_ENTROPY
-from clients.external_app.mods import Budget
+from clients.external_app.mods import ModBudget
 from clients.external_app.plan import AppPlan
 from clients.task.task import Task
 from clients.wire.records import MAX_REASON, REFUSED
@@ -76,7 +76,7 @@ class AppFacts:
     """
 
     loss: str = CROSS_ENTROPY
-    budgets: Sequence[Budget] = ()
+    budgets: Sequence[ModBudget] = ()
     probes: int = 0
     learning_rate: str = "known"
     one_step: bool = False
@@ -192,7 +192,7 @@ class AuditRecord:
 
     def __init__(self, open_results: OpenResults, plan: AppPlan) -> None:
         self.claims, self.accuracy = PrivacyClaims(), ReportedAccuracy()
-        self.budgets: Sequence[Budget] = ()
+        self.budgets: Sequence[ModBudget] = ()
         self._open, self._plan = open_results, plan
         self._results: Results | None = None
         self._early: list[tuple[int, str]] = []

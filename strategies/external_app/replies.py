@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flwr.app import ArrayRecord, Message
 
-from clients.external_app.mods import Budget
+from clients.external_app.mods import ModBudget
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
@@ -130,10 +130,10 @@ def mismatch(reply: Message, examples: int) -> str:
     )
 
 
-def reported_budgets(text: str) -> list[Budget]:
+def reported_budgets(text: str) -> list[ModBudget]:
     """The privacy budgets of a node's mods from its JSON; none where the text is no such list."""
     try:
-        found = [Budget(*map(float, numbers)) for numbers in read_json(text)]
+        found = [ModBudget(*map(float, numbers)) for numbers in read_json(text)]
     except (ValueError, TypeError, RecursionError):
         return []
     return found if all(math.isfinite(number) and number >= 0 for one in found for number in one) else []

@@ -65,7 +65,7 @@ def texts_of(cls: Callable[..., Any], spec: Field[Any]) -> list[Any]:
     if not isinstance(spec.default, str):
         return other_values(spec.default) if spec.default is None else []
     try:
-        cls(**cls.quick | {spec.name: "no such text"})
+        cls(**getattr(cls, "profile", cls).quick | {spec.name: "no such text"})
     except ValueError as refusal:
         return re.findall(r"[\w-]+", str(refusal).partition("allowed:")[2])
     return []
@@ -78,7 +78,7 @@ def changed(cls: Callable[..., Any], spec: Field[Any], default: Any) -> Any:
     others = ((other.name, value) for other in fields(cls) if other is not spec for value in texts_of(cls, other))
     for value, more in itertools.product(candidates, [{}, *({name: one} for name, one in others)]):
         try:
-            instance = cls(**cls.quick | more | {spec.name: value})
+            instance = cls(**getattr(cls, "profile", cls).quick | more | {spec.name: value})
         except ValueError:
             continue
         if getattr(instance, spec.name) == value != default:

@@ -24,7 +24,8 @@ def test_attacks_that_a_defence_names_are_added_where_they_fit() -> None:
     private, mixed, learned = "DPSGD(target_epsilon=1.0)", "PatchShuffle()", "FeaturePCA(components=2)"
     for defense, chosen, kind, added in (
         # Attacks on training updates do not run on probes.
-        (private, CHOSEN, PROBE, []), (private, CHOSEN, UPDATE, ["LossThreshold()", "ShadowModels()"]),
+        (private, CHOSEN, PROBE, ["MatchedFilter()"]),
+        (private, CHOSEN, UPDATE, ["LossThreshold()", "ShadowModels()"]),
         # One with settings of its own is not added again.
         (mixed, "TokenJigsaw(iterations=3)", SMASHED, ["AdaptiveDecoder()"]),
         # A static adversary does not stand for the adaptive one.

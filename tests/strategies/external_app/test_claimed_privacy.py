@@ -11,7 +11,7 @@ from typing import Any
 from flwr.app import Error, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
-from clients.external_app.mods import Budget
+from clients.external_app.mods import ModBudget
 from strategies.external_app.claim import ACCOUNTANT, METRICS, MOD, WRAPPER, Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_in, wrappers_named
 from strategies.recording.strategy import RecordingStrategy
@@ -142,9 +142,9 @@ def test_mods_claim_what_they_are_set_to() -> None:
     claims = PrivacyClaims()
     claims.observe(1, [])
     text = "LocalDpMod(clipping_norm=0.5, sensitivity=1.0, epsilon=2.0, delta=0.001) | fixedclipping_mod"
-    local, clip = claims.found(text, [Budget(2.0, 1e-3, 1.0, 0.5)])
+    local, clip = claims.found(text, [ModBudget(2.0, 1e-3, 1.0, 0.5)])
     assert (local.source, local.epsilon, local.delta, local.note) == (MOD, 2.0, 1e-3, "for each message")
     assert clip.epsilon is None
-    (weak,) = claims.found("LocalDpMod(epsilon=2.0)", [Budget(2.0, 1e-3, 1.0, 1.0)])
+    (weak,) = claims.found("LocalDpMod(epsilon=2.0)", [ModBudget(2.0, 1e-3, 1.0, 1.0)])
     assert "it is for a sensitivity of 1, and two clipped updates lie up to 2 apart" in weak.text
     assert claims.found("Clip(max_norm=1.0, per='update') | arrays_size_mod") == []
