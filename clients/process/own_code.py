@@ -19,6 +19,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from defenses.registry import RegistryError
+
 
 class OwnCodeError(ValueError):
     """A file, module or name that is missing, or that does not accept the intended call."""
@@ -39,8 +41,6 @@ def is_own(name: str, known: Collection[str] = ()) -> bool:
 @functools.cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Name -> what other packages offer in a group of entry points, read once; ``RegistryError`` for a bad or doubled name."""
-    from defenses.registry import RegistryError  # which loads PyTorch: a process that only starts others does without
-
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         where = f"entry point {point.name} = {point.value!r} ({group})"

@@ -28,9 +28,8 @@ KNOWN = {
     ("defenses/training/quiet_import.py", IMPORT),
     # jobs for worker processes that this process started, and their results, through pipes of the two
     ("strategies/audit/pool.py", "import pickle"),
-    # the app that a person named, in a child process; packages of data sets and modules of our own, by constant names
+    # the app that a person named, in a child process; packages of data sets, by constant names
     ("simulations/external_app/check/trial/work.py", IMPORT),
-    ("simulations/external_app/check/trial/stand_ins.py", IMPORT),
     # files of their own folder: one for each scenario's settings, one for each metric
     ("attacks/metrics/registry.py", IMPORT),
     # modules of our own and of installed packages, by their entry points

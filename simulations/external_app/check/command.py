@@ -28,11 +28,10 @@ def check_app(
     ] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead.")] = False,
 ) -> None:
-    """Try a Flower app up to the end of a client's first training, and print the lines to add.
+    """Try a Flower app up to its first round, as an audit would, and print the lines to add. Nothing trains.
 
-    A child process imports the app and runs its ServerApp up to the first message of training, without network where the system can
-    take it away. One client trains as that message asks, on two batches of each pass; data sets that would be fetched are replaced
-    by noise. The model is tried as attacks use it.
+    The app's source is read. A child process imports the app and runs its ServerApp up to the first message of training, without
+    network where the system can take it away; the model is tried as attacks use it. No data are loaded.
 
     Exit codes: 0 for an app that is ready or becomes so by the added lines, 2 for one that cannot be audited or checked.
     """

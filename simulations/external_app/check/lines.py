@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
 
-from simulations.external_app.check.report import Addition, AppReport, TrainingFacts
+from simulations.external_app.check.report import Addition, AppReport, ModelFacts
+from simulations.external_app.check.source.loading import Loading
+from simulations.external_app.check.source.project import Module, Project
+from simulations.external_app.check.source.reading import AppSource, Images, Start
 
-Names = Mapping[str, str]
-"""``module:name`` of what a file knows -> what the file calls it."""
 UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
@@ -33,33 +35,30 @@ RESULTS = """Read {results}/report.html then. A second run writes beside it, to 
 """Where the results of the printed lines are."""
 
 
-def lines_to_add(report: AppReport) -> tuple[Addition, ...]:
+def lines_to_add(project: Project, report: AppReport, source: AppSource) -> tuple[Addition, ...]:
     """Additions to the file of the ClientApp and to that of the ServerApp, those that are missing."""
-    client, server, model = report.client, report.server, report.model
-    home, (name, _, _) = _home(report), model.call.partition("(")
+    client, server, model, start = project.client, project.server, report.model, source.start
     found = list[Addition]()
-    if model.call and not (client.answers and server.audited):
-        imported = "" if home == model.home else f"    from {model.home} import {name}\n\n"
+    if model.call and not (report.client.answers and report.server.audited):
+        name, own = model.call.partition("(")[0], model.home in project.modules
+        imported = "" if own else f"    from {model.home} import {name}\n\n"
         text = f"def {BUILDS}():\n{imported}    return {model.call.replace(chr(39), chr(34))}"
-        found.append(Addition(_file(report, home), "at the end", text))
-    if not client.answers:
-        module, _, app = report.client_app.partition(":")
-        imports, name = _model(report, module, client.names)
-        code = list(_pixels(module, client.names, report.training, imports))
-        call = f"answer_audits({app}, model={name}, data=pixels{_normalised(report.training)})"
+        found.append(Addition(_file(project, _home(project, model)), "at the end", text))
+    if client is not None and not report.client.answers:
+        app = project.client_app.partition(":")[2]
+        imports, name = _model(project, client, model)
+        code = list(_pixels(client, source.images, source.loading, imports))
+        call = f"answer_audits({app}, model={name}, data=pixels{_normalised(source.images)})"
         text = "\n".join(["from clients import answer_audits", *imports, "", "", *code, "", "", call])
-        found.append(Addition(_file(report, module), "at the end", text))
-    if not server.audited:
-        module, start = report.server_app.partition(":")[0], server.start
-        file = str(Path(start["file"]).relative_to(report.folder)) if start else _file(report, module)
-        imports, name = _model(report, module, server.names)
+        found.append(Addition(_file(project, client), "at the end", text))
+    if server is not None and not report.server.audited:
+        imports, name = _model(project, server, model)
         text = "\n".join(["from simulations.audited import audited", *imports])
-        found.append(Addition(file, "at the top", text))
-        strategy = (start and start["strategy"]) or "strategy"
+        found.append(Addition(_file(project, server), "at the top", text))
         where = (
-            f"before `{strategy}.start(` ({Path(file).name}:{start['line']})" if start else "before the strategy starts"
+            f"before `{start.strategy or 'strategy'}.start(` ({start.where})" if start else "before the strategy starts"
         )
-        found.append(Addition(file, where, _audited(report, name, strategy)))
+        found.append(Addition(_file(project, server), where, _audited(report, name, start)))
     return tuple(found)
 
 
@@ -68,91 +67,85 @@ def results_folder(folder: Path) -> Path:
     return folder.parent / f"{folder.name}-audit"
 
 
-def _file(report: AppReport, module: str) -> str:
-    """The file of a module of the app, from the app's folder."""
-    base = Path(*module.split("."))
-    return str(base / "__init__.py" if (Path(report.folder) / base).is_dir() else base.with_suffix(".py"))
+def _file(project: Project, module: Module) -> str:
+    return str(module.path.relative_to(project.folder))
 
 
-def _home(report: AppReport) -> str:
-    """The module that gets a function for the model: that of what the function calls, if it is one of the app's."""
-    home = report.model.home
-    return (
-        home if home and (Path(report.folder) / _file(report, home)).is_file() else report.client_app.partition(":")[0]
-    )
+def _home(project: Project, model: ModelFacts) -> Module:
+    """The file that gets a function for the model: that of what the function calls, if it is one of the app's."""
+    return project.modules.get(model.home) or project.client or next(iter(project.modules.values()))
 
 
-def _model(report: AppReport, module: str, names: Names) -> tuple[list[str], str]:
+def _model(project: Project, module: Module, model: ModelFacts) -> tuple[list[str], str]:
     """The import that a file lacks for the model, and what the file calls the model."""
-    target = f"{_home(report)}:{BUILDS}" if report.model.call else report.model.factory
-    return _imported(module, names, target) if target else ([], UNKNOWN_MODEL)
+    if model.call:
+        return _imported(module, f"{_home(project, model).name}:{BUILDS}")
+    return _imported(module, model.factory) if model.factory else ([], UNKNOWN_MODEL)
 
 
-def _imported(module: str, names: Names, target: str) -> tuple[list[str], str]:
+def _imported(module: Module, target: str) -> tuple[list[str], str]:
     """The import that a file lacks for ``module:name``, and what the file calls it."""
     place, _, name = target.partition(":")
-    known = target in names or place == module
-    return ([] if known else [f"from {place} import {name}"]), names.get(target, name)
+    bound = next((own for own, full in module.imported.items() if full == f"{place}.{name}"), "")
+    return ([], bound or name) if bound or place == module.name else ([f"from {place} import {name}"], name)
 
 
-def _normalised(training: TrainingFacts) -> str:
-    if training.normalisation is None:
-        return ", mean=..., std=..." if training.normalisations or training.outside else ""
-    mean, std = (values[0] if len(values) == 1 else tuple(values) for values in training.normalisation)
+def _normalised(images: Images) -> str:
+    one = images.normalisation
+    if one is None:
+        return ", mean=..., std=..." if images.normalisations or images.unreadable else ""
+    mean, std = (values[0] if len(values) == 1 else values for values in (one.mean, one.std))
     return f", mean={mean!r}, std={std!r}"
 
 
-def _pixels(module: str, names: Names, training: TrainingFacts, imports: list[str]) -> Iterator[str]:
+def _pixels(module: Module, images: Images, loading: Loading | None, imports: list[str]) -> Iterator[str]:
     """The function that gives the images of a node, from the app's own loaders where a context is enough to call them."""
-    loading = training.loading
     yield "def pixels(context):"
-    if not loading or loading["arguments"] is None:
+    if loading is None or not loading.call:
         yield '    """Images that this node trains on, in [0, 1] and without random transforms, each with its class."""'
-        if loading:
-            yield f"    # {loading['function']} loads the data; call it with what it needs."
+        if loading is not None:
+            yield f"    # {loading.function} loads the data; call it with what it needs."
         yield '    partition, partitions = context.node_config["partition-id"], context.node_config["num-partitions"]'
         yield '    raise NotImplementedError("return a list of (image (C, H, W) in [0, 1], class)")'
         return
-    added, called = _imported(module, names, loading["function"])
+    added, called = _imported(module, loading.function)
     imports += added
-    usual = {loading["train"]: "trainloader", loading["held_out"]: "testloader"}
-    parts = [usual.get(at, "_") for at in range(loading["parts"])]
+    usual = {loading.train: "trainloader", loading.held_out: "testloader"}
+    parts = [name if name.isidentifier() else usual.get(at, "_") for at, name in enumerate(loading.names)]
+    kept = [parts[at] for at in (loading.train, loading.held_out) if at >= 0]
     yield '    """Images that this node trains on, and those that it holds out, in [0, 1], each with its class."""'
-    if training.augmentations:
-        yield f"    # {RANDOM}: {', '.join(training.augmentations)}."
-    yield indent(_call(f"{', '.join(parts)} = {called}", loading["arguments"]), "    ")
-    image, label, target = (
-        f'item["{training.image_key or "image"}"]',
-        f'item["{training.label_key or "label"}"]',
-        "item",
-    )
-    if training.pairs:
+    if images.augmentations:
+        yield f"    # {RANDOM}: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
+    left = ", ".join(name if name in kept else "_" for name in parts)
+    given = [ast.unparse(one) for one in (*loading.call.args, *loading.call.keywords)]
+    yield indent(_call(f"{left} = {called}", [one if '"' in one else one.replace("'", '"') for one in given]), "    ")
+    image, label, target = f'item["{images.image_key or "image"}"]', f'item["{images.label_key or "label"}"]', "item"
+    if images.pairs:
         image, label, target = "x", "y", "x, y"
-    if training.normalisation is not None:
-        mean, std = (repr(one[0]) for one in training.normalisation)
-        if max(map(len, training.normalisation)) > 1:
+    if (one := images.normalisation) is not None:
+        mean, std = repr(one.mean[0]), repr(one.std[0])
+        if max(len(one.mean), len(one.std)) > 1:
             mean, std = "mean", "std"
-            imports += [] if names.get("torch") == "torch" else ["import torch"]
-            both = ", ".join(map(str, map(list, training.normalisation)))
-            yield f"    mean, std = (torch.tensor(one).view(-1, 1, 1) for one in ({both}))"
+            imports += [] if "torch" in module.imported else ["import torch"]
+            yield f"    mean, std = (torch.tensor(one).view(-1, 1, 1) for one in ({list(one.mean)}, {list(one.std)}))"
         # Grey levels of eight bits: rounding takes off what the arithmetic adds, and leaves a wrong normalisation to be seen.
         image = f"(({image} * {std} + {mean}) * 255).round() / 255"
-    lists = [f"[({image}, {label}) for {target} in {name}.dataset]" for name in parts if name != "_"]
+    lists = [f"[({image}, {label}) for {target} in {name}.dataset]" for name in kept]
     if len(lists) == 1:
         yield f"    return {lists[0]}"
     else:
         yield from ("    return (", *(f"        {one}," for one in lists), "    )")
 
 
-def _audited(report: AppReport, model: str, strategy: str) -> str:
-    """The call at the server, as far to the right as what follows it; a number that the trial did not show is left open."""
-    start, given = report.server.start, [one for one in report.settings if one.given]
-    numbers = {f"{one.name}={'...' if one.value is None else one.value}": one for one in given}
-    arguments = [strategy, f'"{results_folder(Path(report.folder))}"', model, *numbers]
+def _audited(report: AppReport, model: str, start: Start | None) -> str:
+    """The call at the server, as far to the right as what follows it; a number that only a person knows is left open."""
+    strategy, context = (start.strategy or "strategy", start.context) if start else ("strategy", "context")
+    open_ones = [one for one in report.settings if one.value is None]
+    given = [strategy, f'"{results_folder(Path(report.folder))}"', model, *(f"{one.name}=..." for one in open_ones)]
     if any(one.from_settings for one in report.settings):
-        arguments.append(f"settings={(start and start['context']) or 'context'}.run_config")
-    comments = {text: one.source for text, one in numbers.items() if one.value is None}
-    return indent(_call(f"{strategy} = audited", arguments, comments), " " * (start["indent"] if start else 0))
+        given.append(f"settings={context}.run_config")
+    text = _call(f"{strategy} = audited", given, {f"{one.name}=...": one.source for one in open_ones})
+    return indent(text, " " * (start.indent if start else 0))
 
 
 def _call(before: str, given: Sequence[str], comments: dict[str, str] | None = None) -> str:
@@ -168,8 +161,6 @@ def printed(report: AppReport) -> str:
     parts = [_block(f"App {report.folder}", _apps(report))]
     if report.server.strategy:
         parts.append(_block("Server, in a trial up to its first round", _server(report)))
-    if report.training.optimizer:
-        parts.append(_block("Training, of one client in a trial", _training(report.training)))
     if report.cannot:
         parts.append(_listed("Where probes differ from the training of this app", report.cannot))
     parts += [f"{RULE} Add to {one.file}, {one.where}:\n\n{one.text}" for one in report.additions]
@@ -199,21 +190,10 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
     for name, values in (("message", server.message), ("run config", report.run_config)):
         yield name, ", ".join(f"{key} = {value!r}" for key, value in (values or {}).items()) or "empty"
     for one in report.settings:
-        if one.taken and not one.given:
+        if one.value is not None:
             yield one.name, f"{one.value} (`audited` takes {one.source})"
     name = model.factory or model.call
     yield "model", f"{name or UNSEEN}{f', tried on images {model.images}' if model.images else ''}"
-
-
-def _training(training: TrainingFacts) -> Iterator[tuple[str, str]]:
-    yield (
-        "optimizer",
-        f"{training.optimizer}({', '.join(f'{key}={value}' for key, value in training.settings.items())})",
-    )
-    yield "loss", ", ".join(training.losses) or UNSEEN
-    norms = (f"mean {mean}, std {std}" for mean, std in training.normalisations)
-    yield "normalised", "; ".join(norms) or "not seen"
-    yield "transforms", ", ".join(training.augmentations) or "none random seen"
 
 
 def _block(title: str, lines: Iterable[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Which call of an app builds the model whose arrays its server sends, and whether an audit can attack that model."""
+"""What a trial sees: a ServerApp's first messages, run with a stand-in Grid, and which call builds the model of their arrays."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import ast
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import Strategy
 from torch import Tensor, nn
 
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.models.library import ModelError
 from clients.models.own import answer_of, plain, require_attackable, require_one_input
 from defenses.tensors import ImageShape
+from simulations.runtime.local_grid import FIRST_NODE, LocalGrid
+from strategies.recording.wrapper import WrappingStrategy, chain_of
 
 LEAST_PIXELS = 64
 """Of an image; a model without convolutions that takes fewer numbers is one of tables."""
@@ -29,10 +34,10 @@ Arrays = Sequence[Sequence[Any]]
 """Name and shape of each array."""
 
 
-class Built(NamedTuple):
-    """What a class or function made, such as a model as it is now, the maker, and the arguments that differ from their defaults."""
+class BuiltModel(NamedTuple):
+    """A model as it is now, the class or function that made it, and the arguments by name that differ from their defaults."""
 
-    made: Any
+    model: nn.Module
     maker: Any
     given: dict[str, Any]
 
@@ -48,7 +53,7 @@ class Built(NamedTuple):
         return f"{self.maker.__qualname__}({given})"
 
     def again(self) -> nn.Module | None:
-        """What the call makes when it is repeated; None where it fails or makes no model."""
+        """What the call makes when it is repeated; None where it fails."""
         try:
             made = self.maker(**self.given)
         except Exception:
@@ -56,33 +61,28 @@ class Built(NamedTuple):
         return made if isinstance(made, nn.Module) else None
 
 
-def noting(seen: list[Built], wanted: Callable[[Any], bool]) -> Callable[[FrameType, str, Any], None]:
-    """A profile function that notes each wanted object that a class or function gives, the innermost call first."""
+@contextmanager
+def watched_models() -> Iterator[list[BuiltModel]]:
+    """Note each model that a class or function gives meanwhile, the innermost call first."""
+    seen: list[BuiltModel] = []
 
     def note(frame: FrameType, event: str, given: Any) -> None:
         if event != "return":
             return
-        name, made, maker = frame.f_code.co_name, given, None
+        name, model, maker = frame.f_code.co_name, given, None
         if name == "__init__":
-            made = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
-            maker = type(made)
+            model = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+            maker = type(model)
             own = inspect.getattr_static(maker, "__init__")  # the frame may be of a base class
             if getattr(own, "__code__", None) is not frame.f_code or maker.__module__.startswith("torch.nn."):
                 return
-        elif wanted(made):
+        elif isinstance(model, nn.Module):
             maker = getattr(sys.modules.get(frame.f_globals.get("__name__", "")), name, None)
-        if wanted(made) and (arguments := _arguments(maker, frame)) is not None:
-            seen.append(Built(made, maker, arguments))
+        if isinstance(model, nn.Module) and (arguments := _arguments(maker, frame)) is not None:
+            seen.append(BuiltModel(model, maker, arguments))
 
-    return note
-
-
-@contextmanager
-def watched_models() -> Iterator[list[Built]]:
-    """Note each model that a class or function gives meanwhile."""
-    seen: list[Built] = []
     before = sys.getprofile()
-    sys.setprofile(noting(seen, lambda made: isinstance(made, nn.Module)))
+    sys.setprofile(note)
     try:
         yield seen
     finally:
@@ -99,17 +99,13 @@ def _arguments(maker: Any, frame: FrameType) -> dict[str, Any] | None:
     try:
         defaults = {name: one.default for name, one in inspect.signature(maker).parameters.items()}
         ast.literal_eval(repr(values))
-        if given.locals.get(str(given.varargs)):
-            return None
-        different = (
-            name for name, value in values.items() if hasattr(value, "written") or value != defaults.get(name, maker)
-        )
-        return {name: values[name] for name in different}
+        plain = not given.locals.get(str(given.varargs))
+        return {name: value for name, value in values.items() if value != defaults.get(name, maker)} if plain else None
     except Exception:  # of the app's objects; here it would end the app
         return None
 
 
-def find_model(arrays: Arrays, seen: Sequence[Built], refused: list[str]) -> dict[str, Any]:
+def find_model(arrays: Arrays, seen: Sequence[BuiltModel], refused: list[str]) -> dict[str, Any]:
     """The call whose model has the arrays that the server sends; reasons against an audit are added to ``refused``.
 
     Returns:
@@ -118,7 +114,7 @@ def find_model(arrays: Arrays, seen: Sequence[Built], refused: list[str]) -> dic
     """
     part_of = ""
     for one in sorted(seen, key=lambda one: bool(one.given)):  # calls without arguments first
-        fits = _fit(one.made, arrays)
+        fits = _fit(one.model, arrays)
         if fits == "part":
             part_of = part_of or one.target
         elif fits and (again := one.again()) is not None:
@@ -188,3 +184,118 @@ def _answer(model: nn.Module, channels: Sequence[int]) -> tuple[ImageShape, Any]
                 return shape, answer
             first = first if first[1] is not None else (shape, answer)
     return first
+
+
+PATIENT = 3
+"""Requests for the nodes that get the same answer; from then on more nodes are reported, so that no loop waits for them."""
+NODES_ARE_MANY = 1_000
+OFTEN = 10
+"""Requests other than of training after which a server is ended."""
+
+
+class EnoughSeenError(BaseException):
+    """The messages of training are there. No handler of ``Exception`` in the app stops it."""
+
+
+class StandInGrid(LocalGrid):
+    """Reports nodes that there are not, ``nodes`` of them at first, and ends the server at messages of training, which it keeps."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(0)
+        self.nodes = nodes
+        self.messages: list[Message] = []
+        self.others: list[str] = []
+        self._asked = 0
+
+    def get_node_ids(self) -> list[int]:
+        """As many node ids as the server requests; more, when it repeats the request."""
+        self._asked += 1
+        more = 2 ** max(0, self._asked - PATIENT)
+        return list(range(FIRST_NODE, FIRST_NODE + min(self.nodes * more, max(self.nodes, NODES_ARE_MANY))))
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Ends the server at messages of training, and where it sent others often; no node answers those."""
+        sent = list(messages)
+        self.messages = [one for one in sent if one.metadata.message_type.partition(".")[0] == "train"]
+        self.others += [one.metadata.message_type for one in sent[:1]]
+        if self.messages or len(self.others) > OFTEN:
+            raise EnoughSeenError
+        return []
+
+
+def run_server(app: ServerApp, run_config: dict[str, Any], nodes: int, refused: list[str]) -> dict[str, Any]:
+    """Start the server; returns its strategy, rounds, initial arrays and the messages of its first round.
+
+    Where it ended before its first messages of training, ``refused`` names why.
+    """
+    if getattr(app, "_main", None) is None:
+        refused.append("the ServerApp is of the older interface: it has no @app.main()")
+        return {}
+    grid = StandInGrid(nodes)
+    found: dict[str, Any] = {}
+    failed = list[str]()
+    _watch_starts(found, failed)
+    try:
+        app(grid, Context(1, 1, {}, RecordDict(), run_config))
+        failed.append("its main ended without a message of training")
+    except EnoughSeenError:
+        pass
+    except BaseException as error:
+        failed.append(f"its main raised {type(error).__name__}: {str(error)[:500]}")
+    if not grid.messages:
+        why = failed[0] if failed else "it gave no message of training"
+        others = f", after its message {grid.others[0]!r}, which no node answers here" if grid.others else ""
+        refused.append(
+            f"the first round of the ServerApp was not seen, as {why}{others} (the check offers neither network nor data)"
+        )
+        return found
+    if "strategy" not in found:
+        refused.append(
+            "the ServerApp sends its messages of training itself: audited wraps a strategy of flwr.serverapp.strategy"
+        )
+    content = grid.messages[0].content
+    values = (pair for record in content.config_records.values() for pair in record.items())
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        refused.append(
+            f"the message of training holds {len(records)} ArrayRecords; an audit needs one, with all weights"
+        )
+    return found | {
+        "asked": len(grid.messages),
+        "message": {key: value for key, value in values if isinstance(value, bool | int | float | str)},
+        "arrays": [[name, list(array.shape)] for record in records for name, array in record.items()],
+    }
+
+
+def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
+    """Put in the place of every strategy's ``start`` one that asks for the messages of round 1 and ends the server.
+
+    The strategy's own would evaluate on the server's data first.
+    """
+    kinds: list[Any] = [Strategy]
+    for kind in kinds:  # which grows
+        kinds += kind.__subclasses__()
+        if "start" in vars(kind):
+            kind.start = _watched(kind.start, found, failed)
+
+
+def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:
+    def start(strategy: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
+        bound = inspect.signature(original).bind(strategy, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments | bound.arguments.get("kwargs", {})
+        grid, arrays, rounds = (given.get(name) for name in ("grid", "initial_arrays", "num_rounds"))
+        chain = chain_of(strategy)
+        waits_for = max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0)
+        names = [type(one).__name__ for one in chain]
+        found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
+        if isinstance(grid, StandInGrid) and isinstance(arrays, ArrayRecord):
+            grid.nodes = max(grid.nodes, waits_for)
+            inner = next(one for one in chain if not isinstance(one, WrappingStrategy))
+            try:
+                grid.push_messages(inner.configure_train(1, arrays, given.get("train_config") or ConfigRecord(), grid))
+            except Exception as error:
+                failed.append(f"configure_train raised {type(error).__name__}: {str(error)[:300]}")
+        raise EnoughSeenError
+
+    return start

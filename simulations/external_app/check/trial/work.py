@@ -1,151 +1,79 @@
-"""The work of the child process: import the app, look at its ClientApp, start its ServerApp, and have a client train once."""
+"""The work of the child process: import the app, look at its ClientApp, and run its ServerApp up to its first round.
+
+The app has no data, and fedveil's own lines in it write nothing.
+"""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import logging
 import os
-import re
+import socket
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 from clients.process.own_code import OwnCodeError
 from clients.process.trial_process import tried
-
-if TYPE_CHECKING:  # this process loads neither Flower nor PyTorch
-    from flwr.app import Message
-    from flwr.clientapp import ClientApp
-
-    from simulations.external_app.check.trial.stand_ins import Pictures
+from simulations.external_app.check.source.project import Project
 
 SPARE = 30.0
 """Seconds for fedveil's own imports."""
-TRAINING = 60
-"""Seconds that the training of a client may take."""
-DATA_SETS = ("datasets", "flwr_datasets", "torchvision")
-SECURE = re.compile(r"(secagg(plus)?_mod|SecAgg(Plus)?Workflow)$")
-OTHERS = ("tensorflow", "keras", "sklearn", "jax", "xgboost", "mlx")
-TORCH = {"torch", "torchvision", "pytorch_lightning", "lightning", "timm"}
-AUDITED = "simulations.external_app.study:audited"
 
 
-def try_app(arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Have a child process import and start an app; its result, as ``look`` gives it for these arguments."""
+def try_app(project: Project, nodes: int, seconds: float) -> dict[str, Any]:
+    """Have a child process import and start the app; its result, as ``look`` gives it."""
+    arguments = {
+        "folder": str(project.folder), "server_app": project.server_app, "client_app": project.client_app,
+        "run_config": dict(project.run_config), "packages": sorted(project.packages()), "nodes": nodes,
+    }  # fmt: skip
     try:
-        found: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + TRAINING + SPARE, offline=True)
+        found: dict[str, Any] = tried(f"{__name__}:look", arguments, seconds + SPARE, offline=True)
     except OwnCodeError as error:
         return {"refused": [f"the process that tried the app {error}"]}
     return found
 
 
 def look(
-    folder: str, server_app: str, client_app: str, run_config: dict[str, Any], nodes: int, isolated: bool
+    folder: str,
+    server_app: str,
+    client_app: str,
+    run_config: dict[str, Any],
+    packages: list[str],
+    nodes: int,
+    isolated: bool,
 ) -> dict[str, Any]:
-    """Describe an app: ``client``, ``server``, ``model``, a client's ``training``, and ``refused``: reasons against an audit.
+    """Import both apps, and describe them: ``client``, ``server``, ``model``, and ``refused``, the reasons against an audit.
 
     Changes this process for good. ``isolated``: the system gives it no network; else Python's sockets are patched.
-    """
+    """  # fmt: skip
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
-    from simulations.external_app.check.trial.models import find_model, watched_models
-    from simulations.external_app.check.trial.server import run_server
-    from simulations.external_app.check.trial.stand_ins import Pictures, without_data_sets, work_offline, write_nothing
+    from simulations.external_app.check.trial.models import find_model, run_server, watched_models
 
-    place, refused, pictures = Path(folder), list[str](), Pictures()
-    found: dict[str, Any] = {one: {} for one in ("client", "server", "model", "training")}
+    place, refused = Path(folder), list[str]()
+    found: dict[str, Any] = {"isolated": isolated, "refused": refused, "client": {}, "server": {}, "model": {}}
     os.chdir(place)
     sys.path.insert(0, folder)
     work_offline(isolated=isolated)
-    audits = write_nothing()
-    without_data_sets(_data_sets(place, (client_app, server_app)), pictures)
+    write_nothing()
+    without_data_sets(packages)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     before = _before_answers()
     server = _loaded(server_app, ServerApp, "ServerApp", place, refused)
     client = _loaded(client_app, ClientApp, "ClientApp", place, refused)
-    names = {name: _names(one) for name, one in list(sys.modules.items()) if _is_in(one, place)}
     if client is not None:
-        found["client"] = _client(client, refused) | (before[-1] if before else {}) | {"answers": bool(before)}
-    refused += _against(names, built=True)
+        found["client"] = _client(client, refused) | (before[-1] if before else {})
     if server is not None and not refused:
         with watched_models() as models:
-            found["server"], message = run_server(server, run_config, nodes, refused)
+            found["server"] = run_server(server, run_config, nodes, refused)
         if arrays := found["server"].pop("arrays", None):
             found["model"] = find_model(arrays, models, refused)
-        refused[:] = [*_against(names, built=bool(models))] or refused
-        if message is not None and client is not None:
-            found["training"] = _trained(client, message, run_config, nodes, pictures, found["model"].get("images"))
-    of_client, of_server = (names.get(one.partition(":")[0], {}) for one in (client_app, server_app))
-    _add_names(found, of_client, of_server, audits)
-    return {**found, "refused": refused, "isolated": isolated}
-
-
-def _add_names(
-    found: dict[str, Any], client: Mapping[str, str], server: Mapping[str, str], audits: Sequence[Mapping[str, Any]]
-) -> None:
-    """What both files call that which the lines to add need, and what the server's gives to ``audited``."""
-    wanted = {found["model"].get("factory"), found["training"].get("loading", {}).get("function"), "torch"}
-    for one, known in (("client", client), ("server", server)):
-        found[one]["names"] = {full: name for full, name in known.items() if full in wanted}
-    declared = {name: value for one in audits[-1:] for name, value in one.items() if isinstance(value, int | float)}
-    found["server"] |= {"audited": bool(audits) or AUDITED in server, "declared": declared}
-
-
-def _data_sets(folder: Path, entries: Collection[str]) -> set[str]:
-    """Packages of data sets whose names stand anywhere in the app's files: these are imported before the app, and replaced."""
-    tops = {entry.partition(":")[0].partition(".")[0] for entry in entries}
-    files = (file for top in tops for file in (folder / f"{top}.py", *(folder / top).rglob("*.py")) if file.is_file())
-    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
-    return {name for name in DATA_SETS if any(re.search(rf"\b{name}\b", text) for text in texts)}
-
-
-def _is_in(module: ModuleType, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).is_relative_to(folder)
-
-
-def _names(module: ModuleType) -> dict[str, str]:
-    """What a file of the app calls the modules, classes and functions that it knows: by ``module`` or ``module:name``."""
-    found = {}
-    for name, value in vars(module).items():
-        if isinstance(value, ModuleType):
-            found[value.__name__] = name
-        elif isinstance(getattr(value, "__qualname__", None), str):
-            found[f"{value.__module__}:{value.__qualname__}"] = name
-    return found
-
-
-def _against(names: Mapping[str, Mapping[str, str]], *, built: bool) -> Iterator[str]:
-    """Reasons against an audit that what the app's files know shows; ``built``: whether the app made a torch.nn.Module."""
-    known = {full for own in names.values() for full in own}
-    for name in sorted({full.rpartition(":")[2] for full in known if SECURE.search(full)}):
-        yield f"the app uses secure aggregation ({name}): no server sees a single reply"
-    packages = {re.split("[.:]", full)[0] for full in known}
-    if not built and not packages & TORCH:
-        others = [one for one in OTHERS if one in packages]
-        kind = f" (it imports {', '.join(others)})" if others else ""
-        yield f"the app does not use PyTorch{kind}: probes and attacks differentiate a torch.nn.Module"
-
-
-def _trained(
-    app: ClientApp, message: Message, run_config: dict[str, Any], nodes: int, pictures: Pictures, images: str | None
-) -> dict[str, Any]:
-    """A client's training; where it fails, and fetches data, with another name of the images, which have the model's size."""
-    from simulations.external_app.check.trial.stand_ins import IMAGE_KEYS
-    from simulations.external_app.check.trial.training import train_once
-
-    pictures.shape = ast.literal_eval(images) if images else pictures.shape
-    for pictures.image_key in IMAGE_KEYS:
-        found = train_once(app, message, run_config, nodes, TRAINING)
-        if not found["failed"] or not pictures.taken:
-            break
     return found
 
 
@@ -198,3 +126,96 @@ def _loaded(name: str, kind: type, what: str, folder: Path, refused: list[str]) 
         refused.append(f"{name} is {type(loaded).__name__}, no {what}")
         return None
     return loaded
+
+
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "WANDB_MODE": "disabled",
+    "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+}  # fmt: skip
+OFFLINE_ERROR = "fedveil check-app runs the app without network"
+LENGTH = 64
+"""Of a data set that stands in for one that is not loaded."""
+
+
+class StandInData:
+    """Stands for a data set that is not loaded: each attribute, item and call of it is such a data set again."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> StandInData:
+        """Another such data set, whatever a method was called for."""
+        return self
+
+    def __getitem__(self, item: Any) -> StandInData:
+        return self
+
+    def __iter__(self) -> Iterator[StandInData]:
+        return iter([self] * LENGTH)
+
+    def __len__(self) -> int:
+        return LENGTH
+
+
+def work_offline(*, isolated: bool) -> None:
+    """Tell libraries that there is no network, and refuse connections where the system does not."""
+    os.environ.update(OFFLINE)
+    sys.dont_write_bytecode = True
+    if isolated:
+        return
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise socket.gaierror(socket.EAI_AGAIN, OFFLINE_ERROR)
+
+    socket.socket.connect = refuse  # type: ignore[method-assign]
+    socket.socket.connect_ex = refuse  # type: ignore[method-assign]
+    socket.getaddrinfo = refuse
+
+
+def without_data_sets(packages: Collection[str]) -> None:
+    """Put stand-ins in the place of what loads data sets of Hugging Face, Flower and torchvision, if the app imports these."""
+    if "datasets" in packages or "flwr_datasets" in packages:
+        with suppress(ImportError):
+            hugging_face: Any = importlib.import_module("datasets")
+            hugging_face.load_dataset = _stand_in
+    if "flwr_datasets" in packages:
+        with suppress(ImportError):
+            federated = importlib.import_module("flwr_datasets").FederatedDataset
+            federated.load_partition = federated.load_split = _stand_in
+    if "torchvision" in packages:
+        with suppress(ImportError):
+            sets = importlib.import_module("torchvision.datasets")
+            for kind in vars(sets).values():
+                if isinstance(kind, type) and issubclass(kind, sets.VisionDataset):
+                    _leave_empty(kind)
+
+
+def _stand_in(*_: Any, **__: Any) -> StandInData:
+    return StandInData()
+
+
+def _leave_empty(kind: Any) -> None:
+    """Has a class of data sets load nothing when it is built."""
+
+    def build(data_set: Any, *_: Any, **__: Any) -> None:
+        for name in ("data", "targets", "classes", "transform", "target_transform"):
+            with suppress(AttributeError):
+                setattr(data_set, name, StandInData())
+
+    kind.__init__, kind.__len__, kind.__getitem__ = build, lambda _: LENGTH, _stand_in
+
+
+def write_nothing() -> None:
+    """Have ``audited`` check its settings and return the strategy, and ``RecordingStrategy`` keep nothing: no folder is made."""
+    names = ("simulations.external_app.study", "simulations.audited", "strategies.recording.strategy")
+    study, door, recording = map(importlib.import_module, names)
+    original: Callable[..., Any] = study.audited
+
+    def audited(strategy: Any, folder: Any, model: Any, **settings: Any) -> Any:
+        del folder
+        return original(strategy, "", model, **settings)
+
+    study.audited = door.audited = audited  # type: ignore[attr-defined]
+    recording.RecordingWriter = _stand_in  # type: ignore[attr-defined]

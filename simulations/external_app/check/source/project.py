@@ -1,0 +1,161 @@
+"""The folder of an app: its pyproject.toml, and the Python files that its two entry points import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simulations.console.command_line import read_toml
+from simulations.settings.errors import ConfigError
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Module:
+    """A Python file of the app, parsed."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Each name that an import binds, anywhere in the file -> its full dotted name."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                tops = ((one, one.name.partition(".")[0]) for one in node.names)
+                found |= {one.asname or top: one.name if one.asname else top for one, top in tops}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {one.asname or one.name: f"{self.source_of(node)}.{one.name}" for one in node.names}
+        return found
+
+    def around(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node; None at the top level."""
+        functions = (one for one in ast.walk(self.tree) if isinstance(one, Function) and one is not node)
+        return next((one for one in reversed(list(functions)) if node in ast.walk(one)), None)
+
+    def source_of(self, node: ast.ImportFrom) -> str:
+        """The module that an import names, with the dots of a relative one resolved."""
+        if not node.level:
+            return node.module or ""
+        package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
+        return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+    def full(self, expression: ast.expr) -> str:
+        """The dotted name of an expression through the file's imports, such as ``torch.nn.Linear``; "" for no dotted name."""
+        first, _, rest = ast.unparse(expression).partition(".")
+        if not first.isidentifier() or not all(map(str.isidentifier, rest.split(".") if rest else [])):
+            return ""
+        return ".".join([self.imported.get(first, f"{self.name}.{first}"), *filter(None, [rest])])
+
+    def at(self, node: ast.AST) -> str:
+        """File and line."""
+        return f"{self.path.name}:{getattr(node, 'lineno', 0)}"
+
+
+@dataclass(frozen=True)
+class Project:
+    """An app as its files describe it: its entry points (``module:object``), run configuration, and the files that they import.
+
+    Keys of tables in ``run_config`` are joined by dots. ``client_modules`` names the files of the ClientApp, its own first.
+    """
+
+    folder: Path
+    server_app: str
+    client_app: str
+    run_config: Mapping[str, Any]
+    modules: Mapping[str, Module]
+    client_modules: tuple[str, ...]
+
+    @property
+    def client(self) -> Module | None:
+        """The file of the ClientApp."""
+        return self.modules.get(self.client_app.partition(":")[0])
+
+    @property
+    def server(self) -> Module | None:
+        """The file of the ServerApp."""
+        return self.modules.get(self.server_app.partition(":")[0])
+
+    def of_client(self) -> Iterator[Module]:
+        """The files of ``client_modules``."""
+        return (self.modules[name] for name in self.client_modules)
+
+    def calls(self) -> Iterator[tuple[Module, ast.Call]]:
+        """Every call in the files of the client, from top to bottom."""
+        for module in self.of_client():
+            calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+            yield from ((module, node) for node in sorted(calls, key=lambda node: node.lineno))
+
+    def imports(self) -> set[str]:
+        """Full dotted names of all that the app's files import."""
+        return {full for module in self.modules.values() for full in module.imported.values()}
+
+    def packages(self) -> set[str]:
+        """The top-level packages of these."""
+        return {full.partition(".")[0] for full in self.imports()}
+
+
+def read_project(folder: Path) -> Project:
+    """Read an app's pyproject.toml and parse the files that its entry points import.
+
+    Raises:
+        ConfigError: When the folder is none, or its pyproject.toml names no ServerApp and ClientApp.
+    """
+    file = folder / "pyproject.toml"
+    if not file.is_file():
+        has_none = ", which has no pyproject.toml" if folder.is_dir() else ""
+        raise ConfigError(f"PATH is {folder}{has_none}; allowed: the folder of a Flower app")
+    app = _table(read_toml(file), "tool", "flwr", "app")
+    components = _table(app, "components")
+    for key in ("serverapp", "clientapp"):
+        named = components.get(key)
+        if not isinstance(named, str) or named.count(":") != 1:
+            raise ConfigError(
+                f'{file}: [tool.flwr.app.components] {key} is {named!r}; allowed: "package.module:object", as Flower wants it'
+            )
+    modules: dict[str, Module] = {}
+    _follow(folder, components["clientapp"].partition(":")[0], modules)
+    of_client = tuple(modules)
+    _follow(folder, components["serverapp"].partition(":")[0], modules)
+    return Project(
+        folder, components["serverapp"], components["clientapp"], dict(_flat(_table(app, "config"))), modules, of_client,
+    )  # fmt: skip
+
+
+def _table(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    for key in keys:
+        inner = values.get(key)
+        values = inner if isinstance(inner, Mapping) else {}
+    return values
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _follow(folder: Path, name: str, found: dict[str, Module]) -> None:
+    """Parses a module of the app and all that it imports from the app's folder."""
+    base = folder.joinpath(*name.split("."))
+    path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
+    if name in found or not name or path is None:
+        return
+    try:
+        module = found[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError, SyntaxError):
+        return  # the trial names the error
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source = [module.source_of(node)] if isinstance(node, ast.ImportFrom) else []
+            for other in (*source, *(".".join([*source, one.name]) for one in node.names)):
+                _follow(folder, other, found)
