@@ -62,21 +62,22 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
         read = Read.of(observation, several_steps=True)
         layer = read.on_pixels()
         directions, products = self._by_class(read, layer, observation)
-        if observation.labels is None:
-            labels = products.argsort(descending=True)[: observation.num_examples]
-        else:
-            labels = observation.labels.cpu()
-        filtered = directions[labels] @ read.of_layer(layer).weight
-        if filtered.isnan().any():
+        weight = read.of_layer(layer).weight
+        if not weight.any():
+            raise AttackError("does not apply: the gradient of the layer on the pixels is zero")
+        wanted = observation.num_examples
+        labels = products.argsort(descending=True)[:wanted] if observation.labels is None else observation.labels.cpu()
+        labels = labels[products[labels].isfinite()]
+        if not len(labels):
             raise AttackError("does not apply: the server has no image of a class of the update")
-        count, wanted = len(labels), observation.num_examples
-        missing = f"found {count} of {wanted} examples: one of each class" if count < wanted else ""
+        filtered = directions[labels] @ weight
+        missing = f"found {len(labels)} of {wanted} examples: one of each class" if len(labels) < wanted else ""
         low, high = filtered.aminmax(dim=1, keepdim=True)
         pictures = (filtered - low) / (high - low).clamp_min(torch.finfo(filtered.dtype).tiny)
         return Reconstruction(pictures.view(-1, *observation.input_shape).float(), labels, numbers, missing)
 
     def _by_class(self, read: Read, layer: LinearLayer, observation: ClientUpdate) -> tuple[Tensor, Tensor]:
-        """Rows u_c (K, M), and inner products of the update with unit mean gradients (K,): NaN and -inf without an image."""
+        """Rows u_c (K, M), and inner products of the update with unit mean gradients (K,): NaN and -inf without a trace."""
         assert self.learned is not None
         classes = self.learned.targets.argmax(1)
         directions = torch.full((self.learned.targets.shape[1], layer.module.out_features), torch.nan).double()
@@ -94,5 +95,6 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
             directions[label] = F.normalize(F.normalize(signals.double().cpu()).mean(0), dim=0)
             length = torch.cat([value.flatten() for value in mean]).norm()
             inner = sum((value * read.gradient[name]).sum() for name, value in zip(parameters, mean, strict=True))
-            products[label] = inner / length
+            if length > 0:  # else the model is sure of this class, and its images leave no trace
+                products[label] = inner / length
         return directions, products

@@ -67,7 +67,7 @@ SCENARIO = "recording"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedAudit:
     """Updates that can be attacked. Attacks see nothing of the truth.
 
     Attributes:
@@ -125,7 +125,9 @@ class RecordedAuditor(Auditor):
 
     shows_training = True
 
-    def __init__(self, prepared: Prepared, results: AppResults, owners: Owners, begin: Callable[[str], object]) -> None:
+    def __init__(
+        self, prepared: PreparedAudit, results: AppResults, owners: Owners, begin: Callable[[str], object]
+    ) -> None:
         nodes = dict(enumerate(owners.get_node_ids()))
         super().__init__(Exchange(owners, nodes, 0.0), AttackPool(0), results, share_images=True)
         self.prepared, self.owners, self.begin = prepared, owners, begin
@@ -198,7 +200,7 @@ class RecordedAuditor(Auditor):
             self.recorder.row(job.task, attack=repr(outcome.attack), card=card, **about)
 
 
-def attack_rounds(prepared: Prepared, plan: AppPlan, results: AppResults, begin: Callable[[str], object]) -> None:
+def attack_rounds(prepared: PreparedAudit, plan: AppPlan, results: AppResults, begin: Callable[[str], object]) -> None:
     """Attacks every reply; after each round its rows are in the folder."""
     owners = Owners(len(prepared.replayed.nodes), prepared.request.settings.num_classes)
     auditor = RecordedAuditor(prepared, results, owners, begin)
@@ -217,7 +219,7 @@ def attack_rounds(prepared: Prepared, plan: AppPlan, results: AppResults, begin:
         results.keep_progress(finished=False)
 
 
-def _about(prepared: Prepared, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
+def _about(prepared: PreparedAudit, server_round: int, replies: Sequence[Attackable]) -> dict[str, Any]:
     """What the section of the report says of a round."""
     replayed, recorded = prepared.replayed, prepared.request.update.is_dir()
     return {
@@ -235,7 +237,7 @@ def _about(prepared: Prepared, server_round: int, replies: Sequence[Attackable])
 BEYOND = "Whether auxiliary data hold images of clients whose originals are not here: "
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(request: Request) -> PreparedAudit:
     """Reads and checks everything before any attack starts, and lets attacks learn from auxiliary data.
 
     Raises:
@@ -256,10 +258,10 @@ def prepare(request: Request) -> Prepared:
     with naming("update-attacks"):
         fitted = [fit(attack, settings.seed, knowledge) for attack in attacks]
     kept = f", {len(knowledge.auxiliary)} images of it, none of them an original" if truth else ""
-    return Prepared(request, replayed, fitted, truth, settings.auxiliary_data + kept)
+    return PreparedAudit(request, replayed, fitted, truth, settings.auxiliary_data + kept)
 
 
-def run(prepared: Prepared, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
+def run(prepared: PreparedAudit, out: Path, begin: Callable[[str], object] = str) -> list[Row]:
     """Attacks every reply and writes ``rows.jsonl``, pictures, guesses, ``config.json`` and the report into a folder.
 
     Rows are written after every round: a killed process leaves those of the rounds before. An interrupted one keeps the results

@@ -79,11 +79,15 @@ def test_several_images_have_one_guess_for_each_class_unless_their_classes_are_k
     assert fitted()(replace(seen, labels=THEIRS[1][:8]), stream()).labels.tolist() == THEIRS[1][:8].tolist()
 
 
-def test_without_pixels_or_an_image_of_the_class_it_does_not_apply() -> None:
-    some = THEIRS[1] != THEIRS[1][0]
-    lacks = MatchedFilter().fit(
-        Knowledge(Batch(THEIRS[0][some], F.one_hot(THEIRS[1][some], CLASSES).float()), None, (0.4,), (0.3,), None),  # type: ignore[arg-type]
-        stream(),
-    )
-    assert_refused(fitted(), [(observe(sigmoid_net(), THEIRS[0][:1], THEIRS[1][:1]), "sees the pixels")])
-    assert_refused(lacks, [(noisy(0, 0.0, labels=THEIRS[1][:1]), "no image of a class")])
+def test_without_pixels_a_gradient_or_an_image_of_the_class_it_does_not_apply() -> None:
+    first = THEIRS[1][:1]
+    others = fitted(*(part[OWN[1] != first] for part in OWN))
+    still = observe(NET, THEIRS[0][:1], first)
+    still = replace(still, update={name: torch.zeros_like(one) for name, one in still.update.items()})
+    assert_refused(fitted(), [(observe(sigmoid_net(), THEIRS[0][:1], first), "sees the pixels"), (still, "is zero")])
+    assert_refused(others, [(noisy(0, 0.0, labels=first), "no image of a class")])
+    sure = relu_net(60)
+    sure[3].bias.data[first] = 1e4  # type: ignore[index,union-attr]
+    assert first.item() not in others(noisy(0, 0.0), stream()).labels
+    seen = replace(observe(sure, THEIRS[0][:1], (first + 1) % CLASSES), labels=None)
+    assert first.item() not in fitted()(seen, stream()).labels
