@@ -183,10 +183,10 @@ def _doubts(one: Message) -> Iterator[str]:
 def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:
     """The clients without one of which the verdict would be another."""
     changed = [
-        f"without {name} {other.verdict}"
+        f"without {name} it is {other.verdict}"
         for name, study in without.items()
         for other in judge(list(filter(None, (same_cell(cell, study) for cell in one.cells))))
         if other.verdict is not one.verdict
     ]
     if changed:
-        yield f"this verdict ({one.verdict}) hangs on one client: it is {'; '.join(changed)}"
+        yield f"this verdict ({one.verdict}) hangs on one client: {'; '.join(changed)}"

@@ -42,7 +42,7 @@ def test_a_verdict_names_the_clients_that_it_hangs_on() -> None:
     assert sure.strongest.clients == 4
     assert not [caveat for caveat in sure.all_caveats if "hangs" in caveat]
     (caveat,) = (one for one in alone.all_caveats if "hangs" in one)
-    assert "this verdict (recognisable) hangs on one client: it is without client 2 unknown" in caveat
+    assert "this verdict (recognisable) hangs on one client: without client 2 it is unknown" in caveat
 
 
 def test_images_of_one_client_that_nobody_scored_make_no_verdict_too_small() -> None:
