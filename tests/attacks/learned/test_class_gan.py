@@ -96,8 +96,9 @@ def test_generator_draws_images_of_the_asked_shape_and_a_shift_repeats_the_borde
 
 @pytest.mark.long
 @pytest.mark.numeric
-def test_the_received_model_recognises_what_was_drawn_for_it():
-    shared = {"iterations": 120, "width": 8, "latent": 16, "learning_rate": 4e-3}
+def test_the_received_model_recognises_what_was_drawn_for_it(monkeypatch):
+    monkeypatch.setattr("attacks.learned.class_gan.LEARNING_RATE", 4e-3)
+    shared = {"iterations": 120, "width": 8, "latent": 16}
     guess = ClassGAN(**shared)(history(), seeded())
     assert not guess.failure
     assert guess.images.shape == (80, 1, 14, 14)
