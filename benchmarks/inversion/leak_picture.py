@@ -10,9 +10,6 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for a script of the folder above
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from studies import mean_and_reach, table
 
 Line = Mapping[str, Any]
@@ -106,6 +103,9 @@ def draw(lines: Sequence[Line], rows: Sequence[str], columns: Sequence[str], pat
     """Save the map as PNG, 1,000 pixels wide: gains on the left, recognisable shares on the right, unmeasured cells in grey."""
     cells = cells_of(lines)
     measured = measured_of(cells, columns)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 1.0 + 0.27 * len(rows)), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -124,7 +124,7 @@ def draw(lines: Sequence[Line], rows: Sequence[str], columns: Sequence[str], pat
 
 
 def _panel(
-    axes: Axes, values: Sequence[Sequence[float | None]], few: Sequence[Sequence[bool]], shown: str, most: float
+    axes: Any, values: Sequence[Sequence[float | None]], few: Sequence[Sequence[bool]], shown: str, most: float
 ) -> None:
     """A heat map with its numbers written into the cells; colours end at ``most`` and its negative."""
     axes.set_facecolor(MISSING)

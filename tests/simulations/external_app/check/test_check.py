@@ -179,6 +179,7 @@ def test_a_loss_of_one_hot_classes_is_a_hint_and_no_reason_against_an_audit(tmp_
 
 
 def test_mods_of_an_app_that_answers_audits_are_those_before_it_was_wrapped() -> None:
+    pytest.importorskip("mlxtend", reason="mlxtend is not installed: uv sync --group dev")
     report = check_app(Path(__file__).parents[4] / "examples" / "local_dp_pytorch")
     assert list(report.client.train_mods) == [
         "LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=10.0, delta=1e-05)"
