@@ -257,7 +257,7 @@ def results_in(folder: Path) -> Found:
     """Rows, cells of the page and the CSV of a finished run."""
     lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
     # As this tree reads them: an entry that says nothing may be left out or written as null.
-    rows = [json.loads(Row.from_json(json.loads(line)).to_json()) for line in lines]
+    rows = [json.loads(Row.from_json(json.loads(line)).line) for line in lines]
     with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
         table = [{key: value for key, value in row.items() if not UNTIMED.search(key)} for row in csv.DictReader(file)]
     page = Cells()

@@ -70,7 +70,7 @@ def keep(folder: Path, run: str, seed: int, cells: Sequence[Cell]) -> list[str]:
 
 
 def _kept(row: Row) -> dict[str, Any]:
-    full = json.loads(row.to_json())
+    full = json.loads(row.line)
     observation = row.card.observation
     return {name: full[name] for name in KEPT} | ({"card": {"observation": observation}} if observation else {})
 

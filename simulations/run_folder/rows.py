@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -129,11 +130,11 @@ class Row:
             )
         return row
 
-    def to_json(self) -> str:
-        """One line of strict JSON in ASCII, without its line feed: NaN becomes null, infinities become text."""
+    @functools.cached_property  # a run writes all its rows again after each round and each attack
+    def line(self) -> str:
+        """Strict JSON in ASCII with its line feed: NaN becomes null, infinities become text."""
         data = {name: getattr(self, name) for name in NAMES if name != "extra"}
-        data |= {"card": self.card.to_json(), **self.extra}
-        return json_line(changed(data, _strict)).removesuffix("\n")
+        return json_line(changed(data | {"card": self.card.to_json(), **self.extra}, _strict))
 
 
 def shown_name(role: Role, attack: str) -> str:

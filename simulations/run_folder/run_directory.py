@@ -35,7 +35,7 @@ from defenses.pipeline import Pipeline
 from simulations.run_folder.checkpoints import Checkpoints
 from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
-from simulations.run_folder.line_files import json_lines
+from simulations.run_folder.line_files import json_line
 from simulations.run_folder.rows import NAMES, PLACE, Row, kept
 from simulations.run_folder.run_config import IN_PROCESS, RunStudy, RunTimes, about_run, check_same
 from simulations.settings.errors import ConfigError, undamaged
@@ -71,7 +71,7 @@ class RunDirectory(Generic[S]):
     in_process: bool = False
     image_size: tuple[int, int] | None = None
     _rows: list[Row] = field(default_factory=list)
-    _pictures: list[dict[str, Any]] = field(default_factory=list)
+    _pictures: dict[str, str] = field(default_factory=dict)
     _attacks: dict[tuple[str, str], int] = field(default_factory=dict)
     _lock: IO[str] | None = None
     _progress: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +166,8 @@ class RunDirectory(Generic[S]):
             lost[why] = missing
         of = ((row, (row.attack, row.card.observation, row.card.rung)) for row in rows)
         self._rows = [row for row, place in of if keep(row.defense, row.round, *place)]
-        self._pictures = [one for one in pictures if keep(*(one[key] for key in PLACE), one.get("rung", ""))]
+        kept_pictures = [one for one in pictures if keep(*(one[key] for key in PLACE), one.get("rung", ""))]
+        self._pictures = {one["file"]: json_line(one) for one in kept_pictures}
         self._add_lost(lost)
 
     def _add_lost(self, lost: Mapping[str, int]) -> None:
@@ -212,7 +213,7 @@ class RunDirectory(Generic[S]):
         name = f"{self.label(task.plan.pipeline)}-{shown}-{of}-{kind}.png"
         with whole(self.path / "pictures" / name) as partial:
             drawn(image).save(partial, format="PNG", optimize=True)
-        self._pictures.append({**place, **fields, "psnr": fields.get("psnr"), "file": name})
+        self._pictures[name] = json_line({**place, **fields, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, role: str, attack: str) -> int:
         return self._attacks.setdefault((role, attack), len(self._attacks))
@@ -270,9 +271,8 @@ class RunDirectory(Generic[S]):
     def flush(self) -> None:
         """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
         self._rows.sort(key=self._sort_key)
-        self._pictures.sort(key=lambda p: p["file"])
-        write_atomically(self.path / "rows.jsonl", "".join(row.to_json() + "\n" for row in self._rows))
-        write_atomically(self.path / "pictures" / "index.jsonl", json_lines(self._pictures))
+        write_atomically(self.path / "rows.jsonl", "".join(row.line for row in self._rows))
+        write_atomically(self.path / "pictures" / "index.jsonl", "".join(self._pictures[file] for file in sorted(self._pictures)))
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
         role = _ROLES.index(Role.ATTACK if row.is_attack else row.role)

@@ -38,7 +38,7 @@ def run(path: Path, seed: int, rate: float = 0.1, bound: str = "") -> Path:
                 ("mean", "original", 10.0), ("mean", "transformed", 12.0),
             )
         ]  # fmt: skip
-    (path / "rows.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+    (path / "rows.jsonl").write_text("".join(row.line for row in rows))
     config = {"config": {"seed": seed, "learning-rate": rate}, "pipelines": ["", MIXER], "defenses": {}}
     (path / "config.json").write_text(json.dumps(config))
     return path

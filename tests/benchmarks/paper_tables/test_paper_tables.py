@@ -117,7 +117,7 @@ def test_sums_are_read_and_refused() -> None:
 
 def test_a_finished_run_keeps_the_rows_that_claims_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, other = (Row(metric="psnr", seed=3, attack=name, role=Role.ATTACK, value=9.0, n=4) for name in ("A()", "B()"))
-    (tmp_path / "rows.jsonl").write_text(f"{read.to_json()}\n{other.to_json()}\n", encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text(f"{read.line}{other.line}", encoding="utf-8")
     (tmp_path / "config.json").write_text('{"versions": {"torch": "2", "numpy": "1"}}', encoding="utf-8")
     kept = tmp_path / "kept"
     kept.mkdir()

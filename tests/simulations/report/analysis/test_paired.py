@@ -42,7 +42,7 @@ def difference_of(finding: Finding) -> PairedDifference:
 
 def placed(places: list[list[int]], *rows: Any) -> list[dict[str, Any]]:
     """Rows of attacks, those under a defence of images with these places."""
-    found = [json.loads(one.to_json()) for of in rows for one in of]
+    found = [json.loads(one.line) for of in rows for one in of]
     return [one | ({"each_of": places} if one["defense"] and "each" in one else {}) for one in found]
 
 

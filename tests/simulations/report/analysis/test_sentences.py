@@ -22,7 +22,7 @@ def summary(*attacks: list[Any], accuracy: dict[str, float] | None = None, known
     import json
 
     told = {"experiment": "demo", "scenario": "federated", "dataset": "mnist", "model": "LeNet"}
-    rows = [json.loads(one.to_json()) | told for of in attacks for one in of]
+    rows = [json.loads(one.line) | told for of in attacks for one in of]
     return findings_of(study_of([*rows, *accuracies(**accuracy or {})], ["", "D()", "E()"]), known)
 
 

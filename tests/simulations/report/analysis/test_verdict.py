@@ -33,7 +33,7 @@ def attacked(found: int, seen: int = 0, *, n: int = 48, chance: float = 0.01, **
 
 
 def lines(*rows: list[Row]) -> list[Finding]:
-    return findings_of(study_of([json.loads(one.to_json()) for of in rows for one in of], ["", "D()"]), {})
+    return findings_of(study_of([json.loads(one.line) for of in rows for one in of], ["", "D()"]), {})
 
 
 def verdict(line: Finding, at: int = 0) -> Message:

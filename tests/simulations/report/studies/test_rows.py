@@ -31,7 +31,7 @@ def test_a_row_survives_strict_json(row: Row) -> None:
     def refuse(constant: str) -> float:
         raise AssertionError(f"{constant} is not JSON")
 
-    assert Row.from_json(json.loads(row.to_json(), parse_constant=refuse)) == row
+    assert Row.from_json(json.loads(row.line, parse_constant=refuse)) == row
 
 
 def test_a_value_that_is_no_number_is_a_failure_not_a_gap() -> None:
@@ -46,7 +46,7 @@ def test_a_value_that_is_no_number_is_a_failure_not_a_gap() -> None:
 
 
 def test_lines_that_are_no_rows_or_repeat_one_are_left_out_with_a_note(tmp_path: Path) -> None:
-    first, second = (Row(metric="psnr", value=value).to_json() for value in (1.0, 2.0))
+    first, second = (Row(metric="psnr", value=value).line for value in (1.0, 2.0))
     path = tmp_path / "rows.jsonl"
     assert read_rows(path) == ([], ["rows.jsonl is missing"])
     for lines, values, told in (
