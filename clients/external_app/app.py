@@ -10,6 +10,9 @@ type               content                                             reply
 ``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
 ``query.coins``    ``config``                                          ``coins``: of the canaries in the last training, where
                                                                        the app adds any; ``canaries``: their places
+``query.training`` ``config``                                          ``training``: what the last training did (JSON);
+                                                                       ``metrics``: how many of how many images that it saw
+                                                                       are those of ``data``
 ``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
                    last message of training and of its answer          on the examples
 =================  ==================================================  ==================================================
@@ -33,6 +36,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch.nn import functional as F
 
+from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.external_app.app_checks import PerChannel, check_arguments, numbers
 from clients.external_app.canaries import last_coins
@@ -50,6 +54,7 @@ from clients.external_app.client import (
 from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
+from clients.external_app.training import TrainingWatch, last_training, recognised
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
@@ -68,12 +73,14 @@ class UnknownReplyError(ValueError):
 
 
 def remembering(answer: Call) -> Call:
-    """Wrap a function of an app to keep a digest of its last message and reply."""
+    """Wrap a function of an app to keep what its training did, and a digest of its last message and reply."""
 
     def answered(message: Message, context: Context) -> Message:
         received = list(message.content.array_records.values())
         before = digest_of(received) if len(received) == 1 else ""  # first: an app may change what it was sent
-        reply = answer(message, context)
+        with TrainingWatch() as watch:
+            reply = answer(message, context)
+        watch.keep(context)
         sent = [] if reply.has_error() else list(reply.content.array_records.values())
         if before and len(sent) == 1:
             context.state[KEPT] = ConfigRecord({"digest": before + digest_of(sent)})
@@ -221,6 +228,12 @@ class _Answers:
         )
         return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": about})
 
+    def training(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "what its training did")
+        batch, card = self.client(message, context).data.originals(), self.client(message, context).data.card
+        same, of = recognised(context, normalise(batch.images, card))
+        return reply_to(message, {"training": last_training(context), "metrics": metrics({"own": same, "images": of})})
+
     def check(self, message: Message, context: Context) -> Message:
         answers_of(context).require("audits", "how far its reply lies from a step on its examples")
         client = self.client(message, context)
@@ -273,9 +286,9 @@ def answer_audits(
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     registered = functions_of(app)
     app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
-    for name in ("setup", "audit", "coins", "check"):
+    for name in ("setup", "audit", "coins", "training", "check"):
         app.query(name, mods=[*MODS])(getattr(answers, name))
-    for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.check"):
+    for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.training", "query.check"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:
         registered[name] = remembering(registered[name])

@@ -19,8 +19,8 @@ from strategies.exchange.exchange import Exchange
 from strategies.exchange.faults import fault_in_count
 from strategies.exchange.guard import GuardedExchange
 from strategies.external_app.claim import number_of
-from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.replies import UnusableReplyError, card_text, tensors_of
+from strategies.external_app.trainings import DIFFERENCE
 
 
 @dataclass(frozen=True)

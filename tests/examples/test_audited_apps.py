@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulations.runtime.launch import LocalRuntime
-from strategies.external_app.orders import AS_ASSUMED, DIFFERENCE
+from strategies.external_app.trainings import AS_ASSUMED, DIFFERENCE
 from tests.examples.copies import EXAMPLES, with_short_attacks
 from tests.examples.test_recorded_apps import run_here
 from tests.lines import read_lines

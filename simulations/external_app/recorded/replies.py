@@ -16,6 +16,13 @@ from simulations.external_app.recorded.attack_file import (
     check_memory,
 )
 from simulations.external_app.recorded.missing import replies_of
+from simulations.external_app.recorded.orders import (
+    COUNTED_STEPS,
+    OF_ROUND,
+    OF_SETTINGS,
+    other_rates,
+    training_assumptions,
+)
 from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_SETTING, numbers_of_reply
 from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.external_app.recorded.update_files import (
@@ -29,7 +36,6 @@ from simulations.external_app.recorded.update_files import (
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import COUNTED_STEPS, OF_ROUND, OF_SETTINGS, other_rates, training_assumptions
 from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from safetensors import SafetensorError, safe_open
 
 from clients.wire.texts import regular
+from simulations.external_app.recorded.orders import Orders, orders_in
 from simulations.external_app.recorded.settings import AttackSettings
-from strategies.external_app.orders import Orders, orders_in
 from strategies.recording.files import (
     EXAMPLES,
     RATES,

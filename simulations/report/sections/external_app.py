@@ -17,7 +17,7 @@ from simulations.report.studies.study import Study
 from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import CLAIMED, REPORTED
-from strategies.external_app.orders import AS_ASSUMED, ASSUMED, DIFFERENCE
+from strategies.external_app.trainings import AS_ASSUMED, ASSUMED, DIFFERENCE
 
 NEAR, FAR = "is as assumed", "is not as assumed: probes and attacks are about another"
 RECORDED = "recorded-updates"

@@ -12,7 +12,7 @@ from simulations.compare.page import write_comparison
 from simulations.report import write_report
 from simulations.report.sections.external_app import RECORDED
 from strategies.external_app.claim import CLAIMED, METRICS, Claim
-from strategies.external_app.orders import ASSUMED, DIFFERENCE
+from strategies.external_app.trainings import ASSUMED, DIFFERENCE
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run

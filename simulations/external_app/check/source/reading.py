@@ -15,8 +15,6 @@ Numbers = tuple[float, ...]
 RANDOM = re.compile("Random[A-Z]|ColorJitter|AutoAugment|TrivialAugmentWide")
 LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 LOSS = re.compile("(Loss|_loss|cross_entropy(_with_logits)?)$")
-PRIVACY = ("PrivacyEngine", "make_private", "make_private_with_epsilon")
-"""Opacus' names."""
 
 
 @dataclass(frozen=True)
@@ -50,49 +48,34 @@ class Images:
 
 
 class Start(NamedTuple):
-    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, name of the context, indentation."""
+    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, indentation."""
 
     strategy: str
     where: str
-    context: str
     indent: int
 
 
 @dataclass(frozen=True)
 class AppSource:
-    """Facts from an app's source: optimizers, losses and Opacus as written, with file and line, and what the lines to add need."""
+    """Facts from an app's source: losses as written, with file and line, and what the lines to add need."""
 
-    optimizers: tuple[str, ...]
     losses: tuple[str, ...]
-    privacy: tuple[str, ...]
     images: Images
     loading: Loading | None
     start: Start | None
     one_hot: bool  # whether a call makes one-hot vectors
 
-    @property
-    def sgd(self) -> bool:
-        """Whether the clients may train with SGD: nothing else was seen."""
-        return not self.optimizers or any(one.partition("(")[0].endswith("SGD") for one in self.optimizers)
-
 
 def read_source(project: Project) -> AppSource:
     """Look through the files of both entry points; nothing of them is run."""
-    optimizers, losses, privacy = dict[str, str](), dict[str, str](), dict[str, str]()
+    losses = dict[str, str]()
     for module, call in project.calls():
         full = module.full(call.func)
-        name = full.rpartition(".")[2] or getattr(call.func, "attr", "")
-        if full.startswith("torch.optim.") and "lr_scheduler" not in full and name[:1].isupper():
-            optimizers.setdefault(ast.unparse(call), module.at(call))
-        elif full.startswith("torch.nn.") and LOSS.search(name):
+        if full.startswith("torch.nn.") and LOSS.search(full):
             losses.setdefault(ast.unparse(call), module.at(call))
-        elif name in PRIVACY:
-            privacy.setdefault(name, module.at(call))
-    listed = [tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy)]
+    listed = tuple(f"{text} ({where})" for text, where in losses.items())
     one_hot = any(module.full(call.func).endswith((".one_hot", ".eye")) for module, call in project.calls())
-    return AppSource(
-        listed[0], listed[1], listed[2], read_images(project), read_loading(project), _start(project), one_hot
-    )
+    return AppSource(listed, read_images(project), read_loading(project), _start(project), one_hot)
 
 
 def _start(project: Project) -> Start | None:
@@ -101,12 +84,10 @@ def _start(project: Project) -> Start | None:
         if server and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start":
             if "grid" not in {one.arg for one in node.keywords} and len(node.args) < 2:
                 continue
-            around, receiver = server.around(node), node.func.value
-            given = [one.arg for one in around.args.args] if around else []
+            receiver = node.func.value
             line = server.path.read_text(encoding="utf-8-sig").splitlines()[node.lineno - 1]
             return Start(
-                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), given[1] if len(given) > 1 else "context",
-                len(line) - len(line.lstrip()),
+                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), len(line) - len(line.lstrip())
             )  # fmt: skip
     return None
 

@@ -1,21 +1,15 @@
-"""The training settings of a round, from its messages and the settings of the app, and warnings of other learning rates."""
+"""The training settings behind recorded replies, from messages and the settings of the app, and what must be assumed of others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strategies.recording.files import BATCHES, EPOCHS, RATES, first_number
 
-if TYPE_CHECKING:  # its module imports torch, before which `fedveil attack` checks its settings
-    from clients.task.task import Plan
-
-STEPS_FROM = f"{EPOCHS[0]} and {BATCHES[0]}"
-"""What the number of local steps follows from."""
 OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's settings tell, the same in every round"
-OF_ARGUMENTS = "as given to the audit, the same in every round"
 """Where a learning rate comes from, as threat cards say."""
 
 
@@ -38,12 +32,7 @@ class Orders:
         return self.local_epochs * -(-examples // self.batch_size) if self.knows_steps else 0
 
 
-NOTHING_GIVEN = Orders(0.0, OF_ARGUMENTS, 0, 0)
-
-
-def orders_in(
-    records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], given: Orders = NOTHING_GIVEN
-) -> Orders:
+def orders_in(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], given: Orders) -> Orders:
     """Read the training settings from a round's records; the app's settings fill gaps, and ``given`` settings replace both."""
     known = [*records, settings]
     found = OF_SETTINGS if first_number(records, RATES) is None else OF_ROUND
@@ -89,39 +78,19 @@ def listed(rates: Iterable[float]) -> str:
     return " or ".join(f"{rate:g}" for rate in found)
 
 
-NOT_IN_PROBE = (
-    "what the app's own train() does is not in a probe: clipping or noise inside it, another optimizer than SGD, frozen layers, "
-    "BatchNorm or dropout in eval mode, augmentation"
-)
-UNCHECKED = "that its clients trained on the images of data is the app's word: their number alone is compared"
-ASSUMED = "audited-app"
-"""Metric of the row of each attacked round whose column ``assumed`` lists what could not be known."""
-
-DIFFERENCE = "reply-difference"
-"""Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
-AS_ASSUMED = 0.01
-"""Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
-
-
 def sgd(settings: Any) -> str:
-    """The optimizer that probes and attacks assume, of a plan or of the settings of ``fedveil attack``."""
+    """The optimizer that attacks assume, of the settings of ``fedveil attack``."""
     kind = " (Nesterov)" if settings.nesterov else ""
     return f"SGD with momentum {settings.momentum:g}{kind} and weight decay {settings.weight_decay:g}"
-
-
-def recipe(plan: Plan) -> str:
-    """The assumptions on training, for threat cards."""
-    layers = "all layers learn but those that the model freezes"
-    return f"assumed: {sgd(plan)}, its state new in each round; train mode, {layers}, no augmentation"
 
 
 COUNTED_STEPS = "How many local steps there were: counted from the local epochs, the batch size and the examples."
 
 
 def training_assumptions(settings: Any, *, unsent: int = 0) -> list[str]:
-    """Unknown facts about the training of any app, live or recorded, each with the assumption in its place.
+    """Unknown facts about the training of a recorded app, each with the assumption in its place.
 
-    ``settings`` are a plan or those of ``fedveil attack``; ``unsent`` frozen tensors are in no message.
+    ``settings`` are those of ``fedveil attack``; ``unsent`` frozen tensors are in no message.
     """
     found = [
         f"Which optimizer the clients ran, and that its state starts anew each round: {sgd(settings)} was assumed.",
@@ -133,23 +102,4 @@ def training_assumptions(settings: Any, *, unsent: int = 0) -> list[str]:
         found.append(
             f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
         )
-    return found
-
-
-def assumptions(plan: Plan, orders: Orders, loss: str, *, mods: str, unsent: int = 0) -> list[str]:
-    """Unknown facts about the clients of a live app, each with the assumption in its place.
-
-    ``mods`` are those known to act on replies; ``unsent`` as above.
-    """
-    found = [
-        f"Whether the clients trained on the images of data, which guesses are scored against: {UNCHECKED.split(': ')[1]}.",
-        f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "
-        f"{f'the mods ({mods})' if mods else 'what a step does'} was reckoned with, and no probe shows it.",
-        *training_assumptions(plan, unsent=unsent),
-        f"Whether the loss is {loss}, as answer_audits names it or by default.",
-    ]
-    if orders.rate_source != OF_ROUND:
-        found.append(f"Whether the learning rate of this round was {orders.learning_rate:g}: {orders.rate_source}.")
-    if orders.knows_steps:
-        found.append(COUNTED_STEPS)
     return found

@@ -1,0 +1,124 @@
+"""What the clients' own trainings did, as they observed it (``clients.external_app.training``), and what stays unknown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message
+
+from clients.external_app.training import Training
+from clients.wire.records import reason_of, values_of
+from clients.wire.texts import one_line
+from strategies.external_app.replies import UnusableReplyError
+
+NOT_IN_PROBE = (
+    "what the app's own train() does is not in a probe: clipping or noise inside it, another optimizer than SGD, frozen layers, "
+    "BatchNorm or dropout in eval mode, augmentation"
+)
+ASSUMED = "audited-app"
+"""Metric of the row of each attacked round: ``assumed`` lists what could not be known, ``warnings`` what differs from a probe."""
+DIFFERENCE = "reply-difference"
+"""Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
+AS_ASSUMED = 0.01
+"""Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
+OBSERVED = "observed: the clients' optimizers showed it"
+LONGEST_NOTE = 120
+
+
+@dataclass(frozen=True)
+class SeenTraining:
+    """A client's training, and how many (``own``) of the ``images`` that it saw are those of ``data``."""
+
+    training: Training
+    own: int
+    images: int
+
+    @classmethod
+    def read(cls, reply: Message | None) -> SeenTraining:
+        """Read the answer to ``query.training``; ``UnusableReplyError`` with the reason where it is none."""
+        if reply is None or reply.has_error():
+            raise UnusableReplyError("no reply" if reply is None else reason_of(reply))
+        counts = values_of(reply, "metrics")
+        own, images = counts.get("own"), counts.get("images")
+        try:
+            training = Training.from_json(str(values_of(reply, "training").get("training")))
+        except ValueError as error:
+            raise UnusableReplyError(str(error)) from error
+        if type(own) is not int or type(images) is not int or not 0 <= own <= images:
+            raise UnusableReplyError(f"it counts {own} own of {images} images")
+        return cls(training, own, images)
+
+    @property
+    def _notes(self) -> list[str]:
+        return [one_line(one, LONGEST_NOTE) for one in self.training.notes]
+
+    @property
+    def recipe(self) -> str:
+        """The training, for threat cards."""
+        notes = "".join(f"; {one}" for one in self._notes)
+        steps = "" if self.training.optimizer == "SGD" else "; attacks and probes take steps of SGD"
+        mode = "train" if self.training.train_mode else "eval"
+        return f"observed: {self.training.rule}, in {mode} mode{notes}{steps}"
+
+    @property
+    def of_data(self) -> str:
+        """Whether training saw the images of ``data``."""
+        if not self.images:
+            return "whether training saw the images of data is unknown: no model was given images with gradients on"
+        if self.own == self.images:
+            return "observed: every image that training saw is one of data, as it is"
+        return (
+            f"observed: {self.own} of the first {self.images} images that training saw are those of data as they are; the others "
+            "were augmented or normalised in another way, or are others"
+        )
+
+    def warnings(self) -> Iterator[str]:
+        """What differs from a probe and from what attacks know, in sentences."""
+        training = self.training
+        if training.optimizer != "SGD":
+            yield f"The clients train with {training.optimizer}: probes and attacks take steps of SGD."
+        if training.notes:
+            yield f"A probe is a plain step, and training is not: {'; '.join(self._notes)}."
+        if self.own < self.images:
+            yield f"{self.of_data.partition(': ')[2].capitalize()}."
+
+
+def as_most(
+    found: Mapping[int, SeenTraining], examples: Mapping[int, int]
+) -> tuple[dict[int, SeenTraining], dict[int, str]]:
+    """Trainings that most nodes share, by partition, and why others are not attacked: one plan could not describe both.
+
+    ``examples`` of each partition: a node with fewer than a batch has all of them in one.
+    """
+    rules = Counter(one.training.rule for one in found.values())
+    rule = max(rules, key=rules.__getitem__, default="")
+    sizes = Counter(one.training.batch_size for one in found.values() if one.training.rule == rule)
+    size = max(sizes, key=lambda one: (sizes[one], one), default=0)
+    others = dict[int, str]()
+    for partition, one in found.items():
+        if one.training.rule != rule:
+            others[partition] = f"it trained by {one_line(one.training.rule, LONGEST_NOTE)}, most nodes by {rule}"
+        elif one.training.batch_size not in (size, examples[partition]):
+            others[partition] = f"its batches hold {one.training.batch_size} images, those of most nodes {size}"
+    alike = {partition: one for partition, one in found.items() if partition not in others}
+    return dict(sorted(alike.items(), key=lambda item: item[1].training.batch_size != size)), others
+
+
+def assumptions(loss: str, *, mods: str, probe_mode: str, unsent: int = 0) -> list[str]:
+    """Unknown facts about the clients of an audited app, each with the assumption in its place.
+
+    ``mods`` are those known to act on replies; ``unsent`` frozen tensors are in no message.
+    """
+    found = [
+        f"What the app's own train() does to an update, such as clipping or noise inside it: nothing beside "
+        f"{f'the mods ({mods})' if mods else 'what a step does'} was reckoned with, and no probe shows it.",
+        f"Whether all layers learn but those that the model freezes, with dropout as in {probe_mode} mode: assumed.",
+        f"Whether the loss is {loss}, as answer_audits names it or by default.",
+    ]
+    if unsent:
+        found.append(
+            f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
+        )
+    return found

@@ -1,0 +1,188 @@
+"""What a training shows of itself while it runs: against what the training was written to do."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from clients.external_app.training import (
+    MOST_SEEN,
+    Training,
+    TrainingWatch,
+    UnseenTrainingError,
+    last_training,
+    recognised,
+)
+
+IMAGES = (torch.arange(20 * 64).view(20, 1, 8, 8) * 37 % 256) / 255
+LABELS = torch.arange(20) % 5
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout(0.1), nn.Flatten(), nn.Linear(144, 5))
+
+
+def a_context() -> Context:
+    return Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+
+
+Does = Callable[[nn.Module, Any], None]
+
+
+def watched(does: Does, **settings: Any) -> tuple[Training, Context]:
+    """What is kept of a training."""
+    context, model = a_context(), net()
+    kind = settings.pop("kind", torch.optim.SGD)
+    with TrainingWatch() as watch:
+        does(model, kind(model.parameters(), **settings))
+    watch.keep(context)
+    return Training.from_json(str(last_training(context)["training"])), context
+
+
+def epochs(count: int, view: Callable[[Tensor], Tensor] = Tensor.clone, **told: Any) -> Does:
+    """Trains so many times on all images, in batches of 8."""
+
+    def does(model: nn.Module, optimizer: Any) -> None:
+        for _ in range(count):
+            for images, labels in DataLoader(TensorDataset(IMAGES, LABELS), 8, **told):
+                optimizer.zero_grad()
+                F.cross_entropy(model(view(images)), labels).backward()
+                optimizer.step()
+            with torch.no_grad():
+                model(IMAGES)  # an evaluation is no training
+
+    return does
+
+
+def test_settings_steps_and_batches_are_those_of_the_training() -> None:
+    found, context = watched(epochs(2), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    assert found == Training("SGD", 0.1, 0.9, True, 0.01, steps=6, batch_size=8, images=40, train_mode=True)
+    assert found.epochs(20) == 2
+    assert recognised(context, IMAGES) == (40, 40)
+    adam, _ = watched(epochs(1, drop_last=True), kind=torch.optim.Adam, lr=0.003)
+    assert (adam.optimizer, adam.learning_rate, adam.momentum, adam.steps, adam.images) == ("Adam", 0.003, 0.0, 2, 16)
+
+
+def test_images_that_are_not_those_of_data_are_counted() -> None:
+    """Mirrored ones, another normalisation, and images of strangers are others; rounding of 16 bits is not."""
+    for view, same in (
+        (lambda images: images.flip(-1), 0), (lambda images: (images - 0.5) / 0.5, 0), (torch.rand_like, 0),
+        (lambda images: images.half().float(), 20),
+        (lambda images: torch.cat([images[:1].flip(-1), images[1:]]), 17),
+    ):  # fmt: skip
+        _, context = watched(epochs(1, view), lr=0.1)
+        assert recognised(context, IMAGES) == (same, 20)
+
+
+def test_accumulated_gradients_are_one_step_and_a_schedule_is_noted() -> None:
+    def accumulates(model: nn.Module, optimizer: Any) -> None:
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for _ in range(2):
+            for at in range(0, 20, 5):
+                F.cross_entropy(model(IMAGES[at : at + 5]), LABELS[at : at + 5]).backward()
+            optimizer.step()
+            schedule.step()
+
+    found, _ = watched(accumulates, lr=0.2)
+    assert (found.steps, found.batch_size, found.images) == (2, 20, 40)
+    assert found.learning_rate == pytest.approx(0.15)
+    assert found.notes == ("its learning rate ran from 0.2 to 0.1",)
+
+
+def test_what_is_no_plain_step_is_noted() -> None:
+    def two(model: nn.Module, optimizer: Any) -> None:
+        model.eval()
+        other = torch.optim.Adam(model[0].parameters())
+        F.cross_entropy(model(IMAGES), LABELS).backward()
+        optimizer.step()
+        other.step()
+
+    found, _ = watched(two, lr=0.1, dampening=0.2)
+    assert not found.train_mode
+    assert found.notes == ("with dampening or maximize", "1 other optimizers stepped, too")
+
+
+def test_dp_sgd_of_opacus_is_noted() -> None:
+    opacus = pytest.importorskip("opacus")
+
+    def private(model: nn.Module, optimizer: Any) -> None:
+        data = DataLoader(TensorDataset(IMAGES, LABELS), 5)
+        made, stepped, loader = opacus.PrivacyEngine().make_private(
+            module=model, optimizer=optimizer, data_loader=data, noise_multiplier=1.0, max_grad_norm=1.0
+        )
+        for images, labels in loader:
+            if len(images):
+                stepped.zero_grad()
+                F.cross_entropy(made(images), labels).backward()
+                stepped.step()
+
+    found, context = watched(private, lr=0.1)
+    assert found.optimizer == "SGD"
+    assert found.notes == ("Opacus clips and adds noise",)
+    assert 0 < recognised(context, IMAGES)[0] == found.images
+
+
+def test_a_training_is_the_same_watched_or_not_and_nothing_stays_behind() -> None:
+    ends = []
+    for watching in (False, True):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(3)
+        if watching:
+            with TrainingWatch():
+                epochs(2, shuffle=True)(model, optimizer)
+        else:
+            epochs(2, shuffle=True)(model, optimizer)
+        ends.append((model[4].weight, torch.rand(1)))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
+    context = a_context()
+    with TrainingWatch() as watch:
+        pass
+    epochs(1)(model, optimizer)
+    watch.keep(context)
+    with pytest.raises(
+        UnseenTrainingError, match=r"this node has not trained, or no optimizer of torch\.optim made a step"
+    ):
+        last_training(context)
+    assert recognised(context, IMAGES) == (0, 0)
+
+
+def test_a_training_without_a_step_leaves_nothing_of_the_one_before() -> None:
+    _, context = watched(epochs(1), lr=0.1)
+    with TrainingWatch() as watch:
+        net()(IMAGES)
+    watch.keep(context)
+    with pytest.raises(UnseenTrainingError):
+        last_training(context)
+    assert recognised(context, IMAGES) == (20, 20), "images that no step followed were seen"
+
+
+def test_only_the_first_images_are_kept() -> None:
+    def many(model: nn.Module, optimizer: Any) -> None:
+        model(IMAGES[:1].expand(MOST_SEEN + 5, -1, -1, -1)).sum().backward()
+        optimizer.step()
+
+    found, context = watched(many, lr=0.1)
+    assert found.images == MOST_SEEN + 5
+    assert recognised(context, IMAGES) == (MOST_SEEN, MOST_SEEN)
+
+
+def test_what_a_client_sends_is_read_within_limits() -> None:
+    good = json.dumps(asdict(Training("SGD", 0.1, 0.0, False, 0.0, 1, 1, 1, True)), separators=(",", ":"))
+    assert Training.from_json(good).steps == 1
+    for old, new, why in (
+        ("0.1", "0.0", "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),
+        ('"momentum":0.0', '"momentum":1.0', r"momentum is 1\.0"), ('"nesterov":false', '"nesterov":1', "nesterov is 1"),
+        ('"images":1,', "", "images is missing"), (good, "None", "JSON|text"),
+    ):  # fmt: skip
+        with pytest.raises(UnseenTrainingError, match=why):
+            Training.from_json(good.replace(old, new))
