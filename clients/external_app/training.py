@@ -10,14 +10,14 @@ import functools
 import json
 import math
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from flwr.app import ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -58,6 +58,7 @@ class Training:
         batch_size: Most images for a step; 0 where no model was given images.
         images: For all steps together.
         train_mode: Whether the model was in train mode.
+        sent: Whether the reply holds the weights as the last step left them.
         notes: What else differs from plain SGD with these settings, each a few words.
     """
 
@@ -72,6 +73,7 @@ class Training:
     batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
     images: Count
     train_mode: bool
+    sent: bool
     notes: Annotated[tuple[str, ...], Length(8)] = ()
 
     @classmethod
@@ -96,9 +98,12 @@ class _Steps:
     """The steps of one optimizer."""
 
     settings: dict[str, Any]
+    weights: list[Tensor]
     groups: int
     rates: Counter[float] = field(default_factory=Counter)
     """Learning rate -> steps with it, in order of appearance."""
+    norms: list[float] = field(default_factory=list)
+    """Of the gradients of all weights, in a step each."""
     steps: int = 0
     batch_size: int = 0
     images: int = 0
@@ -160,29 +165,34 @@ class TrainingWatch:
         rate = float(group["lr"])
         if id(optimizer) not in self._of:
             settings = {"optimizer": type(optimizer).__name__, **{name: group.get(name) for name in _READ}}
-            self._of[id(optimizer)] = _Steps(settings, len({str(_settings(one)) for one in optimizer.param_groups}))
+            weights = [one for of in optimizer.param_groups for one in of["params"]]
+            groups = len({str(_settings(one)) for one in optimizer.param_groups})
+            self._of[id(optimizer)] = _Steps(settings, weights, groups)
         mine = self._of[id(optimizer)]
         mine.rates[rate] += 1
         mine.steps += 1
+        gradients = [one.grad for one in mine.weights if one.grad is not None and not one.grad.is_sparse]
+        mine.norms.append(float(nn.utils.get_total_norm(gradients)))
         mine.batch_size, mine.images = max(mine.batch_size, self._pending), mine.images + self._pending
         self._pending = 0
 
-    def keep(self, context: Context) -> None:
-        """Write what was seen into a node's state, in the place of an earlier training."""
+    def keep(self, context: Context, reply: Iterable[ArrayRecord] = ()) -> None:
+        """Write what was seen until a ``reply`` of these arrays into a node's state, in the place of an earlier training."""
         for name in (DID, SAW):
             context.state.pop(name, None)
         if self._of:
-            context.state[DID] = ConfigRecord({"training": json.dumps(asdict(self.training()))})
+            context.state[DID] = ConfigRecord({"training": json.dumps(asdict(self._training(reply)))})
         if self._seen:
             context.state[SAW] = to_record({"images": torch.cat(self._seen)})
 
-    def training(self) -> Training:
+    def _training(self, reply: Iterable[ArrayRecord]) -> Training:
         """What was seen, of the optimizer with most images."""
         main = max(self._of.values(), key=lambda one: (one.images, one.steps))
         settings = main.settings
         return Training(
             str(settings["optimizer"])[:LONGEST_NAME], main.rate, _number(settings["momentum"]), bool(settings["nesterov"]),
-            _number(settings["weight_decay"]), main.steps, main.batch_size, main.images, self._modes != {False},
+            _number(settings["weight_decay"]), main.steps, main.batch_size, main.images,
+            self._modes != {False}, _holds(reply, main.weights),
             tuple(self._notes(main)),
         )  # fmt: skip
 
@@ -191,6 +201,8 @@ class TrainingWatch:
             yield "Opacus clips and adds noise"
         if len(rates := list(main.rates)) > 1:
             yield f"its learning rate ran from {rates[0]:g} to {rates[-1]:g}"
+        if (clip := _clipped(main.norms)) and OPACUS not in self._wrappers:
+            yield f"gradients of several steps have the norm {clip:.4g}, as clipping leaves it"
         if main.groups > 1:
             yield f"{main.groups} groups of parameters have settings of their own"
         if _number(main.settings["dampening"]) or main.settings["maximize"]:
@@ -199,6 +211,23 @@ class TrainingWatch:
             yield f"{len(self._of) - 1} other optimizers stepped, too"
         if len(self._modes) > 1:
             yield "a part of its steps was in eval mode"
+
+
+def _holds(reply: Iterable[ArrayRecord], weights: Iterable[Tensor]) -> bool:
+    """Whether each of the weights is one of the arrays."""
+    sent = defaultdict[torch.Size, list[Tensor]](list)
+    for record in reply:
+        for array in to_tensors(record).values():
+            sent[array.shape].append(array)
+    return all(
+        any(torch.equal(one.detach().cpu().to(array.dtype), array) for array in sent[one.shape]) for one in weights
+    )
+
+
+def _clipped(norms: Sequence[float]) -> float:
+    """The largest norm, where two steps or more have it and none a larger one; else 0."""
+    most = max(norms, default=0.0)
+    return most if sum(math.isclose(one, most, rel_tol=1e-5) for one in norms) > 1 else 0.0
 
 
 _READ = ("momentum", "nesterov", "weight_decay", "dampening", "maximize")

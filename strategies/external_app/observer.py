@@ -20,7 +20,7 @@ from clients.task.task import Task
 from defenses.tensors import Tensors
 from strategies.audit.pool import AttackPool
 from strategies.external_app.canaries import AppCanaries
-from strategies.external_app.nodes import AppExchange, AppNodes, ask_differences, common_config, probe_question
+from strategies.external_app.nodes import AppExchange, AppNodes, common_config, probe_question
 from strategies.external_app.record import (
     AppAuditor,
     AppFacts,
@@ -157,7 +157,6 @@ class AppAudit:
                 self.record.left_out(task, f"train: {wrong}", partition)
             elif partition in trained:
                 usable.append((partition, reply))
-        self._check(running, task, sent, trained, usable)
         if running.updates.attacks[UPDATE]:
             self._attack_updates(running, task, sent, trained, usable)
 
@@ -182,7 +181,7 @@ class AppAudit:
         """Add the row about what could not be known, and warn of what differs from a probe."""
         mods, unsent, mode = self._nodes.reported["protection"], len(self._nodes.unsent), self._plan.probe_mode
         unknown = assumptions(self._nodes.reported["loss"], mods=mods, probe_mode=mode, unsent=unsent)
-        warnings = list(dict.fromkeys(text for one in trained.values() for text in one.warnings()))
+        warnings = list(dict.fromkeys(text for one in trained.values() for text in one.warnings(mods)))
         for text in warnings:
             log(WARNING, "Audit: %s", text)
         count = len(trained)
@@ -205,23 +204,6 @@ class AppAudit:
                 continue
             seen.append(SeenUpdate(partition, 0, count, update, training.steps, train_mode=training.train_mode))
         running.updates.attack(task, UPDATE, sent.weights, None, seen)
-
-    def _check(
-        self, running: _Running, task: Task, sent: _Round, trained: Mapping[int, SeenTraining],
-        replies: Sequence[tuple[int, Message]],
-    ) -> None:  # fmt: skip
-        """Where a client takes one step and no mod is known, it compares its reply with that step on its examples."""
-        pairs = {
-            partition: (sent.requests[reply.metadata.src_node_id], reply)
-            for partition, reply in replies
-            if not reply.has_error()
-            and trained[partition].training.steps == 1
-            and len(reply.content.array_records) == 1
-        }
-        if self._nodes.reported["protection"] or not pairs:
-            return
-        found = ask_differences(running.auditor.exchange, running.results, task, pairs)
-        running.auditor.facts = replace(running.auditor.facts, difference=max(found, default=None))
 
     def finish(self) -> None:
         """Wait for the attacks, and have the report written."""

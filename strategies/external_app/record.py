@@ -25,7 +25,7 @@ from strategies.audit.threat_card import Strength, ThreatCard
 from strategies.external_app.claim import REPORTED, Claim, ReportedAccuracy
 from strategies.external_app.claimed_privacy import PrivacyClaims
 from strategies.external_app.settings import ENOUGH
-from strategies.external_app.trainings import AS_ASSUMED, NOT_IN_PROBE, OBSERVED, SeenTraining
+from strategies.external_app.trainings import NOT_IN_PROBE, OBSERVED, SeenTraining
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
@@ -72,7 +72,6 @@ class AppFacts:
         probes: Number of one-step probes of each client in an attacked round.
         training: The first client's; None where none was observed.
         one_step: Each client takes a single step per round, as in a probe.
-        difference: Largest reported difference between a client's reply and such a step; None without a report.
     """
 
     loss: str = CROSS_ENTROPY
@@ -80,21 +79,11 @@ class AppFacts:
     probes: int = 0
     training: SeenTraining | None = None
     one_step: bool = False
-    difference: float | None = None
 
     @property
     def recipe(self) -> str:
         """How the clients train."""
         return self.training.recipe if self.training else "unknown: no training was observed"
-
-    @property
-    def checked(self) -> str:
-        """Agreement of the clients' replies with the step that attacks assume; "" where it was not compared."""
-        if self.difference is None:
-            return ""
-        if self.difference <= AS_ASSUMED:
-            return "as the clients report, their replies are such a step on the images of data"
-        return f"as the clients report, their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
 
     @property
     def spent(self) -> str:
@@ -143,7 +132,7 @@ class AppAuditor(Auditor):
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
         else:
-            about["caveats"] = list(filter(None, [app.recipe, app.checked, app.training and app.training.of_data]))
+            about["caveats"] = list(filter(None, [app.recipe, app.training and app.training.of_data]))
         return super().card(task, kind, seen, accuracy, **facts).but(**about)
 
 

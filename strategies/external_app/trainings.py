@@ -19,10 +19,6 @@ NOT_IN_PROBE = (
 )
 ASSUMED = "audited-app"
 """Metric of the row of each attacked round: ``assumed`` lists what could not be known, ``warnings`` what differs from a probe."""
-DIFFERENCE = "reply-difference"
-"""Metric of the row of a client whose round is one step: how far its reply lies from that step, over the step's length."""
-AS_ASSUMED = 0.01
-"""Highest difference that rounding explains: of float32 weights, whose change is much smaller than they are."""
 OBSERVED = "observed: the clients' optimizers showed it"
 LONGEST_NOTE = 120
 
@@ -74,13 +70,15 @@ class SeenTraining:
             "were augmented or normalised in another way, or are others"
         )
 
-    def warnings(self) -> Iterator[str]:
-        """What differs from a probe and from what attacks know, in sentences."""
+    def warnings(self, mods: str) -> Iterator[str]:
+        """What differs from a probe and from what attacks know, in sentences; ``mods`` are those known to act on replies."""
         training = self.training
         if training.optimizer != "SGD":
             yield f"The clients train with {training.optimizer}: probes and attacks take steps of SGD."
         if training.notes:
             yield f"A probe is a plain step, and training is not: {'; '.join(self._notes)}."
+        if not (training.sent or mods):
+            yield "The clients do not send the weights that their last step left, and no known mod changes them: train() does."
         if self.own < self.images:
             yield f"{self.of_data.partition(': ')[2].capitalize()}."
 

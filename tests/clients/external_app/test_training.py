@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,13 +37,14 @@ def a_context() -> Context:
 Does = Callable[[nn.Module, Any], None]
 
 
-def watched(does: Does, **settings: Any) -> tuple[Training, Context]:
-    """What is kept of a training."""
+def watched(does: Does, changed: float = 0.0, **settings: Any) -> tuple[Training, Context]:
+    """What is kept of a training whose reply holds its weights, ``changed`` by so much."""
     context, model = a_context(), net()
     kind = settings.pop("kind", torch.optim.SGD)
     with TrainingWatch() as watch:
         does(model, kind(model.parameters(), **settings))
-    watch.keep(context)
+    sent = ArrayRecord({name: value + changed for name, value in model.state_dict().items()})
+    watch.keep(context, [sent])
     return Training.from_json(str(last_training(context)["training"])), context
 
 
@@ -64,7 +65,7 @@ def epochs(count: int, view: Callable[[Tensor], Tensor] = Tensor.clone, **told: 
 
 def test_settings_steps_and_batches_are_those_of_the_training() -> None:
     found, context = watched(epochs(2), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    assert found == Training("SGD", 0.1, 0.9, True, 0.01, steps=6, batch_size=8, images=40, train_mode=True)
+    assert found == Training("SGD", 0.1, 0.9, True, 0.01, steps=6, batch_size=8, images=40, train_mode=True, sent=True)
     assert found.epochs(20) == 2
     assert recognised(context, IMAGES) == (40, 40)
     adam, _ = watched(epochs(1, drop_last=True), kind=torch.optim.Adam, lr=0.003)
@@ -80,6 +81,23 @@ def test_images_that_are_not_those_of_data_are_counted() -> None:
     ):  # fmt: skip
         _, context = watched(epochs(1, view), lr=0.1)
         assert recognised(context, IMAGES) == (same, 20)
+
+
+def test_clipping_is_seen_in_the_gradients_and_noise_in_what_is_sent() -> None:
+    def clips(model: nn.Module, optimizer: Any) -> None:
+        for at in range(0, 20, 5):
+            optimizer.zero_grad()
+            F.cross_entropy(model(IMAGES[at : at + 5]), LABELS[at : at + 5]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+
+    found, _ = watched(clips, lr=0.1)
+    assert (found.notes, found.sent) == (
+        ("gradients of several steps have the norm 0.05, as clipping leaves it",),
+        True,
+    )
+    noised, _ = watched(epochs(1), changed=1e-3, lr=0.1)
+    assert (noised.notes, noised.sent) == ((), False)
 
 
 def test_accumulated_gradients_are_one_step_and_a_schedule_is_noted() -> None:
@@ -177,7 +195,7 @@ def test_only_the_first_images_are_kept() -> None:
 
 
 def test_what_a_client_sends_is_read_within_limits() -> None:
-    good = json.dumps(asdict(Training("SGD", 0.1, 0.0, False, 0.0, 1, 1, 1, True)), separators=(",", ":"))
+    good = json.dumps(asdict(Training("SGD", 0.1, 0.0, False, 0.0, 1, 1, 1, True, True)), separators=(",", ":"))
     assert Training.from_json(good).steps == 1
     for old, new, why in (
         ("0.1", "0.0", "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),

@@ -95,6 +95,30 @@ def test_a_weight_decay_that_is_seen_costs_the_exact_attack_nothing(tmp_path: Pa
     assert psnr["value"] > 80, "subtracted from answers that never decayed it was 51 dB"
 
 
+def test_another_optimizer_and_other_images_are_warned_of(tmp_path: Path) -> None:
+    def otherwise(sent: State, message: Message, context: Context) -> State:
+        model = Net()
+        model.load_state_dict(sent)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        images, labels = digits(context).tensors
+        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
+        optimizer.step()
+        return model.state_dict()
+
+    rows = run(tmp_path / "out", app_that(otherwise))
+    (about,) = [row for row in rows if row["metric"] == ASSUMED]
+    assert about["warnings"] == [
+        "The clients train with Adam: probes and attacks take steps of SGD.",
+        "0 of the first 24 images that training saw are those of data as they are; the others were augmented or normalised in "
+        "another way, or are others.",
+    ]
+    card = attacked(rows, "training update")[0]["card"]
+    assert card["training"].startswith(
+        "observed: Adam with learning rate 0.01, momentum 0 and weight decay 0, in train mode"
+    )
+    assert about["warnings"][0] in page_of(tmp_path / "out")
+
+
 def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path) -> None:
     """Ten of 24 images: scores would be against other images than the reply is about."""
 
@@ -132,5 +156,9 @@ def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are
         assert claim not in page, page[page.find(claim) - 200 :][:300]
     (about,) = [row for row in rows if row["metric"] == ASSUMED]
     assert len(about["assumed"]) == 3
+    (warning,) = about["warnings"]
+    assert warning.startswith(
+        "The clients do not send the weights that their last step left, and no known mod changes them"
+    )
     for text in about["assumed"]:
         assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page
