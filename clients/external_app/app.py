@@ -52,7 +52,7 @@ from clients.external_app.client import (
 from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
-from clients.external_app.seen_images import GIVEN, SEEN, kept_images, recognised
+from clients.external_app.seen_images import GIVEN, IMAGES, SEEN, kept_images, recognised
 from clients.external_app.training import TrainingWatch, last_training
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
@@ -68,7 +68,7 @@ def watching(answer: Call, *, keeps: bool) -> Call:
     """Wrap a function of an app to keep what its training did, and its images (``clients.external_app.training``)."""
 
     def answered(message: Message, context: Context) -> Message:
-        with TrainingWatch(keeps=keeps) as watch:
+        with TrainingWatch(keeps=keeps and IMAGES not in context.state) as watch:
             reply = answer(message, context)
         if not reply.has_error():
             sent = reply.content

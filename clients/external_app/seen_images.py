@@ -40,15 +40,14 @@ class UnseenImagesError(ValueError):
 
 
 class SeenImages:
-    """Collects the batches of a training: projections of all, and where ``keeps`` each image once, with its class."""
+    """Collects the batches of a training: projections of all, and where ``keeps`` the images with their classes."""
 
     def __init__(self, *, keeps: bool) -> None:
         self._keeps = keeps
         self._projections: list[Tensor] = []
-        self._batch: tuple[Tensor, Tensor] | None = None
-        """The last one, which waits for its classes, and its projections."""
+        self._batch: Tensor | None = None
+        """The last one, which waits for its classes."""
         self._images: list[Tensor] = []
-        self._known: list[Tensor] = []
         self._classes: list[Tensor] = []
 
     def add(self, images: Tensor) -> None:
@@ -56,28 +55,22 @@ class SeenImages:
         free = MOST_IMAGES - sum(map(len, self._projections))
         if sum(map(Tensor.numel, self._images)) * 4 >= MOST_BYTES or not free:
             return
-        numbers = projected(images.detach()[:free])
-        self._projections.append(numbers)
+        batch = images.detach()[:free]
+        self._projections.append(projected(batch))
         if self._keeps:
-            self._batch = images.detach(), numbers
+            self._batch = batch
 
     def classify(self, logits: Any, classes: Any) -> None:
         """Classes (B,), or one-hot ones (B, K), of the last batch, as a loss was given them."""
-        if self._batch is None or not isinstance(classes, Tensor) or len(classes) != len(self._batch[0]):
+        if self._batch is None or not isinstance(classes, Tensor) or len(classes) < len(self._batch):
             return
         if classes.dim() == 2 and classes.is_floating_point() and bool(((classes == 0) | (classes == 1)).all()):
             classes = classes.argmax(1)
         if classes.dim() != 1 or classes.is_floating_point() or not isinstance(logits, Tensor) or logits.dim() != 2:
             return
-        images, numbers = self._batch
+        self._images.append(self._batch.float().cpu())
+        self._classes.append(classes.detach()[: len(self._batch)].long().cpu())
         self._batch = None
-        new = torch.ones(len(numbers), dtype=torch.bool)
-        if self._known:
-            new = ~_near(numbers, torch.cat(self._known))
-        at = new.nonzero().flatten()
-        self._known.append(numbers[at])
-        self._images.append(images[at.to(images.device)].float().cpu())
-        self._classes.append(classes.detach()[at.to(classes.device)].long().cpu())
 
     @contextmanager
     def of_losses(self) -> Iterator[None]:
@@ -101,12 +94,12 @@ class SeenImages:
                 setattr(F, name, loss)
 
     def keep(self, context: Context, most: int) -> None:
-        """Write the projections into a node's state, and ``most`` images where it has none yet."""
+        """Write the projections into a node's state, and where it has no images yet the first ``most`` (0: all), a pass."""
         context.state.pop(SAW, None)
         if self._projections:
             context.state[SAW] = to_record({"projections": torch.cat(self._projections)})
         if self._images and IMAGES not in context.state:
-            images, classes = torch.cat(self._images)[:most], torch.cat(self._classes)[:most]
+            images, classes = (torch.cat(one)[: most or None] for one in (self._images, self._classes))
             context.state[IMAGES] = to_record({"images": images, "classes": classes})
 
 
