@@ -52,27 +52,23 @@ from clients.external_app.client import (
 from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
-from clients.external_app.seen_images import GIVEN, IMAGES, SEEN, kept_images, recognised
-from clients.external_app.training import TrainingWatch, last_training
+from clients.external_app.training import TrainingWatch, last_training, recognised
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
-from clients.wire.texts import counted_examples
 from defenses.base import Batch
 
 
-def watching(answer: Call, *, keeps: bool) -> Call:
-    """Wrap a function of an app to keep what its training did, and its images (``clients.external_app.training``)."""
+def watching(answer: Call) -> Call:
+    """Wrap a function of an app to keep what its training did (``clients.external_app.training``)."""
 
     def answered(message: Message, context: Context) -> Message:
-        with TrainingWatch(keeps=keeps and IMAGES not in context.state) as watch:
+        with TrainingWatch() as watch:
             reply = answer(message, context)
-        if not reply.has_error():
-            sent = reply.content
-            watch.keep(context, sent.array_records.values(), counted_examples(sent.metric_records.values()))
+        watch.keep(context, [] if reply.has_error() else reply.content.array_records.values())
         return reply
 
     return answered
@@ -119,10 +115,10 @@ class _Answers:
     """Handlers of audit messages, with the arguments of ``answer_audits`` and the examples of the last node served."""
 
     model: ModelFactory
-    data: DataOf | None
+    data: DataOf
     loss: Loss
-    mean: PerChannel | None
-    std: PerChannel | None
+    mean: PerChannel
+    std: PerChannel
     protection: str
     loss_name: str
     budgets: list[ModBudget]
@@ -134,13 +130,8 @@ class _Answers:
         AppPlan.narrow(task.plan)  # refuses plans of other scenarios, which the app has not agreed to
         whose = (context.run_id, context.node_id)
         if self._held is None or self._held[0] != whose:
-            mean, std = self.mean or 0.0, self.std or 1.0
-            if self.data is None:
-                images, labels, mean, std = kept_images(context, self.mean, self.std)
-                held_out = 0
-            else:
-                images, labels, held_out = read_data(self.data(context))
-            card = card_of(images, built(self.model), mean, std)
+            images, labels, held_out = read_data(self.data(context))
+            card = card_of(images, built(self.model), self.mean, self.std)
             self._held = (whose, examples_of(images, labels, card), card, held_out)
         _, batch, card, held_out = self._held
         partition = partition_of(context)
@@ -156,12 +147,12 @@ class _Answers:
         if unsent := values_of(message, "config").get(UNSENT):
             self._require_same(unsent, str(values_of(message, "config")[FROZEN_DIGEST]))
         if client.data.num_train < (wanted := client.task.plan.probe_images):
-            raise DataMistake(f"probe_images is {wanted}; {client.data.num_train} examples of this node are known")
+            raise DataMistake(f"probe_images is {wanted}; data gives {client.data.num_train} examples at this node")
         sizes = {"partition": client.data.partition, "train-examples": client.data.num_train}
         randomness = "seed" if draws_from_seed(context) else "secret"
         card = {
             "card": json.dumps(asdict(client.data.card)), "randomness": randomness, "protection": self.protection,
-            "loss": self.loss_name, "budgets": json.dumps(self.budgets), "source": SEEN if self.data is None else GIVEN,
+            "loss": self.loss_name, "budgets": json.dumps(self.budgets),
         }  # fmt: skip
         return reply_to(message, {"metrics": metrics(sizes), "card": ConfigRecord({**card})})
 
@@ -213,10 +204,10 @@ def answer_audits(
     app: ClientApp,
     *,
     model: ModelFactory,
-    data: DataOf | None = None,
+    data: DataOf,
     loss: Loss = F.cross_entropy,
-    mean: PerChannel | None = None,
-    std: PerChannel | None = None,
+    mean: PerChannel = 0.0,
+    std: PerChannel = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
     """Register handlers of probes and audits with a ClientApp; the app's own functions stay the same, and are watched.
@@ -228,14 +219,12 @@ def answer_audits(
         app: The app.
         model: Function without arguments that builds the model; received weights are loaded into this model. Messages may leave
             out its frozen parameters (``requires_grad`` is False), which it must build alike at each node and at the server.
-        data: Function from a node's context to its training examples, without the app's random transforms; None: those images that
-            the model is given in the first training, with the classes that ``cross_entropy`` or ``nll_loss`` is given. A tuple of
-            two data sets is better: the training examples, and 100 or more images of the same kind that are not trained on.
-            Comparison with these shows whether a guess from an update of all trained images is better than chance.
+        data: Function from a node's context to its training examples, without the app's random transforms. A tuple of two data sets
+            is better: the training examples, and 100 or more images of the same kind that are not trained on. Comparison with
+            these shows whether a guess from an update of all trained images is better than chance.
         loss: The app's training loss, of logits and classes.
-        mean: Mean in the app's normalisation (x - mean) / std, for all channels or for each. None: 0 with ``data``, else as the
-            images show it.
-        std: Standard deviation in the app's normalisation, for all channels or for each. None: 1 with ``data``, else as above.
+        mean: Mean in the app's normalisation (x - mean) / std, for all channels or for each.
+        std: Standard deviation in the app's normalisation, for all channels or for each.
         mods: Mods that act on probes, named in the report with their settings (``described`` in mods.py). Default: the mods of the
             app and of its ``@app.train``, in Flower's order. The app's own mods always act on probes.
 
@@ -245,7 +234,7 @@ def answer_audits(
             images in [0, 1].
     """
     check_arguments(app, model, data, loss, mods)
-    mean, std = (None if one is None else numbers(name, one) for name, one in (("mean", mean), ("std", std)))
+    mean, std = numbers("mean", mean), numbers("std", std)
     trained_by = training_names(app)
     inner_of_probe = inner_mods(app, mods_of(app) if mods is None else mods)
     acting = [*mods_around(app), *inner_of_probe]
@@ -257,4 +246,4 @@ def answer_audits(
     for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.training"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:
-        registered[name] = watching(registered[name], keeps=data is None)
+        registered[name] = watching(registered[name])

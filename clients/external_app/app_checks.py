@@ -24,7 +24,7 @@ def check_arguments(app: Any, model: Any, data: Any, loss: Any, mods: Any) -> No
     for name, value, good, allowed in (
         ("app", app, isinstance(app, ClientApp), "a ClientApp"),
         ("model", model, callable(model) and not isinstance(model, nn.Module), "a class or function that builds the model"),
-        ("data", data, data is None or callable(data), "a function of the context, which gives the examples, or None"),
+        ("data", data, callable(data), "a function of the context, which gives the examples"),
         ("loss", loss, callable(loss) and not isinstance(loss, type),
          "a function of logits and classes, or an object such as nn.CrossEntropyLoss()"),
         ("mods", mods, mods is None or listed, "a list of mods, or None for those of the app"),

@@ -1,11 +1,12 @@
 """What a client's own training did, as torch's objects show it while it runs: no number of it is a user's word.
 
 A ``TrainingWatch`` counts the steps of ``torch.optim`` optimizers, and the images that a model is given with gradients on. It
-changes nothing and draws no random number.
+changes nothing and draws no random number. Of an image it keeps ``PROJECTIONS`` numbers, which recognise it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import threading
@@ -22,13 +23,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from clients.external_app.seen_images import SeenImages
 from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Count, Decay, Length, Limit
-from clients.wire.records import to_tensors
+from clients.wire.records import to_record, to_tensors
 from clients.wire.schema import STRICT, parsed
+from defenses.random_draws import generator_for
 
-DID = "fedveil-last-training"
-"""Record of a context's state: what the last training did."""
+DID, SAW = "fedveil-last-training", "fedveil-last-images"
+"""Records of a context's state: what the last training did, and the projections of the images that it saw."""
+PROJECTIONS = 8
+MOST_SEEN = 4096
+"""The first images of a training, which are recognised."""
+ALIKE = 1e-3
+"""Largest distance between projections of one image, over their length or 1: numbers of 16 bits round less."""
 LONGEST_NAME = 100
 OPACUS = "GradSampleModule"
 """Opacus' wrapper of a model."""
@@ -111,16 +117,16 @@ class _Steps:
 
 
 class TrainingWatch:
-    """Watches what this thread trains between entering and leaving; ``keeps`` the images that models are given, too."""
+    """Watches what this thread trains between entering and leaving; see the module."""
 
-    def __init__(self, *, keeps: bool = False) -> None:
-        self._images = SeenImages(keeps=keeps)
+    def __init__(self) -> None:
         self._thread = threading.get_ident()
         self._of: dict[int, _Steps] = {}
         self._model: nn.Module | None = None
         """While it works on images: modules in it may be given images, too."""
-        self._pending = 0
+        self._pending, self._kept = 0, 0
         self._modes, self._wrappers = set[bool](), set[str]()
+        self._seen: list[Tensor] = []
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
@@ -130,7 +136,6 @@ class TrainingWatch:
             register_module_forward_hook(self._ends, always_call=True),
         ):
             self._hooks.callback(handle.remove)
-        self._hooks.enter_context(self._images.of_losses())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +150,9 @@ class TrainingWatch:
             self._modes.add(module.training)
             self._wrappers.add(type(module).__name__)
             self._pending += len(images)
-            self._images.add(images)
+            if self._kept < MOST_SEEN:
+                self._seen.append(projected(images.detach()[: MOST_SEEN - self._kept]))
+                self._kept += len(self._seen[-1])
 
     def _ends(self, module: nn.Module, *_: object) -> None:
         if module is self._model:
@@ -169,12 +176,14 @@ class TrainingWatch:
         mine.batch_size, mine.images = max(mine.batch_size, self._pending), mine.images + self._pending
         self._pending = 0
 
-    def keep(self, context: Context, reply: Iterable[ArrayRecord] = (), examples: int = 0) -> None:
-        """Write what was seen until a ``reply`` of these arrays, about so many examples, into a node's state."""
-        context.state.pop(DID, None)
+    def keep(self, context: Context, reply: Iterable[ArrayRecord] = ()) -> None:
+        """Write what was seen until a ``reply`` of these arrays into a node's state, in the place of an earlier training."""
+        for name in (DID, SAW):
+            context.state.pop(name, None)
         if self._of:
             context.state[DID] = ConfigRecord({"training": json.dumps(asdict(self._training(reply)))})
-        self._images.keep(context, examples)
+        if self._seen:
+            context.state[SAW] = to_record({"images": torch.cat(self._seen)})
 
     def _training(self, reply: Iterable[ArrayRecord]) -> Training:
         """What was seen, of the optimizer with most images."""
@@ -238,6 +247,19 @@ def _is_images(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point() and not value.requires_grad
 
 
+@functools.lru_cache(maxsize=4)
+def _directions(size: int) -> Tensor:
+    generator = generator_for("recognise images", size)
+    return torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64) / math.sqrt(size)
+
+
+def projected(images: Tensor) -> Tensor:
+    """Images (N, C, H, W) as (N, PROJECTIONS) float64: the same image gives the same numbers, up to rounding."""
+    flat = images.flatten(1).double()
+    numbers: Tensor = flat @ _directions(flat.shape[1]).to(flat.device)
+    return numbers.cpu()
+
+
 def last_training(context: Context) -> ConfigRecord:
     """The record of a node's last training; ``UnseenTrainingError`` where it had none."""
     record = context.state.get(DID)
@@ -246,3 +268,14 @@ def last_training(context: Context) -> ConfigRecord:
             "this node has not trained, or no optimizer of torch.optim made a step in its training"
         )
     return record
+
+
+def recognised(context: Context, own: Tensor) -> tuple[int, int]:
+    """How many images that the last training saw are among ``own`` (N, C, H, W), as the model takes them, and of how many."""
+    record: Any = context.state.get(SAW)
+    if record is None:
+        return 0, 0
+    seen = to_tensors(record)["images"]
+    known = torch.cat([projected(part) for part in torch.split(own, 1024)])
+    near = torch.cat([torch.cdist(part, known).amin(1) for part in torch.split(seen, 256)])
+    return int((near <= ALIKE * seen.norm(dim=1).clamp(min=1)).sum()), len(seen)

@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +125,3 @@ class _PlainRecords(logging.Filter):
         if record.exc_info:
             record.exc_text = plain(record.exc_text or logging.Formatter().formatException(record.exc_info))
         return True
-
-
-EXAMPLES = ("num-examples", "num_examples")
-
-
-def counted_examples(records: Iterable[Mapping[str, Any]]) -> int:
-    """The number of examples in the first record that holds one, 4.0 as 4; 0 where none is a positive whole number."""
-    found: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
-    return next((int(one) for one in found if type(one) in (int, float) and one > 0 and one % 1 == 0), 0)

@@ -62,9 +62,8 @@ def probe_question(sent: Message, config: ConfigRecord) -> RecordDict:
     )
 
 
-REPORTED = ("card", "protection", "loss", "budgets", "source")
-"""Texts of ``query.setup``: the card of a node's images, what protects its replies, its loss, its mods' privacy budgets, and what
-its images are."""
+REPORTED = ("card", "protection", "loss", "budgets")
+"""Texts of ``query.setup``: the card of a node's data, what protects its replies, its loss, and its mods' privacy budgets."""
 UNREGISTERED = "No query function registered"
 """What Flower answers where an app has no function for a message."""
 

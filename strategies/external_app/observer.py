@@ -14,7 +14,6 @@ from attacks.local_model import shared_tensors
 from clients.data.card import DataCard
 from clients.external_app.partial import AppModel
 from clients.external_app.plan import AppPlan
-from clients.external_app.seen_images import SEEN
 from clients.models.library import ModelError
 from clients.models.own import require_attackable
 from clients.task.task import Task
@@ -62,6 +61,7 @@ class _Round:
     requests: Mapping[int, Message]
     sent: Mapping[int, Tensors]
     weights: Tensors
+    left_out: Sequence[tuple[int, str]]
 
 
 class AppAudit:
@@ -85,9 +85,14 @@ class AppAudit:
         self._own: dict[str, ConfigRecord] = {}
         self._running: _Running | None = None
         self._round: _Round | None = None
+        self._checked = False
 
     def before(self, server_round: int, messages: Sequence[Message], grid: Grid) -> None:
-        """Remember the sent weights of an attacked round; ``AuditError`` where the first are of another model."""
+        """Remember the sent weights of an attacked round, and request the metadata of new nodes.
+
+        Raises:
+            AuditError: In the first attacked round, with all that is missing for an audit.
+        """
         if self._running is not None:
             self._running.auditor.collect()
         self._round = None
@@ -96,29 +101,42 @@ class AppAudit:
         self._own.clear()
         self._own.update(common_config(messages))
         requests = {message.metadata.dst_node_id: message for message in messages}
+        left_out, missing, sent = list[tuple[int, str]](), list[str](), dict[int, Tensors]()
         try:
             sent = weights_sent(messages, self._model, self._names)
         except UnusableReplyError as error:
-            raise (error if self._running else AuditError([f"model: {error}"])) from error
+            missing.append(f"model: {error}")
+        try:
+            left_out = self._set_up(server_round, requests, grid)
+            if not self._checked:
+                card = DataCard.from_json(self._nodes.reported["card"])
+                require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
+        except UnusableReplyError as error:
+            missing.append(f"clients: {error}")
+        except ModelError as error:
+            missing.append(f"model: {error}")
+        first, self._checked = not self._checked, True
+        if missing:
+            raise AuditError(missing) if first else UnusableReplyError("; ".join(missing))
         weights = sent[messages[0].metadata.dst_node_id]
-        self._round = _Round(grid, requests, sent, {name: weights[name] for name in self._names})
+        self._round = _Round(grid, requests, sent, {name: weights[name] for name in self._names}, left_out)
+
+    def _set_up(self, server_round: int, sent: Mapping[int, Message], grid: Grid) -> list[tuple[int, str]]:
+        left_out = self._nodes.set_up(self._plan.at(server_round), sent, grid, self.settings.timeout)
+        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
+        return left_out
 
     def after(self, server_round: int, replies: Sequence[Message]) -> None:
-        """Asks the nodes that answered an attacked round what their trainings did, requests probes, and begins the attacks.
-
-        Raises:
-            AuditError: In the first attacked round, with what is missing for an audit.
-        """
+        """Asks the nodes that answered an attacked round what their trainings did, requests probes, and begins the attacks."""
         sent = self._round
         if sent is None:
             return
-        odd = self._set_up(server_round, replies, sent)
         answered = [one for one in self._nodes.numbered(replies) if one[1].metadata.src_node_id in sent.requests]
         exchange = AppExchange(sent.grid, self._nodes.ids, self.settings.timeout, self._own)
         trained, left_out = self._trainings(server_round, exchange, [partition for partition, _ in answered])
         running = self._running = self._running or self._begin(exchange, trained, answered)
         task = self._plan.at(server_round, self._plan.learning_rate)
-        for partition, why in odd:
+        for partition, why in sent.left_out:
             self.record.left_out(task, why, partition)
         for partition, why, reply in left_out:
             self.record.left_out(task, why, partition, reply)
@@ -135,32 +153,12 @@ class AppAudit:
             return
         usable = []
         for partition, reply in answered:
-            wrong = mismatch(reply, self._nodes.examples[partition])
-            if wrong and not (partition in trained and self._knows_all(trained[partition])):
+            if wrong := mismatch(reply, self._nodes.examples[partition]):
                 self.record.left_out(task, f"train: {wrong}", partition)
             elif partition in trained:
                 usable.append((partition, reply))
         if running.updates.attacks[UPDATE]:
             self._attack_updates(running, task, sent, trained, usable)
-
-    def _set_up(self, server_round: int, replies: Sequence[Message], sent: _Round) -> list[tuple[int, str]]:
-        """Request the metadata of nodes that answered; (partition, why) of those left out."""
-        nodes = [one.metadata.src_node_id for one in replies]
-        requests = {node: sent.requests[node] for node in nodes if node in sent.requests}
-        try:
-            left_out = self._nodes.set_up(self._plan.at(server_round), requests, sent.grid, self.settings.timeout)
-            if self._running is None:
-                card = DataCard.from_json(self._nodes.reported["card"])
-                require_attackable(self._plan.model, self._plan.build_model(), card.num_classes, card.input_shape)
-        except (UnusableReplyError, ModelError) as error:
-            of = "model" if isinstance(error, ModelError) else "clients"
-            raise (error if self._running else AuditError([f"{of}: {error}"])) from error
-        self.record.budgets = reported_budgets(self._nodes.reported["budgets"])
-        return left_out
-
-    def _knows_all(self, seen: SeenTraining) -> bool:
-        """Whether a node knows all images of its training, which may be fewer than its data hold."""
-        return self._nodes.reported["source"] == SEEN and seen.images >= seen.training.images
 
     def _trainings(
         self, server_round: int, exchange: AppExchange, partitions: Sequence[int]
@@ -200,8 +198,7 @@ class AppAudit:
             try:
                 if not training.batch_size:
                     raise UnusableReplyError("updates are not attacked, as no model was given images with gradients on")
-                update = self._update(reply, sent)
-                count = min(examples_behind(reply), self._nodes.examples[partition])
+                update, count = self._update(reply, sent), examples_behind(reply)
             except UnusableReplyError as error:
                 self.record.left_out(task, f"train: {error}", partition)
                 continue
@@ -296,8 +293,7 @@ class AppAudit:
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
         one_step = {one.training.steps for one in trained.values()} == {1}
         first = next(iter(trained.values()))
-        reported = self._nodes.reported
-        return AppFacts(reported["loss"], self.record.budgets, probes, first, reported["source"], one_step=one_step)
+        return AppFacts(self._nodes.reported["loss"], self.record.budgets, probes, first, one_step=one_step)
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
         """The task of a round in which nodes trained as observed."""

@@ -71,7 +71,6 @@ class AppFacts:
         budgets: Privacy budget per message of each of the app's mods for local differential privacy.
         probes: Number of one-step probes of each client in an attacked round.
         training: The first client's; None where none was observed.
-        source: Where the images come from that guesses are compared with, as the app says.
         one_step: Each client takes a single step per round, as in a probe.
     """
 
@@ -79,7 +78,6 @@ class AppFacts:
     budgets: Sequence[ModBudget] = ()
     probes: int = 0
     training: SeenTraining | None = None
-    source: str = ""
     one_step: bool = False
 
     @property
@@ -119,7 +117,7 @@ class AppAuditor(Auditor):
         about: dict[str, Any] = {
             "mods": pipeline or "none known",
             "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
-            "data": f"the app's own, from {app.source}",
+            "data": "the app's own, as its data gives them",
             "training": f"{app.recipe}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
             "learning_rate": OBSERVED if app.training else None,

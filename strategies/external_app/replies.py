@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, Message
 from clients.external_app.mods import ModBudget
 from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
-from clients.wire.texts import EXAMPLES, counted_examples, one_line, read_json, shortened
+from clients.wire.texts import one_line, read_json, shortened
 from defenses.tensors import Tensors
+from strategies.recording.files import EXAMPLES, counted_examples
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -117,8 +118,8 @@ def mismatch(reply: Message, examples: int) -> str:
     if count in (0, examples):
         return ""
     return (
-        f"{examples} examples of this node are known, and the reply to training counts {count}: guesses would be scored against "
-        "other images than it trained on, so its updates are left out"
+        f"data gives {examples} examples, and the reply to training counts {count}: guesses would be scored against other images "
+        "than it trained on, so its updates are left out"
     )
 
 

@@ -25,7 +25,7 @@ LONGEST_NOTE = 120
 
 @dataclass(frozen=True)
 class SeenTraining:
-    """A client's training, and how many (``own``) of the ``images`` that it saw are those that guesses are compared with."""
+    """A client's training, and how many (``own``) of the ``images`` that it saw are those of ``data``."""
 
     training: Training
     own: int
@@ -60,14 +60,14 @@ class SeenTraining:
 
     @property
     def of_data(self) -> str:
-        """Whether training saw the images that guesses are compared with."""
+        """Whether training saw the images of ``data``."""
         if not self.images:
-            return "whether training saw the attacked images is unknown: no model was given images with gradients on"
+            return "whether training saw the images of data is unknown: no model was given images with gradients on"
         if self.own == self.images:
-            return "observed: every image that training saw is one of those that guesses are compared with"
+            return "observed: every image that training saw is one of data, as it is"
         return (
-            f"observed: {self.own} of the first {self.images} images that training saw are those that guesses are compared with; "
-            "the others were augmented or normalised in another way, or are others"
+            f"observed: {self.own} of the first {self.images} images that training saw are those of data as they are; the others "
+            "were augmented or normalised in another way, or are others"
         )
 
     def warnings(self, mods: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ from safetensors.numpy import save_file
 from clients.wire.texts import read_object, regular
 from strategies.audit.json_values import changed
 
+EXAMPLES = ("num-examples", "num_examples")
 RATES = ("lr", "learning-rate", "learning_rate")
 BATCHES = ("batch-size", "batch_size")
 EPOCHS = ("local-epochs", "local_epochs", "epochs")
@@ -43,6 +44,12 @@ def first_number(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> 
     """The number under one of these names in the first record that holds one; None without any."""
     found = (record[name] for record in records for name in names if name in record)
     return next((one for one in found if isinstance(one, int | float) and not isinstance(one, bool)), None)
+
+
+def counted_examples(records: Iterable[Mapping[str, Any]]) -> int:
+    """The number of examples in the first record that holds one, 4.0 as 4; 0 where none is a positive whole number."""
+    found: list[Any] = [record.get(name) for record in records for name in EXAMPLES]
+    return next((int(one) for one in found if type(one) in (int, float) and one > 0 and one % 1 == 0), 0)
 
 
 FORMAT = 1

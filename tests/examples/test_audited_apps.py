@@ -22,7 +22,7 @@ __all__ = ["deployment"]  # a fixture
 APP = EXAMPLES / "quickstart_pytorch"
 
 
-OF_DATA = {"observed: every image that training saw is one of those that guesses are compared with"}
+OF_DATA = {"observed: every image that training saw is one of data, as it is"}
 
 
 def told(rows: list[dict[str, Any]]) -> tuple[list[str], set[str]]:

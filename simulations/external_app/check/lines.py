@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
 
-from simulations.external_app.check.project import Module, Project
-from simulations.external_app.check.report import Addition, AppReport, ModelFacts, Start
+from simulations.external_app.check.report import Addition, AppReport, ModelFacts
+from simulations.external_app.check.source.loading import Loading
+from simulations.external_app.check.source.project import Module, Project
+from simulations.external_app.check.source.reading import AppSource, Images, Start
 
 UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
 WIDEST = 110
+RANDOM = "Leave out the random transforms"
+OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
+"""What stands in lines that a person must complete."""
 UNSEEN = "could not be seen"
 WIDTH = 13
 RULE = "-----"
@@ -29,9 +35,9 @@ RESULTS = """Read {results}/report.html then. A second run writes beside it, to 
 """Where the results of the printed lines are."""
 
 
-def lines_to_add(project: Project, report: AppReport) -> tuple[Addition, ...]:
+def lines_to_add(project: Project, report: AppReport, source: AppSource) -> tuple[Addition, ...]:
     """Additions to the file of the ClientApp and to that of the ServerApp, those that are missing."""
-    client, server, model, start = project.client, project.server, report.model, report.server.start
+    client, server, model, start = project.client, project.server, report.model, source.start
     found = list[Addition]()
     if model.call and not (report.client.answers and report.server.audited):
         name, own = model.call.partition("(")[0], model.home in project.modules
@@ -41,7 +47,9 @@ def lines_to_add(project: Project, report: AppReport) -> tuple[Addition, ...]:
     if client is not None and not report.client.answers:
         app = project.client_app.partition(":")[2]
         imports, name = _model(project, client, model)
-        text = "\n".join(["from clients import answer_audits", *imports, "", f"answer_audits({app}, model={name})"])
+        code = list(_pixels(client, source.images, source.loading, imports))
+        call = f"answer_audits({app}, model={name}, data=pixels{_normalised(source.images)})"
+        text = "\n".join(["from clients import answer_audits", *imports, "", "", *code, "", "", call])
         found.append(Addition(_file(project, client), "at the end", text))
     if server is not None and not report.server.audited:
         imports, name = _model(project, server, model)
@@ -80,6 +88,53 @@ def _imported(module: Module, target: str) -> tuple[list[str], str]:
     place, _, name = target.partition(":")
     bound = next((own for own, full in module.imported.items() if full == f"{place}.{name}"), "")
     return ([], bound or name) if bound or place == module.name else ([f"from {place} import {name}"], name)
+
+
+def _normalised(images: Images) -> str:
+    one = images.normalisation
+    if one is None:
+        return ", mean=..., std=..." if images.normalisations or images.unreadable else ""
+    mean, std = (values[0] if len(values) == 1 else values for values in (one.mean, one.std))
+    return f", mean={mean!r}, std={std!r}"
+
+
+def _pixels(module: Module, images: Images, loading: Loading | None, imports: list[str]) -> Iterator[str]:
+    """The function that gives the images of a node, from the app's own loaders where a context is enough to call them."""
+    yield "def pixels(context):"
+    if loading is None or not loading.call:
+        yield '    """Images that this node trains on, in [0, 1] and without random transforms, each with its class."""'
+        if loading is not None:
+            yield f"    # {loading.function} loads the data; call it with what it needs."
+        yield '    partition, partitions = context.node_config["partition-id"], context.node_config["num-partitions"]'
+        yield '    raise NotImplementedError("return a list of (image (C, H, W) in [0, 1], class)")'
+        return
+    added, called = _imported(module, loading.function)
+    imports += added
+    usual = {loading.train: "trainloader", loading.held_out: "testloader"}
+    parts = [name if name.isidentifier() else usual.get(at, "_") for at, name in enumerate(loading.names)]
+    kept = [parts[at] for at in (loading.train, loading.held_out) if at >= 0]
+    yield '    """Images that this node trains on, and those that it holds out, in [0, 1], each with its class."""'
+    if images.augmentations:
+        yield f"    # {RANDOM}: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
+    left = ", ".join(name if name in kept else "_" for name in parts)
+    given = [ast.unparse(one) for one in (*loading.call.args, *loading.call.keywords)]
+    yield indent(_call(f"{left} = {called}", [one if '"' in one else one.replace("'", '"') for one in given]), "    ")
+    image, label, target = f'item["{images.image_key or "image"}"]', f'item["{images.label_key or "label"}"]', "item"
+    if images.pairs:
+        image, label, target = "x", "y", "x, y"
+    if (one := images.normalisation) is not None:
+        mean, std = repr(one.mean[0]), repr(one.std[0])
+        if max(len(one.mean), len(one.std)) > 1:
+            mean, std = "mean", "std"
+            imports += [] if "torch" in module.imported else ["import torch"]
+            yield f"    mean, std = (torch.tensor(one).view(-1, 1, 1) for one in ({list(one.mean)}, {list(one.std)}))"
+        # Grey levels of eight bits: rounding takes off what the arithmetic adds, and leaves a wrong normalisation to be seen.
+        image = f"(({image} * {std} + {mean}) * 255).round() / 255"
+    lists = [f"[({image}, {label}) for {target} in {name}.dataset]" for name in kept]
+    if len(lists) == 1:
+        yield f"    return {lists[0]}"
+    else:
+        yield from ("    return (", *(f"        {one}," for one in lists), "    )")
 
 
 def _audited(report: AppReport, model: str, start: Start | None) -> str:
@@ -144,6 +199,6 @@ def _end(report: AppReport) -> str:
         return _listed("Not ready: this app cannot be audited or checked as it is", report.refused)
     if not report.additions:
         return "Ready: the app answers audits, and its server is audited."
-    unknown = any(UNKNOWN_MODEL in one.text for one in report.additions)
-    completed = f", with your model in the place of {UNKNOWN_MODEL}" if unknown else ""
+    open_ones = any(word in one.text for one in report.additions for word in OPEN)
+    completed = " and completed, as listed under To decide" if open_ones else ""
     return f"Ready once these lines are added{completed}. Then run the app, and open report.html in the results folder."

@@ -15,20 +15,12 @@ class Addition(NamedTuple):
     text: str
 
 
-class Start(NamedTuple):
-    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, indentation."""
-
-    strategy: str
-    where: str
-    indent: int
-
-
 @dataclass(frozen=True)
 class ServerFacts:
     """The ServerApp, as it began its first round in the trial.
 
     ``asked`` nodes are to train in round 1, and the strategy ``waits_for`` so many. ``message`` are the plain values
-    of the message of training. ``audited``: whether the file imports that function. ``start`` is the call that starts the rounds.
+    of the message of training. ``audited``: whether the file imports that function.
     """
 
     strategy: Sequence[str] = ()
@@ -37,7 +29,6 @@ class ServerFacts:
     waits_for: int = 0
     message: Mapping[str, Any] | None = None
     audited: bool = False
-    start: Start | None = None
 
 
 @dataclass(frozen=True)

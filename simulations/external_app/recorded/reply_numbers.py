@@ -14,14 +14,16 @@ from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 
-from clients.wire.texts import EXAMPLES, counted_examples, regular
+from clients.wire.texts import regular
 from simulations.external_app.recorded.orders import Orders, orders_in
 from simulations.external_app.recorded.settings import AttackSettings
 from strategies.recording.files import (
+    EXAMPLES,
     RATES,
     STEPS,
     RecordedReply,
     RecordingError,
+    counted_examples,
     first_number,
 )
 

@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from clients.external_app.seen_images import MOST_IMAGES, recognised
-from clients.external_app.training import Training, TrainingWatch, UnseenTrainingError, last_training
+from clients.external_app.training import (
+    MOST_SEEN,
+    Training,
+    TrainingWatch,
+    UnseenTrainingError,
+    last_training,
+    recognised,
+)
 
 IMAGES = (torch.arange(20 * 64).view(20, 1, 8, 8) * 37 % 256) / 255
 LABELS = torch.arange(20) % 5
@@ -180,12 +186,12 @@ def test_a_training_without_a_step_leaves_nothing_of_the_one_before() -> None:
 
 def test_only_the_first_images_are_kept() -> None:
     def many(model: nn.Module, optimizer: Any) -> None:
-        model(IMAGES[:1].expand(MOST_IMAGES + 5, -1, -1, -1)).sum().backward()
+        model(IMAGES[:1].expand(MOST_SEEN + 5, -1, -1, -1)).sum().backward()
         optimizer.step()
 
     found, context = watched(many, lr=0.1)
-    assert found.images == MOST_IMAGES + 5
-    assert recognised(context, IMAGES) == (MOST_IMAGES, MOST_IMAGES)
+    assert found.images == MOST_SEEN + 5
+    assert recognised(context, IMAGES) == (MOST_SEEN, MOST_SEEN)
 
 
 def test_what_a_client_sends_is_read_within_limits() -> None:

@@ -39,13 +39,6 @@ def digits(context: Context, count: int = EXAMPLES) -> TensorDataset:
     return TensorDataset(images, torch.randint(10, (count,), generator=generator))
 
 
-def node_digits(context: Context, levels: int = 255) -> tuple[Tensor, Tensor]:
-    """``digits`` of so many levels between black and white, both of which occur."""
-    images, labels = digits(context).tensors
-    images[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
-    return (images * levels).round() / levels, labels
-
-
 State = dict[str, Tensor]
 
 

@@ -10,7 +10,6 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from torch import nn
 
 from simulations.audited import audited
-from strategies.external_app.record import AuditError as AuditError
 from tests.lines import read_lines
 from tests.strategies.external_app.app import AppGrid, Net
 

@@ -109,8 +109,8 @@ def test_another_optimizer_and_other_images_are_warned_of(tmp_path: Path) -> Non
     (about,) = [row for row in rows if row["metric"] == ASSUMED]
     assert about["warnings"] == [
         "The clients train with Adam: probes and attacks take steps of SGD.",
-        "0 of the first 24 images that training saw are those that guesses are compared with; the others were augmented or "
-        "normalised in another way, or are others.",
+        "0 of the first 24 images that training saw are those of data as they are; the others were augmented or normalised in "
+        "another way, or are others.",
     ]
     card = attacked(rows, "training update")[0]["card"]
     assert card["training"].startswith(
@@ -129,12 +129,10 @@ def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path) -> No
     rows = run(out, an_app(data=some))
     failed = [row for row in rows if row["metric"] == "client"]
     assert {(row["client"], row["status"]) for row in failed} == {(0, "failed"), (1, "failed")}
-    assert all(
-        "10 examples of this node are known, and the reply to training counts 24" in row["message"] for row in failed
-    )
+    assert all("data gives 10 examples, and the reply to training counts 24" in row["message"] for row in failed)
     assert not attacked(rows, "training update")
     assert attacked(rows, "one-step probe")
-    assert "10 examples of this node are known" in page_of(out)
+    assert "data gives 10 examples" in page_of(out)
 
 
 def noisy(sent: State, message: Message, context: Context) -> State:
@@ -148,7 +146,7 @@ def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are
     rows = run(out, app_that(noisy), probe_attacks=EXACT, probe_targets=8)
     assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
     assert (
-        "observed: every image that training saw is one of those that guesses are compared with"
+        "observed: every image that training saw is one of data, as it is"
         in attacked(rows, "training update")[0]["card"]["caveats"]
     )
     (line,) = read_run(out).summaries[0].findings

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -284,11 +281,6 @@ def _watch_starts(found: dict[str, Any], failed: list[str]) -> None:
 
 def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[str]) -> Callable[..., NoReturn]:
     def start(strategy: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
-        caller = sys._getframe(1)
-        line = linecache.getline(caller.f_code.co_filename, caller.f_lineno)
-        named = re.search(r"([A-Za-z_]\w*)\.start\(", line)
-        at = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
-        where = [named[1] if named else "", at, len(line) - len(line.lstrip())]
         bound = inspect.signature(original).bind(strategy, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments | bound.arguments.get("kwargs", {})
@@ -296,7 +288,7 @@ def _watched(original: Callable[..., Any], found: dict[str, Any], failed: list[s
         chain = chain_of(strategy)
         waits_for = max((int(getattr(one, "min_available_nodes", 0) or 0) for one in chain), default=0)
         names = [type(one).__name__ for one in chain]
-        found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for, start=where)
+        found.update(strategy=names, rounds=rounds if isinstance(rounds, int) else 0, waits_for=waits_for)
         if isinstance(grid, StandInGrid) and isinstance(arrays, ArrayRecord):
             grid.nodes = max(grid.nodes, waits_for)
             inner = next(one for one in chain if not isinstance(one, WrappingStrategy))

@@ -12,6 +12,8 @@ from typing import Any
 from simulations.console.command_line import read_toml
 from simulations.settings.errors import ConfigError
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 @dataclass(frozen=True)
 class Module:
@@ -33,6 +35,11 @@ class Module:
                 found |= {one.asname or one.name: f"{self.source_of(node)}.{one.name}" for one in node.names}
         return found
 
+    def around(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node; None at the top level."""
+        functions = (one for one in ast.walk(self.tree) if isinstance(one, Function) and one is not node)
+        return next((one for one in reversed(list(functions)) if node in ast.walk(one)), None)
+
     def source_of(self, node: ast.ImportFrom) -> str:
         """The module that an import names, with the dots of a relative one resolved."""
         if not node.level:
@@ -40,12 +47,23 @@ class Module:
         package = self.name.split(".") if self.path.name == "__init__.py" else self.name.split(".")[:-1]
         return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
 
+    def full(self, expression: ast.expr) -> str:
+        """The dotted name of an expression through the file's imports, such as ``torch.nn.Linear``; "" for no dotted name."""
+        first, _, rest = ast.unparse(expression).partition(".")
+        if not first.isidentifier() or not all(map(str.isidentifier, rest.split(".") if rest else [])):
+            return ""
+        return ".".join([self.imported.get(first, f"{self.name}.{first}"), *filter(None, [rest])])
+
+    def at(self, node: ast.AST) -> str:
+        """File and line."""
+        return f"{self.path.name}:{getattr(node, 'lineno', 0)}"
+
 
 @dataclass(frozen=True)
 class Project:
     """An app as its files describe it: its entry points (``module:object``), run configuration, and the files that they import.
 
-    Keys of tables in ``run_config`` are joined by dots.
+    Keys of tables in ``run_config`` are joined by dots. ``client_modules`` names the files of the ClientApp, its own first.
     """
 
     folder: Path
@@ -53,6 +71,7 @@ class Project:
     client_app: str
     run_config: Mapping[str, Any]
     modules: Mapping[str, Module]
+    client_modules: tuple[str, ...]
 
     @property
     def client(self) -> Module | None:
@@ -63,6 +82,16 @@ class Project:
     def server(self) -> Module | None:
         """The file of the ServerApp."""
         return self.modules.get(self.server_app.partition(":")[0])
+
+    def of_client(self) -> Iterator[Module]:
+        """The files of ``client_modules``."""
+        return (self.modules[name] for name in self.client_modules)
+
+    def calls(self) -> Iterator[tuple[Module, ast.Call]]:
+        """Every call in the files of the client, from top to bottom."""
+        for module in self.of_client():
+            calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+            yield from ((module, node) for node in sorted(calls, key=lambda node: node.lineno))
 
     def imports(self) -> set[str]:
         """Full dotted names of all that the app's files import."""
@@ -93,9 +122,11 @@ def read_project(folder: Path) -> Project:
             )
     modules: dict[str, Module] = {}
     _follow(folder, components["clientapp"].partition(":")[0], modules)
+    of_client = tuple(modules)
     _follow(folder, components["serverapp"].partition(":")[0], modules)
-    config = dict(_flat(_table(app, "config")))
-    return Project(folder, components["serverapp"], components["clientapp"], config, modules)
+    return Project(
+        folder, components["serverapp"], components["clientapp"], dict(_flat(_table(app, "config"))), modules, of_client,
+    )  # fmt: skip
 
 
 def _table(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
