@@ -1,7 +1,8 @@
 """What a client's own training did, as torch's objects show it while it runs: no number of it is a user's word.
 
 A ``TrainingWatch`` counts the steps of ``torch.optim`` optimizers, and the images that a model is given with gradients on. It
-changes nothing and draws no random number. Of an image it keeps ``PROJECTIONS`` numbers, which recognise it.
+changes nothing, draws no random number, and where it fails it stops and says why. Of an image it keeps ``PROJECTIONS`` numbers,
+which recognise it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Self
@@ -21,11 +22,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from pydantic import ConfigDict
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Count, Decay, Length, Limit
+from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
 from clients.wire.records import to_record, to_tensors
 from clients.wire.schema import STRICT, parsed
+from clients.wire.texts import RecordError
 from defenses.random_draws import generator_for
 
 DID, SAW = "fedveil-last-training", "fedveil-last-images"
@@ -33,9 +35,14 @@ DID, SAW = "fedveil-last-training", "fedveil-last-images"
 PROJECTIONS = 8
 MOST_SEEN = 4096
 """The first images of a training, which are recognised."""
+MOST_NORMS = 64
+"""The first steps of a training, whose gradients are compared."""
+MOST_LOCAL_STEPS = 10**6
+"""Of a training: attacks may go through them one by one."""
 ALIKE = 1e-3
 """Largest distance between projections of one image, over their length or 1: numbers of 16 bits round less."""
 LONGEST_NAME = 100
+NO_STEP = "no optimizer of torch.optim made a step in it"
 OPACUS = "GradSampleModule"
 """Opacus' wrapper of a model."""
 
@@ -50,12 +57,14 @@ class Training:
 
     Attributes:
         optimizer: Name of its class.
+        first_rate: Learning rate of its first step.
         learning_rate: Of its steps, on average.
         momentum: 0 for an optimizer without.
         nesterov: Whether the momentum is Nesterov's.
         weight_decay: Of its first group of parameters.
         steps: Number of its steps.
-        batch_size: Most images for a step; 0 where no model was given images.
+        batch_size: The most common number of images for a step; 0 where no model was given images.
+        steady: Whether at least half of the steps had so many.
         images: For all steps together.
         train_mode: Whether the model was in train mode.
         sent: Whether the reply holds the weights as the last step left them.
@@ -65,13 +74,15 @@ class Training:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     optimizer: Annotated[str, Length(LONGEST_NAME)]
+    first_rate: Annotated[float, Limit(0, MOST_RATE)]
     learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
     momentum: BelowOne
     nesterov: bool
     weight_decay: Decay
-    steps: Annotated[int, Limit(1, MOST_STEPS)]
+    steps: Annotated[int, Limit(1, MOST_LOCAL_STEPS)]
     batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
-    images: Count
+    steady: bool
+    images: Annotated[int, Limit(0, MOST_STEPS)]
     train_mode: bool
     sent: bool
     notes: Annotated[tuple[str, ...], Length(8)] = ()
@@ -90,48 +101,81 @@ class Training:
         """The optimizer with its settings, which all clients of a round share."""
         kind = " (Nesterov)" if self.nesterov else ""
         settings = f"momentum {self.momentum:g}{kind} and weight decay {self.weight_decay:g}"
-        return f"{self.optimizer} with learning rate {self.learning_rate:g}, {settings}"
+        return f"{self.optimizer} with learning rate {self.first_rate:g}, {settings}"
 
 
 @dataclass
 class _Steps:
-    """The steps of one optimizer."""
+    """The steps of one optimizer, or of several one after the other on the same weights."""
 
     settings: dict[str, Any]
     weights: list[Tensor]
     groups: int
     rates: Counter[float] = field(default_factory=Counter)
     """Learning rate -> steps with it, in order of appearance."""
-    norms: list[float] = field(default_factory=list)
-    """Of the gradients of all weights, in a step each."""
-    steps: int = 0
-    batch_size: int = 0
-    images: int = 0
+    batches: Counter[int] = field(default_factory=Counter)
+    """Number of images -> steps with so many."""
+    gradients: list[tuple[float, float]] = field(default_factory=list)
+    """Norm and sum of the gradients of all weights, in a step each."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.rates.total()
+
+    @property
+    def images(self) -> int:
+        """In all steps."""
+        return sum(size * count for size, count in self.batches.items())
 
     @property
     def rate(self) -> float:
         """Its learning rate on average."""
-        return (
-            next(iter(self.rates)) if len(self.rates) == 1 else sum(k * n for k, n in self.rates.items()) / self.steps
-        )
+        rates = self.rates.items()
+        return next(iter(self.rates)) if len(rates) == 1 else sum(rate * count for rate, count in rates) / self.steps
+
+
+Hook = Callable[..., None]
+
+
+def _harmless(hook: Hook) -> Hook:
+    """A hook that acts in the thread of its watch alone, and whose errors end the watch and nothing else."""
+
+    @functools.wraps(hook)
+    def called(watch: TrainingWatch, *given: Any) -> None:
+        if torch.compiler.is_compiling() or watch.failure or threading.get_ident() != watch.thread:
+            return
+        try:
+            hook(watch, *given)
+        except Exception as error:
+            watch.failure = f"{type(error).__name__}: {str(error)[:200]}"
+
+    return called
 
 
 class TrainingWatch:
-    """Watches what this thread trains between entering and leaving; see the module."""
+    """Watches what this thread trains between entering and leaving; see the module.
+
+    Attributes:
+        thread: Its number.
+        failure: Why watching ended early; "" where it did not.
+    """
 
     def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._of: dict[int, _Steps] = {}
-        self._model: nn.Module | None = None
-        """While it works on images: modules in it may be given images, too."""
-        self._pending, self._kept = 0, 0
+        self.thread, self.failure = threading.get_ident(), ""
+        self._of: dict[tuple[Any, ...], _Steps] = {}
+        self._outer: nn.Module | None = None
+        """The module that is working; those in it may be given its images, too."""
+        self._counted = False
+        self._pending: set[tuple[float, ...]] = set()
+        """Batches since the last step: a teacher or a global model may be given the same one again."""
         self._modes, self._wrappers = set[bool](), set[str]()
         self._seen: list[Tensor] = []
         self._hooks = ExitStack()
 
     def __enter__(self) -> Self:
         for handle in (
-            register_optimizer_step_pre_hook(self._steps),
+            register_optimizer_step_post_hook(self._stepped),
             register_module_forward_pre_hook(self._begins),
             register_module_forward_hook(self._ends, always_call=True),
         ):
@@ -141,58 +185,72 @@ class TrainingWatch:
     def __exit__(self, *_: object) -> None:
         self._hooks.close()
 
+    @_harmless
     def _begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._model is not None or threading.get_ident() != self._thread or not torch.is_grad_enabled():
+        if self._outer is None:
+            self._outer, self._counted = module, False
+        # In a backward pass, layers of a checkpoint work once more.
+        if self._counted or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
         images = next((one for one in inputs if _is_images(one)), None)
-        if images is not None:
-            self._model = module
-            self._modes.add(module.training)
-            self._wrappers.add(type(module).__name__)
-            self._pending += len(images)
-            if self._kept < MOST_SEEN:
-                self._seen.append(projected(images.detach()[: MOST_SEEN - self._kept]))
-                self._kept += len(self._seen[-1])
-
-    def _ends(self, module: nn.Module, *_: object) -> None:
-        if module is self._model:
-            self._model = None
-
-    def _steps(self, optimizer: Optimizer, *_: object) -> None:
-        if threading.get_ident() != self._thread:
+        if images is None or not len(images):
             return
+        self._counted = True
+        numbers = projected(images.detach())
+        batch = (len(images), *numbers[0].tolist())
+        if batch in self._pending:
+            return
+        self._pending.add(batch)
+        self._modes.add(self._outer.training)
+        self._wrappers.add(type(self._outer).__name__)
+        if (kept := sum(map(len, self._seen))) < MOST_SEEN:
+            self._seen.append(numbers[: MOST_SEEN - kept])
+
+    @_harmless
+    def _ends(self, module: nn.Module, *_: object) -> None:
+        if module is self._outer:
+            self._outer = None
+
+    @_harmless
+    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
         group = optimizer.param_groups[0]
-        rate = float(group["lr"])
-        if id(optimizer) not in self._of:
-            settings = {"optimizer": type(optimizer).__name__, **{name: group.get(name) for name in _READ}}
-            weights = [one for of in optimizer.param_groups for one in of["params"]]
+        weights = [one for of in optimizer.param_groups for one in of["params"]]
+        settings = {"optimizer": type(optimizer).__name__, **{name: group.get(name) for name in _READ}}
+        key = (settings["optimizer"], *map(id, weights))
+        if key not in self._of:
             groups = len({str(_settings(one)) for one in optimizer.param_groups})
-            self._of[id(optimizer)] = _Steps(settings, weights, groups)
-        mine = self._of[id(optimizer)]
-        mine.rates[rate] += 1
-        mine.steps += 1
-        gradients = [one.grad for one in mine.weights if one.grad is not None and not one.grad.is_sparse]
-        mine.norms.append(float(nn.utils.get_total_norm(gradients)))
-        mine.batch_size, mine.images = max(mine.batch_size, self._pending), mine.images + self._pending
-        self._pending = 0
+            self._of[key] = _Steps(settings, weights, groups)
+        mine = self._of[key]
+        mine.rates[float(group["lr"])] += 1
+        mine.batches[sum(int(size) for size, *_ in self._pending)] += 1
+        self._pending.clear()
+        found = [one.grad for one in weights if one.grad is not None and one.grad.layout is torch.strided]
+        if found and len(mine.gradients) < MOST_NORMS:
+            mine.gradients.append((float(nn.utils.get_total_norm(found)), float(sum(one.sum() for one in found))))
 
     def keep(self, context: Context, reply: Iterable[ArrayRecord] = ()) -> None:
         """Write what was seen until a ``reply`` of these arrays into a node's state, in the place of an earlier training."""
         for name in (DID, SAW):
             context.state.pop(name, None)
-        if self._of:
-            context.state[DID] = ConfigRecord({"training": json.dumps(asdict(self._training(reply)))})
-        if self._seen:
-            context.state[SAW] = to_record({"images": torch.cat(self._seen)})
+        why = f"watching ended early ({self.failure})" if self.failure else NO_STEP
+        found = {"failure": why}
+        try:
+            if self._of and not self.failure:
+                found = {"training": json.dumps(asdict(self._training(reply)))}
+            if self._seen:
+                context.state[SAW] = to_record({"images": torch.cat(self._seen)})
+        except Exception as error:
+            found = {"failure": f"what was seen cannot be kept ({type(error).__name__}: {str(error)[:200]})"}
+        context.state[DID] = ConfigRecord({**found})
 
     def _training(self, reply: Iterable[ArrayRecord]) -> Training:
         """What was seen, of the optimizer with most images."""
         main = max(self._of.values(), key=lambda one: (one.images, one.steps))
-        settings = main.settings
+        settings, size = main.settings, max(main.batches, key=lambda one: (main.batches[one], one))
         return Training(
-            str(settings["optimizer"])[:LONGEST_NAME], main.rate, _number(settings["momentum"]), bool(settings["nesterov"]),
-            _number(settings["weight_decay"]), main.steps, main.batch_size, main.images,
-            self._modes != {False}, _holds(reply, main.weights),
+            str(settings["optimizer"])[:LONGEST_NAME], next(iter(main.rates)), main.rate, _number(settings["momentum"]),
+            bool(settings["nesterov"]), _number(settings["weight_decay"]), main.steps, size,
+            2 * main.batches[size] >= main.steps, main.images, self._modes != {False}, _holds(reply, main.weights),
             tuple(self._notes(main)),
         )  # fmt: skip
 
@@ -201,33 +259,39 @@ class TrainingWatch:
             yield "Opacus clips and adds noise"
         if len(rates := list(main.rates)) > 1:
             yield f"its learning rate ran from {rates[0]:g} to {rates[-1]:g}"
-        if (clip := _clipped(main.norms)) and OPACUS not in self._wrappers:
+        if (clip := _clipped(main.gradients)) and OPACUS not in self._wrappers:
             yield f"gradients of several steps have the norm {clip:.4g}, as clipping leaves it"
         if main.groups > 1:
             yield f"{main.groups} groups of parameters have settings of their own"
         if _number(main.settings["dampening"]) or main.settings["maximize"]:
             yield "with dampening or maximize"
         if len(self._of) > 1:
-            yield f"{len(self._of) - 1} other optimizers stepped, too"
+            yield "other optimizers stepped, too"
         if len(self._modes) > 1:
             yield "a part of its steps was in eval mode"
 
 
 def _holds(reply: Iterable[ArrayRecord], weights: Iterable[Tensor]) -> bool:
-    """Whether each of the weights is one of the arrays."""
+    """Whether each of the weights is one of the arrays; False for arrays that are no tensors."""
     sent = defaultdict[torch.Size, list[Tensor]](list)
-    for record in reply:
-        for array in to_tensors(record).values():
-            sent[array.shape].append(array)
-    return all(
-        any(torch.equal(one.detach().cpu().to(array.dtype), array) for array in sent[one.shape]) for one in weights
-    )
+    try:
+        for record in reply:
+            for array in to_tensors(record).values():
+                sent[array.shape].append(array)
+    except RecordError:
+        return False
+    return all(any(_equal(one.detach().cpu().to(array.dtype), array) for array in sent[one.shape]) for one in weights)
 
 
-def _clipped(norms: Sequence[float]) -> float:
-    """The largest norm, where two steps or more have it and none a larger one; else 0."""
-    most = max(norms, default=0.0)
-    return most if sum(math.isclose(one, most, rel_tol=1e-5) for one in norms) > 1 else 0.0
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of a shape hold the same numbers, or NaN at the same places."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _clipped(gradients: Sequence[tuple[float, float]]) -> float:
+    """The largest norm, where several different gradients have it and none a larger one; else 0."""
+    most = max((norm for norm, _ in gradients), default=0.0)
+    return most if len({total for norm, total in gradients if math.isclose(norm, most, rel_tol=1e-5)}) > 1 else 0.0
 
 
 _READ = ("momentum", "nesterov", "weight_decay", "dampening", "maximize")
@@ -244,30 +308,33 @@ def _number(value: Any) -> float:
 
 def _is_images(value: Any) -> bool:
     """Whether a model's argument is a batch of images (B, C, H, W): of features between layers a gradient is wanted."""
-    return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point() and not value.requires_grad
+    if not isinstance(value, Tensor) or value.is_nested or value.layout is not torch.strided:
+        return False
+    batch = value.dim() == 4 and value.is_floating_point() and not value.requires_grad
+    # One image of a batch that is mapped over holds no numbers of its own.
+    return batch and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 @functools.lru_cache(maxsize=4)
 def _directions(size: int) -> Tensor:
     generator = generator_for("recognise images", size)
-    return torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64) / math.sqrt(size)
+    drawn = torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64, device="cpu")
+    return drawn / math.sqrt(size)
 
 
 def projected(images: Tensor) -> Tensor:
     """Images (N, C, H, W) as (N, PROJECTIONS) float64: the same image gives the same numbers, up to rounding."""
-    flat = images.flatten(1).double()
-    numbers: Tensor = flat @ _directions(flat.shape[1]).to(flat.device)
-    return numbers.cpu()
+    flat = images.flatten(1)
+    parts = [part.cpu().double() @ _directions(flat.shape[1]) for part in torch.split(flat, 256)]
+    return torch.cat(parts)
 
 
 def last_training(context: Context) -> ConfigRecord:
-    """The record of a node's last training; ``UnseenTrainingError`` where it had none."""
-    record = context.state.get(DID)
-    if not isinstance(record, ConfigRecord):
-        raise UnseenTrainingError(
-            "this node has not trained, or no optimizer of torch.optim made a step in its training"
-        )
-    return record
+    """The record of a node's last training; ``UnseenTrainingError`` where it had none that was seen."""
+    record: Any = context.state.get(DID) or {"failure": "this node has not trained"}
+    if "training" not in record:
+        raise UnseenTrainingError(f"its training was not seen: {record['failure']}")
+    return ConfigRecord({"training": record["training"]})
 
 
 def recognised(context: Context, own: Tensor) -> tuple[int, int]:
@@ -275,7 +342,6 @@ def recognised(context: Context, own: Tensor) -> tuple[int, int]:
     record: Any = context.state.get(SAW)
     if record is None:
         return 0, 0
-    seen = to_tensors(record)["images"]
-    known = torch.cat([projected(part) for part in torch.split(own, 1024)])
+    seen, known = to_tensors(record)["images"], projected(own)
     near = torch.cat([torch.cdist(part, known).amin(1) for part in torch.split(seen, 256)])
     return int((near <= ALIKE * seen.norm(dim=1).clamp(min=1)).sum()), len(seen)

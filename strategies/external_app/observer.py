@@ -39,9 +39,12 @@ from strategies.external_app.replies import (
     weights_sent,
 )
 from strategies.external_app.settings import AuditSettings
-from strategies.external_app.trainings import ASSUMED, SeenTraining, as_most, assumptions
+from strategies.external_app.trainings import ASSUMED, SeenTraining, as_most, assumptions, observed
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
+
+UNKNOWN = {"local_epochs": 0, "batch_size": 0}
+"""Settings of a training that was not observed."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +242,7 @@ class AppAudit:
             self._plan, card=DataCard.from_json(reported["card"]), pipeline=reported["protection"],
             probe_targets=self.settings.targets(examples),
         )  # fmt: skip
-        for partition, seen in list(trained.items())[:1]:
-            self._plan = self._observed(seen, partition)
+        self._plan = replace(self._plan, **(observed(trained, self._nodes.examples) if trained else UNKNOWN))
         attacks = self.settings.attacks()
         if attacks[PROBE]:
             say_how_many(len(examples), self._plan.probe_targets, self.settings.probe_images)
@@ -251,14 +253,6 @@ class AppAudit:
         rounds, in_turn = self.settings.rounds, self.settings.in_turn
         updates = UpdateAudit(auditor, attacks, rounds, max(rounds), "p00", in_turn)
         return _Running(results, auditor, updates)
-
-    def _observed(self, seen: SeenTraining, partition: int) -> AppPlan:
-        """The plan with the settings of a training."""
-        one = seen.training
-        return replace(
-            self._plan, learning_rate=one.learning_rate, momentum=one.momentum, nesterov=one.nesterov,
-            weight_decay=one.weight_decay, batch_size=one.batch_size, local_epochs=one.epochs(self._nodes.examples[partition]),
-        )  # fmt: skip
 
     def _probe(self, running: _Running, task: Task, sent: _Round, partitions: Collection[int]) -> None:
         """One-step updates of every node that trained in this round, one message for each: mods expect the weights of one model."""
@@ -297,8 +291,8 @@ class AppAudit:
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
         """The task of a round in which nodes trained as observed."""
-        partition, first = next(iter(trained.items()))
-        return self._observed(first, partition).at(server_round, first.training.learning_rate)
+        plan = replace(self._plan, **observed(trained, self._nodes.examples))
+        return plan.at(server_round, plan.learning_rate)
 
     def _update(self, reply: Message, sent: _Round) -> Tensors:
         mine = sent.sent[reply.metadata.src_node_id]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import median_low
+from typing import Any, TypeVar
 
 from flwr.app import Message
 
@@ -13,6 +15,7 @@ from clients.wire.records import reason_of, values_of
 from clients.wire.texts import one_line
 from strategies.external_app.replies import UnusableReplyError
 
+T = TypeVar("T")
 NOT_IN_PROBE = (
     "what the app's own train() does is not in a probe: clipping or noise inside it, another optimizer than SGD, frozen layers, "
     "BatchNorm or dropout in eval mode, augmentation"
@@ -44,7 +47,9 @@ class SeenTraining:
             raise UnusableReplyError(str(error)) from error
         if type(own) is not int or type(images) is not int or not 0 <= own <= images:
             raise UnusableReplyError(f"it counts {own} own of {images} images")
-        return cls(training, own, images)
+        if training.images and training.steps > training.images:
+            raise UnusableReplyError(f"it counts {training.steps} steps on {training.images} images")
+        return cls(replace(training, optimizer=one_line(training.optimizer, LONGEST_NOTE)), own, images)
 
     @property
     def _notes(self) -> list[str]:
@@ -90,18 +95,37 @@ def as_most(
 
     ``examples`` of each partition: a node with fewer than a batch has all of them in one.
     """
-    rules = Counter(one.training.rule for one in found.values())
-    rule = max(rules, key=rules.__getitem__, default="")
-    sizes = Counter(one.training.batch_size for one in found.values() if one.training.rule == rule)
-    size = max(sizes, key=lambda one: (sizes[one], one), default=0)
-    others = dict[int, str]()
-    for partition, one in found.items():
-        if one.training.rule != rule:
-            others[partition] = f"it trained by {one_line(one.training.rule, LONGEST_NOTE)}, most nodes by {rule}"
-        elif one.training.batch_size not in (size, examples[partition]):
-            others[partition] = f"its batches hold {one.training.batch_size} images, those of most nodes {size}"
-    alike = {partition: one for partition, one in found.items() if partition not in others}
-    return dict(sorted(alike.items(), key=lambda item: item[1].training.batch_size != size)), others
+    others = {
+        partition: f"its batches hold {one.training.batch_size} images, and it has {examples[partition]}"
+        for partition, one in found.items()
+        if one.training.batch_size > examples[partition]
+    }
+    honest = {partition: one.training for partition, one in found.items() if partition not in others}
+    rule = _most(one.rule for one in honest.values())
+    size = _most(one.batch_size for one in honest.values() if one.rule == rule and one.steady)
+    for partition, one in honest.items():
+        if one.rule != rule:
+            others[partition] = f"it trained by {one_line(one.rule, LONGEST_NOTE)}, most nodes by {rule}"
+        elif one.steady and one.batch_size not in (size, examples[partition]):
+            others[partition] = f"its batches hold {one.batch_size} images, those of most nodes {size}"
+    return {partition: one for partition, one in found.items() if partition not in others}, others
+
+
+def _most(values: Iterable[T]) -> T | None:
+    """The most common value, the first of several; None where there is none."""
+    return next((value for value, _ in Counter(values).most_common(1)), None)
+
+
+def observed(alike: Mapping[int, SeenTraining], examples: Mapping[int, int]) -> dict[str, Any]:
+    """The settings of a plan for trainings that are alike, in the middle of those that differ: one client decides nothing."""
+    trainings = [one.training for one in alike.values()]
+    first = trainings[0]
+    return {
+        "learning_rate": median_low(one.learning_rate for one in trainings), "momentum": first.momentum,
+        "nesterov": first.nesterov, "weight_decay": first.weight_decay,
+        "batch_size": median_low(one.batch_size for one in trainings),
+        "local_epochs": median_low(one.training.epochs(examples[at]) for at, one in alike.items()),
+    }  # fmt: skip
 
 
 def assumptions(loss: str, *, mods: str, probe_mode: str, unsent: int = 0) -> list[str]:

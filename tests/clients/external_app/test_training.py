@@ -65,7 +65,7 @@ def epochs(count: int, view: Callable[[Tensor], Tensor] = Tensor.clone, **told: 
 
 def test_settings_steps_and_batches_are_those_of_the_training() -> None:
     found, context = watched(epochs(2), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    assert found == Training("SGD", 0.1, 0.9, True, 0.01, steps=6, batch_size=8, images=40, train_mode=True, sent=True)
+    assert found == Training("SGD", 0.1, 0.1, 0.9, True, 0.01, 6, 8, steady=True, images=40, train_mode=True, sent=True)
     assert found.epochs(20) == 2
     assert recognised(context, IMAGES) == (40, 40)
     adam, _ = watched(epochs(1, drop_last=True), kind=torch.optim.Adam, lr=0.003)
@@ -125,7 +125,7 @@ def test_what_is_no_plain_step_is_noted() -> None:
 
     found, _ = watched(two, lr=0.1, dampening=0.2)
     assert not found.train_mode
-    assert found.notes == ("with dampening or maximize", "1 other optimizers stepped, too")
+    assert found.notes == ("with dampening or maximize", "other optimizers stepped, too")
 
 
 def test_dp_sgd_of_opacus_is_noted() -> None:
@@ -167,9 +167,7 @@ def test_a_training_is_the_same_watched_or_not_and_nothing_stays_behind() -> Non
         pass
     epochs(1)(model, optimizer)
     watch.keep(context)
-    with pytest.raises(
-        UnseenTrainingError, match=r"this node has not trained, or no optimizer of torch\.optim made a step"
-    ):
+    with pytest.raises(UnseenTrainingError, match=r"was not seen: no optimizer of torch\.optim made a step in it"):
         last_training(context)
     assert recognised(context, IMAGES) == (0, 0)
 
@@ -194,8 +192,106 @@ def test_only_the_first_images_are_kept() -> None:
     assert recognised(context, IMAGES) == (MOST_SEEN, MOST_SEEN)
 
 
+def test_batches_and_steps_are_counted_as_they_are(subtests: pytest.Subtests) -> None:
+    """Whatever else is given images: each case takes four steps on eight images."""
+
+    def loss(model: nn.Module, at: int) -> Tensor:
+        return F.cross_entropy(model(IMAGES[at : at + 8]), LABELS[at : at + 8])
+
+    def each(step: Callable[[nn.Module, Any, int], None]) -> Does:
+        def does(model: nn.Module, optimizer: Any) -> None:
+            for at in (0, 8, 4, 12):
+                optimizer.zero_grad()
+                step(model, optimizer, at)
+
+        return does
+
+    def plain(model: nn.Module, optimizer: Any, at: int) -> None:
+        loss(model, at).backward()
+        optimizer.step()
+
+    def closure(model: nn.Module, optimizer: Any, at: int) -> None:
+        def closed() -> Tensor:
+            found = loss(model, at)
+            found.backward()
+            return found
+
+        optimizer.step(closed)
+
+    teacher = net()
+
+    def distilled(model: nn.Module, optimizer: Any, at: int) -> None:
+        (loss(model, at) + loss(teacher, at)).backward()
+        optimizer.step()
+
+    def anew(model: nn.Module, optimizer: Any, at: int) -> None:
+        loss(model, at).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    def looked_at(model: nn.Module, optimizer: Any) -> None:
+        model(IMAGES)  # with gradients, before training
+        each(plain)(model, optimizer)
+
+    class Keyword(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *, pixels: Tensor) -> Tensor:
+            return self.inner[1:](self.inner[0](pixels))  # type: ignore[index, operator]
+
+    def by_keyword(model: nn.Module, optimizer: Any, at: int) -> None:
+        F.cross_entropy(Keyword(model)(pixels=IMAGES[at : at + 8]), LABELS[at : at + 8]).backward()
+        optimizer.step()
+
+    def compiled(model: nn.Module, optimizer: Any) -> None:
+        each(plain)(torch.compile(model, backend="eager"), optimizer)
+
+    for name, does in (
+        ("plain", each(plain)), ("closure", each(closure)), ("teacher", each(distilled)), ("new optimizers", each(anew)),
+        ("a look before", looked_at), ("keyword", each(by_keyword)), ("compiled", compiled),
+    ):  # fmt: skip
+        with subtests.test(name):
+            found, context = watched(does, lr=0.1)
+            assert (found.steps, found.batch_size, found.steady) == (4, 8, True)
+            assert found.images == 32 + 20 * (name == "a look before")
+            assert recognised(context, IMAGES)[0] == found.images
+
+
+def test_a_watch_that_fails_ends_and_the_training_goes_on() -> None:
+    class Rateless(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            found = super().step(closure)
+            self.param_groups[0]["lr"] = None
+            return found
+
+    def one_step(model: nn.Module, optimizer: Any) -> None:
+        F.cross_entropy(model(IMAGES), LABELS).backward()
+        optimizer.step()
+
+    with pytest.raises(UnseenTrainingError, match=r"watching ended early \(TypeError: float\(\) argument must be"):
+        watched(one_step, kind=Rateless, lr=0.1)
+
+
+def test_an_image_of_a_mapped_batch_is_none() -> None:
+    def mapped(model: nn.Module, optimizer: Any) -> None:
+        weights = {name: one.detach() for name, one in model.named_parameters()}
+
+        def loss(weights: Any, image: Tensor, label: Tensor) -> Tensor:
+            return F.cross_entropy(torch.func.functional_call(model.eval(), weights, image[None]), label[None])
+
+        torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, IMAGES, LABELS)
+        F.cross_entropy(model(IMAGES), LABELS).backward()
+        optimizer.step()
+
+    found, _ = watched(mapped, lr=0.1)
+    assert (found.steps, found.images) == (1, 20)
+
+
 def test_what_a_client_sends_is_read_within_limits() -> None:
-    good = json.dumps(asdict(Training("SGD", 0.1, 0.0, False, 0.0, 1, 1, 1, True, True)), separators=(",", ":"))
+    good = json.dumps(
+        asdict(Training("SGD", 0.1, 0.1, 0.0, False, 0.0, 1, 1, True, 1, True, True)), separators=(",", ":")
+    )
     assert Training.from_json(good).steps == 1
     for old, new, why in (
         ("0.1", "0.0", "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),
