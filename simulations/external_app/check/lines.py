@@ -16,8 +16,7 @@ UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
 WIDEST = 110
-RANDOM = "Leave out the random transforms"
-OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
+OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...")
 """What stands in lines that a person must complete."""
 UNSEEN = "could not be seen"
 WIDTH = 13
@@ -114,8 +113,6 @@ def _pixels(module: Module, images: Images, loading: Loading | None, imports: li
     parts = [name if name.isidentifier() else usual.get(at, "_") for at, name in enumerate(loading.names)]
     kept = [parts[at] for at in (loading.train, loading.held_out) if at >= 0]
     yield '    """Images that this node trains on, and those that it holds out, in [0, 1], each with its class."""'
-    if images.augmentations:
-        yield f"    # {RANDOM}: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
     left = ", ".join(name if name in kept else "_" for name in parts)
     given = [ast.unparse(one) for one in (*loading.call.args, *loading.call.keywords)]
     yield indent(_call(f"{left} = {called}", [one if '"' in one else one.replace("'", '"') for one in given]), "    ")

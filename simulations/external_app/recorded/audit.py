@@ -43,9 +43,9 @@ from simulations.external_app.recorded.attack_file import (
     without_truth,
 )
 from simulations.external_app.recorded.missing import steps_to_scores
-from simulations.external_app.recorded.orders import OF_ROUND
 from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
+from simulations.external_app.recorded.reply_numbers import OF_ROUND
 from simulations.external_app.recorded.settings import Request
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED

@@ -12,7 +12,6 @@ from simulations.external_app.check.source.loading import Loading, read_loading
 from simulations.external_app.check.source.project import Function, Module, Project
 
 Numbers = tuple[float, ...]
-RANDOM = re.compile("Random[A-Z]|ColorJitter|AutoAugment|TrivialAugmentWide")
 LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 LOSS = re.compile("(Loss|_loss|cross_entropy(_with_logits)?)$")
 
@@ -30,13 +29,12 @@ class WrittenNormalisation:
 class Images:
     """Facts about images in the source, each once.
 
-    ``unreadable`` are places that normalise by numbers which the source does not show, ``augmentations`` random transforms. A batch
-    is a mapping with ``image_key`` and ``label_key`` ("" where they could not be seen), or a pair.
+    ``unreadable`` are places that normalise by numbers which the source does not show. A batch is a mapping with ``image_key`` and
+    ``label_key`` ("" where they could not be seen), or a pair.
     """
 
     normalisations: tuple[WrittenNormalisation, ...] = ()
     unreadable: tuple[str, ...] = ()
-    augmentations: tuple[str, ...] = ()
     image_key: str = ""
     label_key: str = ""
     pairs: bool = False
@@ -95,7 +93,7 @@ def _start(project: Project) -> Start | None:
 def read_images(project: Project) -> Images:
     """Look through the files of the ClientApp."""
     found: dict[tuple[Numbers, Numbers], WrittenNormalisation] = {}
-    unreadable, random = [], []
+    unreadable = []
     for module, call in project.calls():
         full = module.full(call.func)
         name = full.rpartition(".")[2]
@@ -104,8 +102,6 @@ def read_images(project: Project) -> Images:
                 found.setdefault(values, WrittenNormalisation(*values, module.at(call)))
             else:
                 unreadable.append(module.at(call))
-        elif "transforms" in full and RANDOM.match(name):
-            random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
             found.setdefault(values, WrittenNormalisation(*values, module.at(node)))
@@ -113,7 +109,7 @@ def read_images(project: Project) -> Images:
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]
     image_key, label_key = (one[0] if len(one) == 1 else "" for one in (others, labels))
-    return Images(tuple(found.values()), tuple(unreadable), tuple(dict.fromkeys(random)), image_key, label_key, pairs)
+    return Images(tuple(found.values()), tuple(unreadable), image_key, label_key, pairs)
 
 
 def _of_call(call: ast.Call, module: Module, project: Project) -> tuple[Numbers, Numbers] | None:
