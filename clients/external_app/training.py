@@ -11,18 +11,21 @@ import functools
 import json
 import math
 import threading
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
+from numpy.typing import NDArray
 from pydantic import ConfigDict
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+from torch.optim.optimizer import Optimizer
 
 from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
 from clients.wire.records import to_record, to_tensors
@@ -35,6 +38,9 @@ DID, SAW = "fedveil-last-training", "fedveil-last-images"
 PROJECTIONS = 8
 MOST_SEEN = 4096
 """The first images of a training, which are recognised."""
+AT_ONCE = 2**22
+"""Values of images that are projected at once."""
+DIVERGED = 1e6
 MOST_NORMS = 64
 """The first steps of a training, whose gradients are compared."""
 MOST_LOCAL_STEPS = 10**6
@@ -57,7 +63,7 @@ class Training:
 
     Attributes:
         optimizer: Name of its class.
-        first_rate: Learning rate of its first step.
+        highest_rate: Its highest learning rate.
         learning_rate: Of its steps, on average.
         momentum: 0 for an optimizer without.
         nesterov: Whether the momentum is Nesterov's.
@@ -74,7 +80,7 @@ class Training:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     optimizer: Annotated[str, Length(LONGEST_NAME)]
-    first_rate: Annotated[float, Limit(0, MOST_RATE)]
+    highest_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
     learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
     momentum: BelowOne
     nesterov: bool
@@ -101,18 +107,20 @@ class Training:
         """The optimizer with its settings, which all clients of a round share."""
         kind = " (Nesterov)" if self.nesterov else ""
         settings = f"momentum {self.momentum:g}{kind} and weight decay {self.weight_decay:g}"
-        return f"{self.optimizer} with learning rate {self.first_rate:g}, {settings}"
+        return f"{self.optimizer} with learning rate {self.highest_rate:g}, {settings}"
 
 
 @dataclass
 class _Steps:
-    """The steps of one optimizer, or of several one after the other on the same weights."""
+    """The steps of one optimizer, or of several one after the other on the same weights, which it does not keep alive."""
 
-    settings: dict[str, Any]
-    weights: list[Tensor]
+    kind: str
+    weights: list[weakref.ref[Tensor]]
     groups: int
+    settings: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    """Values of ``_READ`` -> steps with them."""
     rates: Counter[float] = field(default_factory=Counter)
-    """Learning rate -> steps with it, in order of appearance."""
+    """Learning rate -> steps with it."""
     batches: Counter[int] = field(default_factory=Counter)
     """Number of images -> steps with so many."""
     gradients: list[tuple[float, float]] = field(default_factory=list)
@@ -134,36 +142,58 @@ class _Steps:
         rates = self.rates.items()
         return next(iter(self.rates)) if len(rates) == 1 else sum(rate * count for rate, count in rates) / self.steps
 
+    def is_of(self, kind: str, weights: Sequence[Tensor]) -> bool:
+        """Whether an optimizer of this class goes on with these weights."""
+        mine = self.weights
+        return (
+            self.kind == kind
+            and len(mine) == len(weights)
+            and all(a() is b for a, b in zip(mine, weights, strict=True))
+        )
 
-Hook = Callable[..., None]
+
+_HERE = threading.local()
+"""``watch``: of this thread, or None."""
+_KEY = -1
+"""Of the hooks, always the same: ``torch.compile`` compiles anew for hooks with another key."""
+_users, _lock = 0, threading.Lock()
 
 
-def _harmless(hook: Hook) -> Hook:
-    """A hook that acts in the thread of its watch alone, and whose errors end the watch and nothing else."""
+def _watch() -> TrainingWatch | None:
+    """The watch of this thread; None where there is none, or torch reads the code in place of running it."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return None
+    found: TrainingWatch | None = getattr(_HERE, "watch", None)
+    if found is None or found.failure or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return None
+    return found
 
-    @functools.wraps(hook)
-    def called(watch: TrainingWatch, *given: Any) -> None:
-        if torch.compiler.is_compiling() or watch.failure or threading.get_ident() != watch.thread:
-            return
-        try:
-            hook(watch, *given)
-        except Exception as error:
-            watch.failure = f"{type(error).__name__}: {str(error)[:200]}"
 
-    return called
+def _begins(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if watch := _watch():
+        watch.safely(watch.begins, module, inputs)
+
+
+def _ends(module: nn.Module, *_: object) -> None:
+    if watch := _watch():
+        watch.safely(watch.ends, module)
+
+
+def _stepped(optimizer: Optimizer, *_: object) -> None:
+    if watch := _watch():
+        watch.safely(watch.stepped, optimizer)
 
 
 class TrainingWatch:
-    """Watches what this thread trains between entering and leaving; see the module.
+    """Watches what this thread trains between entering and leaving; see the module. An error ends the watch and nothing else.
 
     Attributes:
-        thread: Its number.
         failure: Why watching ended early; "" where it did not.
     """
 
     def __init__(self) -> None:
-        self.thread, self.failure = threading.get_ident(), ""
-        self._of: dict[tuple[Any, ...], _Steps] = {}
+        self.failure = ""
+        self._of: list[_Steps] = []
         self._outer: nn.Module | None = None
         """The module that is working; those in it may be given its images, too."""
         self._counted = False
@@ -171,29 +201,46 @@ class TrainingWatch:
         """Batches since the last step: a teacher or a global model may be given the same one again."""
         self._modes, self._wrappers = set[bool](), set[str]()
         self._seen: list[Tensor] = []
-        self._hooks = ExitStack()
+        self._last: list[Tensor] = []
+        """Weights of the last step, which a reply may hold; those of others may go."""
 
     def __enter__(self) -> Self:
-        for handle in (
-            register_optimizer_step_post_hook(self._stepped),
-            register_module_forward_pre_hook(self._begins),
-            register_module_forward_hook(self._ends, always_call=True),
-        ):
-            self._hooks.callback(handle.remove)
+        global _users
+        with _lock:
+            _users += 1
+            modules._global_forward_pre_hooks[_KEY] = _begins
+            modules._global_forward_hooks[_KEY] = _ends
+            modules._global_forward_hooks_always_called[_KEY] = True
+            optimizers._global_optimizer_post_hooks[_KEY] = _stepped
+        _HERE.watch = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hooks.close()
+        global _users
+        _HERE.watch = None
+        with _lock:
+            _users -= 1
+            if not _users:
+                del modules._global_forward_pre_hooks[_KEY], modules._global_forward_hooks[_KEY]
+                del modules._global_forward_hooks_always_called[_KEY], optimizers._global_optimizer_post_hooks[_KEY]
 
-    @_harmless
-    def _begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def safely(self, hook: Callable[..., None], *given: Any) -> None:
+        """Have the watch see what torch does."""
+        try:
+            hook(*given)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {str(error)[:200]}"
+
+    def begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """A module begins to work."""
         if self._outer is None:
             self._outer, self._counted = module, False
         # In a backward pass, layers of a checkpoint work once more.
         if self._counted or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
         images = next((one for one in inputs if _is_images(one)), None)
-        if images is None or not len(images):
+        # A module that trains nothing normalises a batch, or is its loss.
+        if images is None or not len(images) or not any(one.requires_grad for one in self._outer.parameters()):
             return
         self._counted = True
         numbers = projected(images.detach())
@@ -206,24 +253,26 @@ class TrainingWatch:
         if (kept := sum(map(len, self._seen))) < MOST_SEEN:
             self._seen.append(numbers[: MOST_SEEN - kept])
 
-    @_harmless
-    def _ends(self, module: nn.Module, *_: object) -> None:
+    def ends(self, module: nn.Module) -> None:
+        """A module ends."""
         if module is self._outer:
             self._outer = None
 
-    @_harmless
-    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
-        group = optimizer.param_groups[0]
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has made a step."""
+        group, kind = optimizer.param_groups[0], type(optimizer).__name__
         weights = [one for of in optimizer.param_groups for one in of["params"]]
-        settings = {"optimizer": type(optimizer).__name__, **{name: group.get(name) for name in _READ}}
-        key = (settings["optimizer"], *map(id, weights))
-        if key not in self._of:
+        mine = next((one for one in self._of if one.is_of(kind, weights)), None)
+        if mine is None:
             groups = len({str(_settings(one)) for one in optimizer.param_groups})
-            self._of[key] = _Steps(settings, weights, groups)
-        mine = self._of[key]
+            mine = _Steps(kind, list(map(weakref.ref, weights)), groups)
+            self._of.append(mine)
+        self._last = weights
+        mine.settings[tuple(_number(group.get(name)) for name in _READ)] += 1
         mine.rates[float(group["lr"])] += 1
         mine.batches[sum(int(size) for size, *_ in self._pending)] += 1
         self._pending.clear()
+        self._counted = False  # in a module that trains itself
         found = [one.grad for one in weights if one.grad is not None and one.grad.layout is torch.strided]
         if found and len(mine.gradients) < MOST_NORMS:
             mine.gradients.append((float(nn.utils.get_total_norm(found)), float(sum(one.sum() for one in found))))
@@ -245,25 +294,28 @@ class TrainingWatch:
 
     def _training(self, reply: Iterable[ArrayRecord]) -> Training:
         """What was seen, of the optimizer with most images."""
-        main = max(self._of.values(), key=lambda one: (one.images, one.steps))
-        settings, size = main.settings, max(main.batches, key=lambda one: (main.batches[one], one))
+        main = max(self._of, key=lambda one: (one.images, one.steps))
+        size = max(main.batches, key=lambda one: (main.batches[one], one))
+        momentum, nesterov, decay, *_ = main.settings.most_common(1)[0][0]
         return Training(
-            str(settings["optimizer"])[:LONGEST_NAME], next(iter(main.rates)), main.rate, _number(settings["momentum"]),
-            bool(settings["nesterov"]), _number(settings["weight_decay"]), main.steps, size,
+            main.kind[:LONGEST_NAME], max(main.rates), main.rate, momentum, bool(nesterov), decay, main.steps, size,
             2 * main.batches[size] >= main.steps, main.images, self._modes != {False}, _holds(reply, main.weights),
             tuple(self._notes(main)),
         )  # fmt: skip
 
     def _notes(self, main: _Steps) -> Iterator[str]:
+        _, _, _, dampening, maximize = main.settings.most_common(1)[0][0]
         if OPACUS in self._wrappers:
             yield "Opacus clips and adds noise"
-        if len(rates := list(main.rates)) > 1:
-            yield f"its learning rate ran from {rates[0]:g} to {rates[-1]:g}"
-        if (clip := _clipped(main.gradients)) and OPACUS not in self._wrappers:
+        if len(main.rates) > 1:
+            yield f"its learning rate lay between {min(main.rates):g} and {max(main.rates):g}"
+        if (clip := _clipped(main.gradients)) and OPACUS not in self._wrappers and _sound(main.weights):
             yield f"gradients of several steps have the norm {clip:.4g}, as clipping leaves it"
         if main.groups > 1:
             yield f"{main.groups} groups of parameters have settings of their own"
-        if _number(main.settings["dampening"]) or main.settings["maximize"]:
+        if len(main.settings) > 1:
+            yield "its momentum or its other settings changed"
+        if dampening or maximize:
             yield "with dampening or maximize"
         if len(self._of) > 1:
             yield "other optimizers stepped, too"
@@ -271,8 +323,8 @@ class TrainingWatch:
             yield "a part of its steps was in eval mode"
 
 
-def _holds(reply: Iterable[ArrayRecord], weights: Iterable[Tensor]) -> bool:
-    """Whether each of the weights is one of the arrays; False for arrays that are no tensors."""
+def _holds(reply: Iterable[ArrayRecord], weights: Iterable[weakref.ref[Tensor]]) -> bool:
+    """Whether each of the weights that are not gone is one of the arrays; False for arrays that are no tensors."""
     sent = defaultdict[torch.Size, list[Tensor]](list)
     try:
         for record in reply:
@@ -280,18 +332,27 @@ def _holds(reply: Iterable[ArrayRecord], weights: Iterable[Tensor]) -> bool:
                 sent[array.shape].append(array)
     except RecordError:
         return False
-    return all(any(_equal(one.detach().cpu().to(array.dtype), array) for array in sent[one.shape]) for one in weights)
+    found = (one() for one in weights)
+    return all(one is None or any(_equal(one, array) for array in sent[one.shape]) for one in found)
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def _sound(weights: Iterable[weakref.ref[Tensor]]) -> bool:
+    """Whether no weight left the range of trained ones: gradients of a diverged network are alike, too."""
+    return all(one is None or float(one.detach().abs().max()) < DIVERGED for one in (of() for of in weights))
+
+
+def _equal(weight: Tensor, array: Tensor) -> bool:
     """Whether two tensors of a shape hold the same numbers, or NaN at the same places."""
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    one = weight.detach().cpu().to(array.dtype)
+    return bool(((one == array) | (one.isnan() & array.isnan())).all())
 
 
 def _clipped(gradients: Sequence[tuple[float, float]]) -> float:
-    """The largest norm, where several different gradients have it and none a larger one; else 0."""
+    """The largest norm, where different gradients have it and none a larger one; else 0."""
     most = max((norm for norm, _ in gradients), default=0.0)
-    return most if len({total for norm, total in gradients if math.isclose(norm, most, rel_tol=1e-5)}) > 1 else 0.0
+    alike = [total for norm, total in gradients if math.isclose(norm, most, rel_tol=1e-5)]
+    several = len(alike) > 2 or (1 < len(alike) < len(gradients) <= 2 * len(alike))
+    return most if several and len(set(alike)) > 1 else 0.0
 
 
 _READ = ("momentum", "nesterov", "weight_decay", "dampening", "maximize")
@@ -315,18 +376,20 @@ def _is_images(value: Any) -> bool:
     return batch and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
-@functools.lru_cache(maxsize=4)
-def _directions(size: int) -> Tensor:
+@functools.lru_cache(maxsize=2)
+def _directions(size: int) -> NDArray[np.float64]:
     generator = generator_for("recognise images", size)
     drawn = torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64, device="cpu")
-    return drawn / math.sqrt(size)
+    return drawn.numpy() / math.sqrt(size)
 
 
 def projected(images: Tensor) -> Tensor:
     """Images (N, C, H, W) as (N, PROJECTIONS) float64: the same image gives the same numbers, up to rounding."""
     flat = images.flatten(1)
-    parts = [part.cpu().double() @ _directions(flat.shape[1]) for part in torch.split(flat, 256)]
-    return torch.cat(parts)
+    directions = _directions(flat.shape[1])
+    # By numpy, as the app's own modes of torch may count or change what torch computes.
+    parts = torch.split(flat, max(1, AT_ONCE // flat.shape[1]))
+    return torch.from_numpy(np.concatenate([part.cpu().double().numpy() @ directions for part in parts]))
 
 
 def last_training(context: Context) -> ConfigRecord:

@@ -39,7 +39,7 @@ from strategies.external_app.replies import (
     weights_sent,
 )
 from strategies.external_app.settings import AuditSettings
-from strategies.external_app.trainings import ASSUMED, SeenTraining, as_most, assumptions, observed
+from strategies.external_app.trainings import ASSUMED, SeenTraining, as_most, assumptions, observed, together
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import PROBE, UPDATE, SeenUpdate
 
@@ -184,7 +184,7 @@ class AppAudit:
         """Add the row about what could not be known, and warn of what differs from a probe."""
         mods, unsent, mode = self._nodes.reported["protection"], len(self._nodes.unsent), self._plan.probe_mode
         unknown = assumptions(self._nodes.reported["loss"], mods=mods, probe_mode=mode, unsent=unsent)
-        warnings = list(dict.fromkeys(text for one in trained.values() for text in one.warnings(mods)))
+        warnings = list(together(trained).warnings(mods))
         for text in warnings:
             log(WARNING, "Audit: %s", text)
         count = len(trained)
@@ -285,9 +285,10 @@ class AppAudit:
     def _facts(self, trained: Mapping[int, SeenTraining]) -> AppFacts:
         """The facts of a round for threat cards."""
         probes = self._plan.probe_targets if self.settings.attacks()[PROBE] else 0
-        one_step = {one.training.steps for one in trained.values()} == {1}
-        first = next(iter(trained.values()))
-        return AppFacts(self._nodes.reported["loss"], self.record.budgets, probes, first, one_step=one_step)
+        seen = together(trained)
+        return AppFacts(
+            self._nodes.reported["loss"], self.record.budgets, probes, seen, one_step=seen.training.steps == 1
+        )
 
     def _task(self, server_round: int, trained: Mapping[int, SeenTraining]) -> Task:
         """The task of a round in which nodes trained as observed."""

@@ -47,9 +47,10 @@ class SeenTraining:
             raise UnusableReplyError(str(error)) from error
         if type(own) is not int or type(images) is not int or not 0 <= own <= images:
             raise UnusableReplyError(f"it counts {own} own of {images} images")
-        if training.images and training.steps > training.images:
-            raise UnusableReplyError(f"it counts {training.steps} steps on {training.images} images")
-        return cls(replace(training, optimizer=one_line(training.optimizer, LONGEST_NOTE)), own, images)
+        # Images that were given once for several steps, such as those of features, say nothing about a step.
+        size = 0 if training.steps > training.images else training.batch_size
+        name = one_line(training.optimizer, LONGEST_NOTE)
+        return cls(replace(training, optimizer=name, batch_size=size), own, images)
 
     @property
     def _notes(self) -> list[str]:
@@ -102,12 +103,12 @@ def as_most(
     }
     honest = {partition: one.training for partition, one in found.items() if partition not in others}
     rule = _most(one.rule for one in honest.values())
-    size = _most(one.batch_size for one in honest.values() if one.rule == rule and one.steady)
+    size = _most(one.batch_size for one in honest.values() if one.rule == rule and one.steady and one.batch_size)
     for partition, one in honest.items():
         if one.rule != rule:
-            others[partition] = f"it trained by {one_line(one.rule, LONGEST_NOTE)}, most nodes by {rule}"
-        elif one.steady and one.batch_size not in (size, examples[partition]):
-            others[partition] = f"its batches hold {one.batch_size} images, those of most nodes {size}"
+            others[partition] = f"it trained by {one_line(one.rule, LONGEST_NOTE)}, other nodes by {rule}"
+        elif one.steady and one.batch_size not in (0, size, examples[partition]):
+            others[partition] = f"its batches hold {one.batch_size} images, those of other nodes {size}"
     return {partition: one for partition, one in found.items() if partition not in others}, others
 
 
@@ -126,6 +127,18 @@ def observed(alike: Mapping[int, SeenTraining], examples: Mapping[int, int]) -> 
         "batch_size": median_low(one.batch_size for one in trainings),
         "local_epochs": median_low(one.training.epochs(examples[at]) for at, one in alike.items()),
     }  # fmt: skip
+
+
+def together(alike: Mapping[int, SeenTraining]) -> SeenTraining:
+    """What more than half of the clients say of their trainings, which are alike, with the images of all."""
+    every = [one.training for one in alike.values()]
+    notes = Counter(note for one in every for note in set(one.notes))
+    said = {name: 2 * sum(getattr(one, name) for one in every) > len(every) for name in ("train_mode", "sent")}
+    first = replace(
+        every[0], steps=median_low(one.steps for one in every),
+        notes=tuple(note for note, count in notes.items() if 2 * count > len(every)), **said,
+    )  # fmt: skip
+    return SeenTraining(first, sum(one.own for one in alike.values()), sum(one.images for one in alike.values()))
 
 
 def assumptions(loss: str, *, mods: str, probe_mode: str, unsent: int = 0) -> list[str]:

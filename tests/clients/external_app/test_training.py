@@ -112,7 +112,7 @@ def test_accumulated_gradients_are_one_step_and_a_schedule_is_noted() -> None:
     found, _ = watched(accumulates, lr=0.2)
     assert (found.steps, found.batch_size, found.images) == (2, 20, 40)
     assert found.learning_rate == pytest.approx(0.15)
-    assert found.notes == ("its learning rate ran from 0.2 to 0.1",)
+    assert found.notes == ("its learning rate lay between 0.1 and 0.2",)
 
 
 def test_what_is_no_plain_step_is_noted() -> None:
@@ -294,7 +294,7 @@ def test_what_a_client_sends_is_read_within_limits() -> None:
     )
     assert Training.from_json(good).steps == 1
     for old, new, why in (
-        ("0.1", "0.0", "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),
+        ('"learning_rate":0.1', '"learning_rate":0.0', "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),
         ('"momentum":0.0', '"momentum":1.0', r"momentum is 1\.0"), ('"nesterov":false', '"nesterov":1', "nesterov is 1"),
         ('"images":1,', "", "images is missing"), (good, "None", "JSON|text"),
     ):  # fmt: skip
