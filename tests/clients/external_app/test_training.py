@@ -1,6 +1,8 @@
 """What a training shows of itself while it runs: against what the training was written to do."""
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -286,6 +288,42 @@ def test_an_image_of_a_mapped_batch_is_none() -> None:
 
     found, _ = watched(mapped, lr=0.1)
     assert (found.steps, found.images) == (1, 20)
+
+
+def test_a_compiled_model_trains_over_rounds_and_no_model_is_kept_alive() -> None:
+    """Hooks with other keys in each round would have dynamo compile until it gives up; a search may train many models."""
+    model = net()
+    compiled, alive = torch.compile(model, backend="eager", fullgraph=True), list[Any]()
+    for _ in range(10):
+        with TrainingWatch() as watch:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            F.cross_entropy(compiled(IMAGES), LABELS).backward()
+            optimizer.step()
+            another = net()
+            alive.append(weakref.ref(another))
+            torch.optim.SGD(another.parameters(), lr=0.1).step()
+            del another
+        with torch.no_grad():
+            compiled(IMAGES)
+    assert not watch.failure
+    del watch
+    gc.collect()
+    assert [one for one in alive if one() is not None] == []
+
+
+def test_modules_that_train_nothing_are_no_models() -> None:
+    class Normalised(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return (images - 0.5) / 0.5
+
+    def does(model: nn.Module, optimizer: Any) -> None:
+        for at in (0, 8):
+            F.cross_entropy(model(Normalised()(IMAGES[at : at + 8])), LABELS[at : at + 8]).backward()
+            optimizer.step()
+
+    found, context = watched(does, lr=0.1)
+    assert (found.batch_size, found.images) == (8, 16)
+    assert recognised(context, (IMAGES - 0.5) / 0.5) == (16, 16)
 
 
 def test_what_a_client_sends_is_read_within_limits() -> None:
