@@ -95,14 +95,14 @@ def audit_lines(
     Args:
         package: Of the app.
         loaders: Call of the training and the test loader, where ``own`` is the node's configuration.
-        options: Of ``audited``.
+        options: Of ``audited``, each with a comma in front.
         at_clients: Further edits.
         also: Further names that the clients import.
     """
     server, client = f"{package}/server_app.py", f"{package}/client_app.py"
     return (
         Edit(server, "app = ServerApp()", "from simulations.audited import audited"),
-        Edit(server, "result = strategy.start(", f'strategy = audited(strategy, "@OUT@", Net, momentum=0.9, {options})'),
+        Edit(server, "result = strategy.start(", f'strategy = audited(strategy, "@OUT@", Net{options})'),
         Edit(client, "app = ClientApp(", f"from clients import answer_audits{also}"),
         *at_clients,
         Edit(client, "", f"""def pixels(context):
@@ -118,7 +118,7 @@ answer_audits(app, model=Net, data=pixels, mean=0.5, std=0.5)"""),
 def quickstart(special: str, *variant: Edit, options: str = "", clients: int = 2, **config: Any) -> App:
     """Flower's quickstart, or a variant of it."""
     loaders = 'load_data(own["partition-id"], own["num-partitions"], 32)'
-    lines = audit_lines("pytorchexample", loaders, f"settings=context.run_config{options}")
+    lines = audit_lines("pytorchexample", loaders, options)
     named = {name.replace("_", "-"): value for name, value in config.items()}
     return App(special, "examples/quickstart-pytorch", "pytorchexample", lines, variant, named, clients)
 
@@ -134,7 +134,7 @@ AT_STEP = (
 
 def canaries(special: str, *variant: Edit) -> App:
     """Flower's example of Opacus with canaries in its training, or a variant of it."""
-    options = 'probe_attacks="", learning_rate=0.001, canaries=True, rounds=range(1, num_rounds + 1)'
+    options = ', probe_attacks="", canaries=True, rounds=range(1, num_rounds + 1)'
     lines = audit_lines("opacus_fl", OPACUS, options, AT_STEP, ", set_canary_gradients, with_canaries")
     return App(special, "examples/opacus", "opacus_fl", lines, variant, {"num-server-rounds": 3})
 
@@ -174,7 +174,7 @@ APPS = {
     ),
     "opacus": App(
         "DP-SGD inside `train`", "examples/opacus", "opacus_fl",
-        audit_lines("opacus_fl", OPACUS, "learning_rate=0.001, local_epochs=1, batch_size=32"),
+        audit_lines("opacus_fl", OPACUS, ""),
         mentions=("clipping or noise inside",),
     ),
     "opacus/canaries": canaries("canaries in DP-SGD; batches of 32"),

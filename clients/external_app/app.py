@@ -10,8 +10,9 @@ type               content                                             reply
 ``query.audit``    as of fedveil's own clients (``clients.app``)       likewise
 ``query.coins``    ``config``                                          ``coins``: of the canaries in the last training, where
                                                                        the app adds any; ``canaries``: their places
-``query.check``    ``config``; ``sent``, ``reply``: weights of the     ``metrics``: difference, how far the reply lies from a step
-                   last message of training and of its answer          on the examples
+``query.training`` ``config``                                          ``training``: what the last training did (JSON);
+                                                                       ``metrics``: how many of how many images that it saw
+                                                                       are those of ``data``
 =================  ==================================================  ==================================================
 
 Flower's mods change the weights that a reply holds, so a probe is answered with weights too, one for each message.
@@ -33,6 +34,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch.nn import functional as F
 
+from attacks.normalisation import normalise
 from clients.data.card import DataCard
 from clients.external_app.app_checks import PerChannel, check_arguments, numbers
 from clients.external_app.canaries import last_coins
@@ -50,56 +52,26 @@ from clients.external_app.client import (
 from clients.external_app.mods import ModBudget, budgets, inner_mods, mods_of, named, training_names
 from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel, ModelMismatchError
 from clients.external_app.plan import AppPlan, ModelFactory, built
+from clients.external_app.training import TrainingWatch, last_training, recognised
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
 from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
-from clients.wire.records import digest_of, metrics, to_record, values_of
+from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
-from defenses.tensors import NamedTensors
-
-KEPT = "fedveil-last-reply"
-"""Record of a context's state that holds the digest."""
 
 
-class UnknownReplyError(ValueError):
-    """A reply that is not the node's last one, or that was checked before."""
-
-
-def remembering(answer: Call) -> Call:
-    """Wrap a function of an app to keep a digest of its last message and reply."""
+def watching(answer: Call) -> Call:
+    """Wrap a function of an app to keep what its training did (``clients.external_app.training``)."""
 
     def answered(message: Message, context: Context) -> Message:
-        received = list(message.content.array_records.values())
-        before = digest_of(received) if len(received) == 1 else ""  # first: an app may change what it was sent
-        reply = answer(message, context)
-        sent = [] if reply.has_error() else list(reply.content.array_records.values())
-        if before and len(sent) == 1:
-            context.state[KEPT] = ConfigRecord({"digest": before + digest_of(sent)})
+        with TrainingWatch() as watch:
+            reply = answer(message, context)
+        watch.keep(context, [] if reply.has_error() else reply.content.array_records.values())
         return reply
 
     return answered
-
-
-def require_last_reply(message: Message, context: Context) -> tuple[ArrayRecord, ArrayRecord]:
-    """The node's last message and reply, as returned by the server and forgotten afterwards; else ``UnknownReplyError``.
-
-    A server could name another reply to learn in which direction the client's gradient points.
-    """
-    sent: Any = message.content["sent"]
-    came: Any = message.content["reply"]
-    kept: Any = context.state.pop(KEPT, None) or {}
-    if kept.get("digest") != digest_of([sent]) + digest_of([came]):
-        raise UnknownReplyError("this is not the last reply of this node, or the reply was checked before")
-    return sent, came
-
-
-def distance(sent: NamedTensors, came: NamedTensors, assumed: NamedTensors) -> float:
-    """Length of (received - assumed) over that of (assumed - sent): 0 for a reply as assumed."""
-    away = sum(float((came[name].double() - value.double()).square().sum()) for name, value in assumed.items())
-    step = sum(float((value.double() - sent[name].double()).square().sum()) for name, value in assumed.items())
-    return float((away / step) ** 0.5) if step else float("inf")
 
 
 def in_own_streams(answer: Call) -> Call:
@@ -221,15 +193,11 @@ class _Answers:
         )
         return reply_to(message, {"coins": to_record({"coins": coins}), "canaries": about})
 
-    def check(self, message: Message, context: Context) -> Message:
-        answers_of(context).require("audits", "how far its reply lies from a step on its examples")
-        client = self.client(message, context)
-        model = self._built()
-        sent, came = (model.named(one.to_torch_state_dict()) for one in require_last_reply(message, context))
-        moved = client.one_step(self.model, model.whole(sent), client.data.originals(), self.loss)
-        learned = [name for name in (*model.trained, *model.frozen) if name in sent]
-        found = distance(sent, came, {name: moved[name] for name in learned})
-        return reply_to(message, {"metrics": metrics({"difference": found})})
+    def training(self, message: Message, context: Context) -> Message:
+        answers_of(context).require("audits", "what its training did")
+        batch, card = self.client(message, context).data.originals(), self.client(message, context).data.card
+        same, of = recognised(context, normalise(batch.images, card))
+        return reply_to(message, {"training": last_training(context), "metrics": metrics({"own": same, "images": of})})
 
 
 def answer_audits(
@@ -242,7 +210,7 @@ def answer_audits(
     std: PerChannel = 1.0,
     mods: Sequence[Mod] | None = None,
 ) -> None:
-    """Register handlers of probes and audits with a ClientApp; the app's own functions stay the same (a digest is kept).
+    """Register handlers of probes and audits with a ClientApp; the app's own functions stay the same, and are watched.
 
     Flower runs mods only for messages that have a function in the app, so that a mod could not answer audit messages.
     In a simulation the app answers all of them; a deployed node answers what its operator allows (``clients.secrets.policy``).
@@ -273,9 +241,9 @@ def answer_audits(
     answers = _Answers(model, data, loss, mean, std, named(acting), name_of_loss(loss), budgets(acting))
     registered = functions_of(app)
     app.train("probe", mods=[*MODS, *inner_of_probe])(answers.probe)
-    for name in ("setup", "audit", "coins", "check"):
+    for name in ("setup", "audit", "coins", "training"):
         app.query(name, mods=[*MODS])(getattr(answers, name))
-    for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.check"):
+    for name in ("query.setup", "train.probe", "query.audit", "query.coins", "query.training"):
         registered[name] = in_own_streams(registered[name])
     for name in trained_by:
-        registered[name] = remembering(registered[name])
+        registered[name] = watching(registered[name])

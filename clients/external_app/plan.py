@@ -43,6 +43,7 @@ class AppPlan(FederatedPlan):
         neutral: dict[str, Any] = {
             "data_dir": "", "download": False, "image_size": 0, "train_limit": 0, "test_limit": 0, "width": 0, "norm": "batch",
             "pipeline": "", "local_epochs": 1, "batch_size": 1, "probe_targets": 1, "probe_images": 1,
+            "momentum": 0.0, "weight_decay": 0.0,
         }  # fmt: skip
         return cls(**neutral | known)
 

@@ -254,7 +254,7 @@ def audited(strategy: Strategy, folder: str | Path, model: ModelFactory, **setti
             "attack-rounds": ",".join(map(str, sorted(audit.rounds))), "probe-images": audit.probe_images,
             "probe-targets": plan.probe_targets, "learning-rate": plan.learning_rate,
             "local-epochs": plan.local_epochs or NOT_REPORTED, "batch-size": plan.batch_size or NOT_REPORTED,
-            "momentum": audit.momentum, "nesterov": audit.nesterov, "weight-decay": audit.weight_decay,
+            "momentum": plan.momentum, "nesterov": plan.nesterov, "weight-decay": plan.weight_decay,
             "share-images": audit.share_images, "canaries": audit.canaries,
         }  # fmt: skip
         study = AppStudy(plan, audit.attacks(), shown, plan.scenario, plan.dataset, plan.model, plan.seed)

@@ -272,7 +272,9 @@ class RunDirectory(Generic[S]):
         """Writes rows and the pictures' index, in an order that does not depend on which attack ended first."""
         self._rows.sort(key=self._sort_key)
         write_atomically(self.path / "rows.jsonl", "".join(row.line for row in self._rows))
-        write_atomically(self.path / "pictures" / "index.jsonl", "".join(self._pictures[file] for file in sorted(self._pictures)))
+        write_atomically(
+            self.path / "pictures" / "index.jsonl", "".join(self._pictures[file] for file in sorted(self._pictures))
+        )
 
     def _sort_key(self, row: Row) -> tuple[Any, ...]:
         role = _ROLES.index(Role.ATTACK if row.is_attack else row.role)

@@ -13,13 +13,9 @@ from clients.external_app.partial import FROZEN_DIGEST, UNSENT, AppModel
 from clients.task.task import Task
 from clients.wire.records import reason_of, values_of
 from clients.wire.texts import shortened
-from strategies.audit.jobs import Recorder
 from strategies.audit.threat_card import FROM_SEED, OWN_SECRET
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.faults import fault_in_count
-from strategies.exchange.guard import GuardedExchange
-from strategies.external_app.claim import number_of
-from strategies.external_app.orders import DIFFERENCE
 from strategies.external_app.replies import UnusableReplyError, card_text, tensors_of
 
 
@@ -64,29 +60,6 @@ def probe_question(sent: Message, config: ConfigRecord) -> RecordDict:
     return beside_own(
         dict(sent.content.config_records), RecordDict({"arrays": ArrayRecord(dict(arrays)), "config": config})
     )
-
-
-def ask_differences(
-    exchange: Exchange, rows: Recorder, task: Task, pairs: Mapping[int, tuple[Message, Message]]
-) -> list[float]:
-    """Have clients compare their replies with the step that attacks assume on their examples; add a row for each.
-
-    ``pairs`` map a partition to its message of training and its reply, each with one ArrayRecord, of a round of a single step.
-    """
-    questions = {}
-    for partition, pair in pairs.items():
-        (before,), (after,) = (message.content.array_records.values() for message in pair)
-        questions[partition] = RecordDict({"sent": before, "reply": after, "config": exchange.config(task)})
-    answers = GuardedExchange(exchange, rows).ask(task, "query.check", questions, _fault)
-    found = {partition: float(values_of(reply, "metrics")["difference"]) for partition, reply in answers.items()}
-    for partition, value in found.items():
-        rows.row(task, metric=DIFFERENCE, value=value, client=partition)
-    return list(found.values())
-
-
-def _fault(_: int, reply: Message) -> str:
-    good = number_of(values_of(reply, "metrics").get("difference")) is not None
-    return "" if good else "it has no difference, a number from 0 on"
 
 
 REPORTED = ("card", "protection", "loss", "budgets")

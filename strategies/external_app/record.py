@@ -24,8 +24,8 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.threat_card import Strength, ThreatCard
 from strategies.external_app.claim import REPORTED, Claim, ReportedAccuracy
 from strategies.external_app.claimed_privacy import PrivacyClaims
-from strategies.external_app.orders import AS_ASSUMED, NOT_IN_PROBE, STEPS_FROM, UNCHECKED, recipe
 from strategies.external_app.settings import ENOUGH
+from strategies.external_app.trainings import NOT_IN_PROBE, OBSERVED, SeenTraining
 from strategies.federated.observations import PROBE
 
 CLASSICAL = "; the mod's formula for its noise holds for an epsilon of at most 1 only (Dwork and Roth 2014, appendix A)"
@@ -70,26 +70,20 @@ class AppFacts:
         loss: The app's name of its loss.
         budgets: Privacy budget per message of each of the app's mods for local differential privacy.
         probes: Number of one-step probes of each client in an attacked round.
-        learning_rate: Source of the round's learning rate.
+        training: The first client's; None where none was observed.
         one_step: Each client takes a single step per round, as in a probe.
-        difference: Largest reported difference between a client's reply and such a step; None without a report.
     """
 
     loss: str = CROSS_ENTROPY
     budgets: Sequence[ModBudget] = ()
     probes: int = 0
-    learning_rate: str = "known"
+    training: SeenTraining | None = None
     one_step: bool = False
-    difference: float | None = None
 
     @property
-    def checked(self) -> str:
-        """Agreement of the clients' replies with the assumed step."""
-        if self.difference is None:
-            return "unchecked"
-        if self.difference <= AS_ASSUMED:
-            return "as the clients report, their replies are such a step on the images of data"
-        return f"as the clients report, their replies are not: they lie up to {100 * self.difference:.3g} % of such a step away"
+    def recipe(self) -> str:
+        """How the clients train."""
+        return self.training.recipe if self.training else "unknown: no training was observed"
 
     @property
     def spent(self) -> str:
@@ -124,9 +118,9 @@ class AppAuditor(Auditor):
             "mods": pipeline or "none known",
             "loss": app.loss if app.loss == CROSS_ENTROPY else f"{app.loss}; attacks assume {CROSS_ENTROPY}",
             "data": "the app's own, as its data gives them",
-            "training": f"{recipe(task.plan)}; loss as reported or by default",
+            "training": f"{app.recipe}; loss as reported or by default",
             "randomness": f"{self.randomness}: which images are probed; what the app and its mods draw in training is theirs",
-            "learning_rate": app.learning_rate,
+            "learning_rate": OBSERVED if app.training else None,
             "messages": f"{app.probes + 1} of each client in an attacked round: the app's own and {app.probes} probes",
             "budget": app.spent or None,
         }
@@ -138,12 +132,8 @@ class AppAuditor(Auditor):
         if kind is PROBE:
             about["caveats"] = [NOT_IN_PROBE, *filter(None, [app.spent])]
         else:
-            about["caveats"] = [f"{recipe(task.plan)}; {app.checked}", *([UNCHECKED] if app.difference is None else [])]
+            about["caveats"] = list(filter(None, [app.recipe, app.training and app.training.of_data]))
         return super().card(task, kind, seen, accuracy, **facts).but(**about)
-
-
-NO_RATE = "learning rate: unknown; give audited(..., learning_rate=...), or send it as lr or learning-rate"
-NO_STEPS = f"{STEPS_FROM} are unknown; give audited(..., local_epochs=..., batch_size=...), or send them"
 
 
 NO_REPLY = "no attacked round had a reply"

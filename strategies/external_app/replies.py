@@ -12,7 +12,7 @@ from clients.external_app.partial import AppModel, ModelMismatchError
 from clients.wire.records import reason_of, to_tensors, values_of
 from clients.wire.texts import one_line, read_json, shortened
 from defenses.tensors import Tensors
-from strategies.recording.files import EXAMPLES, RATES, counted_examples, first_number
+from strategies.recording.files import EXAMPLES, counted_examples
 
 JSON = ("card", "budgets")
 """Texts of a node that are JSON, of which no more than ``read_json`` allows is read."""
@@ -110,13 +110,6 @@ def examples_behind(reply: Message, most: float = math.inf) -> int:
             return count
         raise UnusableReplyError(f"it counts {count} examples, expected at most {most}")
     raise UnusableReplyError(f"its metrics have no {EXAMPLES[0]}, a positive whole number")
-
-
-def reported_rate(reply: Message) -> float | None:
-    """The learning rate that a client reports in its metrics or settings; None where it reports none."""
-    if reply.has_error():
-        return None
-    return first_number([*reply.content.metric_records.values(), *reply.content.config_records.values()], RATES)
 
 
 def mismatch(reply: Message, examples: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from attacks.base import AnyAttack
 from clients.data.card import DataCard
 from clients.external_app.plan import OWN_DATA, SCENARIO, AppPlan, ModelFactory, name_of
-from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Count, Decay, Images, Limit
+from clients.wire.limits import MOST_IMAGES, Count, Images, Limit
 from clients.wire.schema import fields_in, limit_of
 from strategies.audit.kinds import Kind
 from strategies.federated.observations import PROBE, UPDATE
@@ -33,20 +33,12 @@ class AuditSettings:
         rounds: Attacked server rounds.
         probe_images: Number of images in a probe.
         probe_targets: Number of probes of each client in an attacked round; 0: as many as give ``ENOUGH`` images in all.
-        learning_rate: Learning rate of the app's SGD; 0: that of the round's message or of ``settings``.
-        local_epochs: Local epochs of a round; 0: as above.
-        batch_size: Batch size of the clients; 0: as above.
-        momentum: Momentum of the app's SGD.
-        nesterov: The app's SGD, and therefore a probe, uses Nesterov momentum.
-        weight_decay: Weight decay of the app's SGD and of probes.
         seed: Seed of the attacks.
         share_images: Request pictures of attacked images; a deployed node decides.
         workers: Number of attacks in parallel with the rounds; 0: attacks run in the server's process, and the round waits.
         canaries: Compare the epsilon that clients claim with a lower bound from the canaries in their training, which the app adds
             by ``with_canaries`` and ``set_canary_gradients``. Updates are then not attacked, because they hold the canaries.
         timeout: Seconds that the server waits for a node's reply.
-        settings: Learning rate, local epochs and batch size for rounds whose messages do not contain them, such as
-            ``context.run_config``.
         go_on: Continue a run whose audit cannot begin or attacks nothing; otherwise the run ends with ``AuditError``.
 
     Raises:
@@ -60,17 +52,10 @@ class AuditSettings:
     rounds: Collection[int] = (1,)
     probe_images: Images = 1
     probe_targets: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
-    learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE, also=0)] = 0.0
-    local_epochs: Annotated[int, Limit(1, MOST_STEPS, also=0)] = 0
-    batch_size: Annotated[int, Limit(1, MOST_IMAGES, also=0)] = 0
-    momentum: BelowOne = 0.0
-    nesterov: bool = False
-    weight_decay: Decay = 0.0
     seed: Count = 0
     share_images: bool = True
     workers: Annotated[int, Limit(0, 1024)] = 1
     timeout: Annotated[float, Limit(0.001, 1e9)] = 600.0
-    settings: Mapping[str, Any] = field(default_factory=dict)
     go_on: bool = False
     canaries: bool = False
 
@@ -79,10 +64,6 @@ class AuditSettings:
         object.__setattr__(self, "rounds", whole_rounds(self.rounds))
         for name, spec in fields_in(type(self)).items():
             object.__setattr__(self, name, _checked(name, getattr(self, name), spec))
-        if not isinstance(self.settings, Mapping):
-            raise ValueError(f"settings is {self.settings!r}; allowed: a mapping, such as context.run_config")
-        if self.nesterov and not self.momentum > 0:
-            raise ValueError(f"nesterov is True with a momentum of {self.momentum:g}; allowed: with a momentum above 0")
         if not (self.canaries or any(self.attacks().values())):
             raise ValueError(
                 "probe_attacks and update_attacks name no attack; allowed: at least one, as there is no audit else"
@@ -114,7 +95,6 @@ class AuditSettings:
         """The plan before a node has replied, without the card of its data."""
         return AppPlan.known(
             scenario=SCENARIO, dataset=OWN_DATA, model=name_of(self.model), seed=self.seed, rounds=max(self.rounds),
-            momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay,
             probe_targets=self.probe_targets or 1, probe_images=self.probe_images, card=DataCard(2, (1, 1, 1), (0.0,), (1.0,)),
         )  # fmt: skip
 

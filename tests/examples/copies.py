@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-SETTINGS = "settings=config)  # live"
+CALL = "Net)  # live"
 
 
 def with_short_attacks(app: str, folder: Path) -> Path:
@@ -13,7 +13,7 @@ def with_short_attacks(app: str, folder: Path) -> Path:
     shutil.copytree(EXAMPLES / app, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (server,) = copy.glob("*/server_app.py")
     text = server.read_text()
-    assert text.count(SETTINGS) == 1
+    assert text.count(CALL) == 1
     attacks = "InvertingGradients(iterations=50, restarts=1); LabelInference()"
-    server.write_text(text.replace(SETTINGS, f"settings=config, probe_attacks={attacks!r})"))
+    server.write_text(text.replace(CALL, f"Net, probe_attacks={attacks!r})"))
     return copy

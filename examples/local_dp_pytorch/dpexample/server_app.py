@@ -15,7 +15,7 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the rounds."""
     config = context.run_config
     strategy = FedAvg(fraction_evaluate=config["fraction-evaluate"])
-    strategy = audited(strategy, config["audit"], Net, momentum=0.9, settings=config)  # live
+    strategy = audited(strategy, config["audit"], Net)  # live
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

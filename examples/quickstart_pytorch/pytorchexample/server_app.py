@@ -18,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=config["fraction-evaluate"])
     if config["recording"]:  # audit
         strategy = RecordingStrategy(strategy, config["recording"], settings=config)  # audit
-    strategy = audited(strategy, config["audit"], Net, momentum=0.9, settings=config)  # live
+    strategy = audited(strategy, config["audit"], Net)  # live
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulations.external_app.check.lines import lines_to_add
-from simulations.external_app.check.report import AppReport, ClientFacts, ModelFacts, ServerFacts, settings_of
+from simulations.external_app.check.report import AppReport, ClientFacts, ModelFacts, ServerFacts
 from simulations.external_app.check.source.project import Module, Project, read_project
 from simulations.external_app.check.source.reading import AppSource, read_source
 from simulations.external_app.check.trial.work import try_app
@@ -55,14 +55,13 @@ def check_app(path: Path, nodes: int = DEFAULT_NODES) -> AppReport:
         nodes=nodes, run_config=dict(project.run_config), server=server,
         client=ClientFacts(**found.get("client", {}), answers=_imports(project.client, "answer_audits")),
         model=ModelFacts(**found.get("model", {})),
-        settings=settings_of(server.message or {}, project.run_config, sgd=source.sgd), isolated=found.get("isolated", False),
+        isolated=found.get("isolated", False),
     )  # fmt: skip
     if reasons:
         return report
     return replace(
         report,
         refused=(*found.get("refused", []), *_of_labels(report, source)),
-        cannot=tuple(limits(source)),
         additions=lines_to_add(project, report, source),
         to_decide=tuple(questions(report, source)),
     )
@@ -96,16 +95,6 @@ def _of_labels(report: AppReport, source: AppSource) -> Iterator[str]:
         )
 
 
-def limits(source: AppSource) -> Iterator[str]:
-    """Where probes differ from training, as far as the source shows, in sentences."""
-    if not source.sgd:
-        yield f"The clients train with {source.optimizers[0]}: a probe is a step of SGD, and attacks assume SGD."
-    if source.privacy:
-        yield f"Opacus runs DP-SGD inside train, {source.privacy[0]}: a probe has neither its clipping nor its noise."
-    if source.images.augmentations:
-        yield f"The clients augment their images ({', '.join(source.images.augmentations)}): a probe does not."
-
-
 def questions(report: AppReport, source: AppSource) -> Iterator[str]:
     """Missing or unclear facts, each as a sentence with the action that settles it."""
     yield from _of_server(report, source)
@@ -130,15 +119,6 @@ def _of_server(report: AppReport, source: AppSource) -> Iterator[str]:
         yield "No `strategy.start(` was found in the ServerApp's file: wrap the outermost strategy where it starts."
     elif not start.strategy:
         yield f"The strategy has no name where it starts ({start.where}): assign it to `strategy` first, then wrap it."
-    rate = next((one.value for one in report.settings if one.name == "learning_rate" and one.value is not None), None)
-    for one in source.optimizers if isinstance(rate, float | int) else ():
-        if (written := re.search(r"\blr=(\d[\d.e-]*)", one)) and float(written[1]) != rate:
-            yield f"An audit takes learning_rate {rate:g}, and the source has {one}: make them agree."
-    if missing := [one.name for one in report.settings if one.value is None]:
-        seen = f" The source has {'; '.join(source.optimizers)}." if source.optimizers else ""
-        yield f"Fill in {', '.join(missing)} of audited(...): the check reads no numbers of training from the source.{seen}"
-    if {"local_epochs", "batch_size"} & set(missing):
-        yield "Delete local_epochs or batch_size if your clients have no such number: their own updates are then not attacked."
 
 
 def _of_data(source: AppSource) -> Iterator[str]:

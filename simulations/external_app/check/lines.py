@@ -16,8 +16,7 @@ UNKNOWN_MODEL = "YourModel"
 BUILDS = "audited_model"
 """The function that is added where the model takes arguments."""
 WIDEST = 110
-RANDOM = "Leave out the random transforms"
-OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...", RANDOM)
+OPEN = (UNKNOWN_MODEL, "NotImplementedError", "=...")
 """What stands in lines that a person must complete."""
 UNSEEN = "could not be seen"
 WIDTH = 13
@@ -114,8 +113,6 @@ def _pixels(module: Module, images: Images, loading: Loading | None, imports: li
     parts = [name if name.isidentifier() else usual.get(at, "_") for at, name in enumerate(loading.names)]
     kept = [parts[at] for at in (loading.train, loading.held_out) if at >= 0]
     yield '    """Images that this node trains on, and those that it holds out, in [0, 1], each with its class."""'
-    if images.augmentations:
-        yield f"    # {RANDOM}: {', '.join(one.partition(' ')[0] for one in images.augmentations)}."
     left = ", ".join(name if name in kept else "_" for name in parts)
     given = [ast.unparse(one) for one in (*loading.call.args, *loading.call.keywords)]
     yield indent(_call(f"{left} = {called}", [one if '"' in one else one.replace("'", '"') for one in given]), "    ")
@@ -138,22 +135,17 @@ def _pixels(module: Module, images: Images, loading: Loading | None, imports: li
 
 
 def _audited(report: AppReport, model: str, start: Start | None) -> str:
-    """The call at the server, as far to the right as what follows it; a number that only a person knows is left open."""
-    strategy, context = (start.strategy or "strategy", start.context) if start else ("strategy", "context")
-    open_ones = [one for one in report.settings if one.value is None]
-    given = [strategy, f'"{results_folder(Path(report.folder))}"', model, *(f"{one.name}=..." for one in open_ones)]
-    if any(one.from_settings for one in report.settings):
-        given.append(f"settings={context}.run_config")
-    text = _call(f"{strategy} = audited", given, {f"{one.name}=...": one.source for one in open_ones})
+    """The call at the server, as far to the right as what follows it."""
+    strategy = start.strategy or "strategy" if start else "strategy"
+    text = _call(f"{strategy} = audited", [strategy, f'"{results_folder(Path(report.folder))}"', model])
     return indent(text, " " * (start.indent if start else 0))
 
 
-def _call(before: str, given: Sequence[str], comments: dict[str, str] | None = None) -> str:
-    """A call; with each argument on a line of its own where one line would be too wide, or comments stand behind arguments."""
-    if not comments and len(line := f"{before}({', '.join(given)})") <= WIDEST:
+def _call(before: str, given: Sequence[str]) -> str:
+    """A call; with each argument on a line of its own where one line would be too wide."""
+    if len(line := f"{before}({', '.join(given)})") <= WIDEST:
         return line
-    texts = (f"    {one},{f'  # {comments[one]}' if comments and one in comments else ''}" for one in given)
-    return "\n".join([f"{before}(", *texts, ")"])
+    return "\n".join([f"{before}(", *(f"    {one}," for one in given), ")"])
 
 
 def printed(report: AppReport) -> str:
@@ -161,8 +153,6 @@ def printed(report: AppReport) -> str:
     parts = [_block(f"App {report.folder}", _apps(report))]
     if report.server.strategy:
         parts.append(_block("Server, in a trial up to its first round", _server(report)))
-    if report.cannot:
-        parts.append(_listed("Where probes differ from the training of this app", report.cannot))
     parts += [f"{RULE} Add to {one.file}, {one.where}:\n\n{one.text}" for one in report.additions]
     if report.additions:
         parts.append(RULE)
@@ -189,9 +179,6 @@ def _server(report: AppReport) -> Iterator[tuple[str, str]]:
     yield "rounds", f"{server.rounds or UNSEEN}{asked}"
     for name, values in (("message", server.message), ("run config", report.run_config)):
         yield name, ", ".join(f"{key} = {value!r}" for key, value in (values or {}).items()) or "empty"
-    for one in report.settings:
-        if one.value is not None:
-            yield one.name, f"{one.value} (`audited` takes {one.source})"
     name = model.factory or model.call
     yield "model", f"{name or UNSEEN}{f', tried on images {model.images}' if model.images else ''}"
 

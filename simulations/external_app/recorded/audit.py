@@ -45,6 +45,7 @@ from simulations.external_app.recorded.attack_file import (
 from simulations.external_app.recorded.missing import steps_to_scores
 from simulations.external_app.recorded.originals import Truth, read_originals
 from simulations.external_app.recorded.replies import Attackable, Replay, read_updates
+from simulations.external_app.recorded.reply_numbers import OF_ROUND
 from simulations.external_app.recorded.settings import Request
 from simulations.external_app.study import AppResults, AppStudy
 from simulations.report.sections.external_app import RECORDED
@@ -59,7 +60,6 @@ from strategies.audit.kinds import Kind, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.threat_card import KnownLabels, ThreatCard
 from strategies.exchange.exchange import Exchange
-from strategies.external_app.orders import OF_ROUND
 from strategies.federated.audit import UpdateAudit
 from strategies.federated.observations import UPDATE, SeenUpdate
 

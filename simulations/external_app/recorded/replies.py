@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from simulations.external_app.recorded.attack_file import (
     check_memory,
 )
 from simulations.external_app.recorded.missing import replies_of
-from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_SETTING, numbers_of_reply
+from simulations.external_app.recorded.reply_numbers import NO_RATE, OF_ROUND, OF_SETTING, OF_SETTINGS, numbers_of_reply
 from simulations.external_app.recorded.settings import AttackSettings, Request
 from simulations.external_app.recorded.update_files import (
     few,
@@ -29,7 +30,6 @@ from simulations.external_app.recorded.update_files import (
 from simulations.settings.errors import ConfigError
 from strategies.external_app.claim import Claim
 from strategies.external_app.claimed_privacy import PrivacyClaims, wrappers_named
-from strategies.external_app.orders import COUNTED_STEPS, OF_ROUND, OF_SETTINGS, other_rates, training_assumptions
 from strategies.recording.files import BATCHES, RATES, RecordedReply, RecordingError, strategy_of
 
 INFERRED_RATE = "inferred from the reply: one step of cross entropy on one example"
@@ -173,10 +173,18 @@ def assumptions(settings: AttackSettings, *, unsent: int = 0) -> list[str]:
     """Facts that no update shows, each with the assumption in its place; ``unsent`` frozen tensors are in no message."""
     found = [
         f"Whether a defence acted on the replies before they were sent: {settings.defenses or 'none'} was assumed.",
-        *training_assumptions(settings, unsent=unsent),
+        f"Which optimizer the clients ran, and that its state starts anew each round: SGD with momentum {settings.momentum:g}"
+        f"{' (Nesterov)' if settings.nesterov else ''} and weight decay {settings.weight_decay:g} was assumed.",
+        "Whether images were augmented, or the last, smaller batch of an epoch left out: neither was assumed.",
+        f"Whether gradients were computed in {settings.probe_mode} mode, dropout included, and all layers learn but those that the "
+        "model freezes: both assumed.",
         "Which loss the clients used: cross entropy, without label smoothing or weights, was assumed.",
         f"Whether {settings.model} computes what the clients' model does: names and shapes agree, and no more was compared.",
     ]
+    if unsent:
+        found.append(
+            f"Whether training starts from the {unsent} frozen tensors that no message holds, as the model builds them: assumed."
+        )
     if not settings.labels:
         found.append("Which classes the examples have: attacks inferred them where they need them.")
     if not settings.normalisation:
@@ -217,7 +225,9 @@ def _of_rates(settings: AttackSettings, found: Sequence[Attackable]) -> list[str
     """Where local steps and learning rates come from, which no setting gave."""
     sentences = []
     if not settings.local_steps and not all(one.inferred for one in found):
-        sentences.append(COUNTED_STEPS)
+        sentences.append(
+            "How many local steps there were: counted from the local epochs, the batch size and the examples."
+        )
     if settings.learning_rate:
         return sentences
     for source, text in RATE_SENTENCES.items():
@@ -232,7 +242,25 @@ def hidden_rates(given: float, found: Sequence[Attackable]) -> list[str]:
     rates = defaultdict[int, dict[int, float | None]](dict)
     for one in found:
         rates[one.round][one.client] = one.stated_rate
-    return list(filter(None, (other_rates(at, "were sent or reported", known, given) for at, known in rates.items())))
+    return list(filter(None, (_other_rates(at, known, given) for at, known in rates.items())))
+
+
+def _other_rates(server_round: int, rates: Mapping[int, float | None], used: float) -> str:
+    """Warns where attacks use a learning rate that is not the clients' own; "" where no such client is known."""
+    known = [rate for rate in rates.values() if rate is not None and 0 < rate < math.inf]
+    other = [rate for rate in known if not math.isclose(rate, used, rel_tol=1e-5)]
+    if not other or used <= 0:
+        return ""
+    each = sorted(set(other))
+    listed = (
+        f"{len(each)} rates from {each[0]:g} to {each[-1]:g}"
+        if len(each) > 4
+        else " or ".join(f"{rate:g}" for rate in each)
+    )
+    return (
+        f"Learning rates differ in round {server_round}: attacks use {used:g} for every client, and {len(other)} of {len(rates)} "
+        f"clients were sent or reported {listed}. For these clients, attacks that use the learning rate have unreliable scores."
+    )
 
 
 def _ignored(names: Sequence[str], reply: RecordedReply) -> list[str]:

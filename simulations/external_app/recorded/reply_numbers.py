@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 
 from clients.wire.texts import regular
 from simulations.external_app.recorded.settings import AttackSettings
-from strategies.external_app.orders import Orders, orders_in
 from strategies.recording.files import (
+    BATCHES,
+    EPOCHS,
     EXAMPLES,
     RATES,
     STEPS,
@@ -29,6 +30,7 @@ from strategies.recording.files import (
 
 T = TypeVar("T")
 
+OF_ROUND, OF_SETTINGS = "known: the round's messages tell it", "as the app's settings tell, the same in every round"
 OF_SETTING = "as learning-rate says, the same in every round"
 NO_RATE = "unknown: neither learning-rate nor the recording gives it"
 NEEDED_FOR_DECAY = "gives no learning rate, and weight decay cannot be subtracted without it; set learning-rate"
@@ -54,25 +56,28 @@ class ReplyNumbers:
 
 def numbers_of_reply(reply: RecordedReply, settings: AttackSettings) -> ReplyNumbers:
     """The numbers of a reply. A setting replaces the recorded number, which replaces an inferred one."""
-    given = Orders(settings.learning_rate, OF_SETTING, settings.local_epochs, settings.batch_size)
-    read = orders_in(reply.reported, reply.settings, given)
+    known = [*reply.reported, reply.settings]
+    epochs = settings.local_epochs or int(first_number(known, EPOCHS) or 0)
+    batch = settings.batch_size or int(first_number(known, BATCHES) or 0)
     missing = dict[str, str]()
-    examples = settings.num_examples or counted_examples([*reply.reported, reply.settings])
+    examples = settings.num_examples or counted_examples(known)
     if not examples:
         missing[NO_EXAMPLES] = _absent(reply, EXAMPLES, NO_EXAMPLES)
-    rate = read.learning_rate if 0 < read.learning_rate < math.inf else 0.0
-    source = read.rate_source if rate else NO_RATE
+    stated = settings.learning_rate or float(first_number(known, RATES) or 0.0)
+    rate = stated if 0 < stated < math.inf else 0.0
+    recorded = OF_SETTINGS if first_number(reply.reported, RATES) is None else OF_ROUND
+    source = (OF_SETTING if settings.learning_rate else recorded) if rate else NO_RATE
     if not rate and reply.number(*RATES) is not None:
         missing[NO_RATE_ABOVE_0] = _absent(reply, RATES, NO_RATE_ABOVE_0)
     elif not rate and settings.weight_decay:
         missing[NO_RATE_ABOVE_0] = f"{reply.path} {NEEDED_FOR_DECAY}"
-    steps, inferred = _steps(settings, read.steps(examples), reply)
+    steps, inferred = _steps(settings, epochs * -(-examples // batch) if epochs > 0 and batch > 0 else 0, reply)
     if not steps:
         missing[NO_STEPS] = (
             f"{reply.path} does not tell how often a client stepped; set local-steps, or local-epochs and batch-size"
         )
-    batch = min(max(read.batch_size, 0) or examples, examples)
-    values = {"num_examples": examples, "learning_rate": rate, "local_steps": steps, "batch_size": batch}
+    values = {"num_examples": examples, "learning_rate": rate, "local_steps": steps}
+    values["batch_size"] = min(max(batch, 0) or examples, examples)
     return ReplyNumbers(values, source, inferred, missing)
 
 

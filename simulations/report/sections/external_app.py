@@ -17,9 +17,8 @@ from simulations.report.studies.study import Study
 from simulations.report.text import NOTHING
 from simulations.run_folder.rows import Row
 from strategies.external_app.claim import CLAIMED, REPORTED
-from strategies.external_app.orders import AS_ASSUMED, ASSUMED, DIFFERENCE
+from strategies.external_app.trainings import ASSUMED
 
-NEAR, FAR = "is as assumed", "is not as assumed: probes and attacks are about another"
 RECORDED = "recorded-updates"
 """Metric of the row of each recorded round, whose further columns are read here."""
 ROUND = Column("Round", lambda row: row.round)
@@ -29,12 +28,6 @@ HELD = (
     Column("#examples behind a reply", lambda row: _ends(row, "examples")),
     Column("#local steps", lambda row: _ends(row, "local_steps")),
     Column("|not attacked", lambda row: "; ".join(map(str, _list(row, "unusable"))) or NOTHING, "wide"),
-)
-DISTANCES = (
-    ROUND,
-    Column("client", lambda row: row.client),
-    Column("#distance, % of the step", lambda row: f"{100 * row.value:.3g}"),
-    Column("|so its training", lambda row: NEAR if row.value <= AS_ASSUMED else FAR),
 )
 
 
@@ -57,15 +50,11 @@ def recording(study: Study, findings: Sequence[Finding]) -> Content | None:
 
 
 def audited_app(study: Study, _: Sequence[Finding]) -> Content | None:
-    """How far each reply is from one step, where rounds are single steps, and what could not be known; None for other studies."""
+    """What could not be known; None for other studies."""
     rows = _of(study, ASSUMED)
     if not rows:
         return None
-    apart = [row for row in _of(study, DIFFERENCE) if row.value is not None and row.client is not None]
-    apart.sort(key=lambda row: (row.round, row.client or 0))
-    table = Table("How far replies are from one step of SGD on the images of data", DISTANCES, apart)
-    compared = [table, "Each client compared the reply that it sent, and reported this number alone."] if apart else []
-    return Content([*compared, _unknown(rows)], " ".join(_texts(rows, "warnings")))
+    return Content([_unknown(rows)], " ".join(_texts(rows, "warnings")))
 
 
 def _unknown(rows: Iterable[Row]) -> Markup:
@@ -123,7 +112,7 @@ SECTION = (
         "The app",
         audited_app,
         text="A Flower app with training code of its own, whose clients answer probes and score guesses.",
-        metrics=(ASSUMED, CLAIMED, DIFFERENCE, REPORTED),
+        metrics=(ASSUMED, CLAIMED, REPORTED),
     ),
     Section(
         "recorded",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attacks.metrics.training import EPSILON_SHOWN
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import ThreatCard
-from strategies.external_app.orders import ASSUMED
+from strategies.external_app.trainings import ASSUMED
 
 
 @dataclass(frozen=True)

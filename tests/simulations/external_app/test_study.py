@@ -32,8 +32,7 @@ def claiming(app: Any, epsilons: Mapping[int, float], **more: float) -> Any:
 
 
 def audit(out: Path, app: Any, strategy: Strategy | None = None, rounds: int = 1, **more: Any) -> list[dict[str, Any]]:
-    steps = {"batch-size": 2, "local-epochs": 1}
-    known = {"workers": 0, "probe_attacks": "Spear()", "probe_targets": 4, "settings": steps, **more}
+    known = {"workers": 0, "probe_attacks": "Spear()", "probe_targets": 4, **more}
     watched = audited(strategy or FedAvg(fraction_evaluate=0.0), out, Net, **known)
     with torch.random.fork_rng():
         torch.manual_seed(0)

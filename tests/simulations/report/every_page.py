@@ -12,7 +12,7 @@ from simulations.compare.page import write_comparison
 from simulations.report import write_report
 from simulations.report.sections.external_app import RECORDED
 from strategies.external_app.claim import CLAIMED, METRICS, Claim
-from strategies.external_app.orders import ASSUMED, DIFFERENCE
+from strategies.external_app.trainings import ASSUMED
 from strategies.federated.aggregates import WITHHELD
 from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
@@ -162,7 +162,7 @@ def external_app(folder: Path) -> Path:
     rows.append(row(metric=ASSUMED, **answered))
     claim = Claim(METRICS, "The clients' metrics claim epsilon 3.", 1, 3.0, 3.0, 1e-5)
     rows.append(row(metric=CLAIMED, claims=[asdict(claim)], **answered))
-    return report(folder, [*rows, row(metric=DIFFERENCE, value=0.2, client=1, **answered)])
+    return report(folder, rows)
 
 
 def split(folder: Path) -> Path:

@@ -64,12 +64,13 @@ def app_that(
     return app
 
 
-def an_epoch(sent: State, message: Message, context: Context) -> State:
+def an_epoch(sent: State, message: Message, context: Context, **settings: Any) -> State:
     """By SGD on ``digits``, two examples a step."""
     model = Net()
     model.load_state_dict(sent)
     images, labels = digits(context).tensors
-    optimizer = torch.optim.SGD(model.parameters(), lr=float(message.content["config"]["lr"]))  # type: ignore
+    rate = float(message.content["config"]["lr"])  # type: ignore
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, **settings)
     for at in range(0, EXAMPLES, 2):
         optimizer.zero_grad()
         F.cross_entropy(model((images[at : at + 2] - MEAN) / STD), labels[at : at + 2]).backward()

@@ -30,7 +30,7 @@ def started(
     """Result of an audited strategy that begins with weights of ``Net`` or of ``begins``; ``told`` goes to ``audited``."""
     config, begins = told.pop("train_config", {"lr": 0.1}), told.pop("begins", Net)
     settings: dict[str, Any] = {
-        "workers": 0, "settings": {"batch-size": 2, "local-epochs": 1}, "probe_attacks": LABELS, "update_attacks": LABELS,
+        "workers": 0, "probe_attacks": LABELS, "update_attacks": LABELS,
         "probe_targets": 2, "rounds": range(1, rounds + 1), **told,
     }  # fmt: skip
     # Flower's default waits for two nodes.

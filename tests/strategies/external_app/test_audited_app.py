@@ -74,7 +74,7 @@ def test_a_mod_draws_in_training_what_it_would_draw_without_audits(tmp_path: Pat
         mods: dict[str, Any] = {"everywhere" if level == "app" else "mods": [noisy]}
         strategy: Strategy = FedAvg(fraction_evaluate=0.0)
         if watched:
-            strategy = audited(strategy, tmp_path / "out", Net, workers=0, settings={"batch-size": 2, "local-epochs": 1},
+            strategy = audited(strategy, tmp_path / "out", Net, workers=0,
                                probe_attacks="LabelInference()", update_attacks="", probe_targets=3)  # fmt: skip
         torch.manual_seed(0)
         np.random.seed(7)
@@ -120,7 +120,6 @@ def test_a_deployed_node_refuses_what_its_operator_does_not_allow(tmp_path: Path
     rows = run(tmp_path / "out", grid, go_on=True)
     refused = [row for row in rows if row["status"] == "refused"]
     assert {row["client"] for row in refused} == {0, 1}
-    assert any("probes in the node's configuration" in row["message"] for row in refused)
     assert any("audits in the node's configuration" in row["message"] for row in refused)
     assert not [row for row in rows if row["metric"] == "psnr"]
     allowing = AppGrid(an_app(), randomness="secret", probes=True, audits=True, **{"secret-dir": str(tmp_path)})

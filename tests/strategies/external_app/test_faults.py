@@ -1,6 +1,5 @@
 """What goes wrong in an audit of an app: each failure leaves a row, no fault ends the run, and no server runs code on a node."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 from torch.utils.data import TensorDataset
 
 from simulations.runtime.local_grid import FIRST_NODE
+from strategies.external_app.record import AuditError
 from strategies.external_app.settings import AuditSettings
-from tests.strategies.external_app.app import AppGrid, Net, an_app, digits
+from tests.strategies.external_app.app import AppGrid, Net, an_app, app_that, digits
 from tests.strategies.external_app.audits import run
 
 
@@ -40,14 +40,13 @@ def test_a_probe_that_fails_leaves_a_row(tmp_path: Path) -> None:
         assert failed["message"].startswith("train.probe 2: " + ("no reply" if silent else "flaky"))
 
 
-def test_numbers_that_nobody_told_are_not_made_up(tmp_path: Path) -> None:
-    rows = run(tmp_path / "out", AppGrid(an_app()), settings={"batch-size": 2}, probe_targets=4)
-    assert inferred(rows, "update") == set()
-    assert inferred(rows, "probe") == {8}
-    (why,) = [row["message"] for row in rows if row["metric"] == "client"]
-    assert "local-epochs and batch-size are unknown" in why
-    config = json.loads((tmp_path / "out" / "config.json").read_text())["config"]
-    assert config["local-epochs"] == "not reported"
+def test_a_training_that_nobody_saw_is_not_made_up(tmp_path: Path) -> None:
+    """Weights that no optimizer made: nothing of them is attacked, and the reason is named."""
+    app = app_that(lambda sent, *_: {name: value * 0.9 for name, value in sent.items()})
+    with pytest.raises(
+        AuditError, match=r"attacked nothing:\n- query\.training: .*no optimizer of torch\.optim made a step"
+    ):
+        run(tmp_path / "out", AppGrid(app))
 
 
 def test_a_node_with_other_images_is_left_out_and_named(tmp_path: Path) -> None:

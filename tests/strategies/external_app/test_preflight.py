@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from simulations.report.studies.control import LEAST_IMAGES
@@ -13,8 +13,9 @@ from strategies.external_app.nodes import common_config
 from strategies.external_app.record import AuditError, say_how_many
 from strategies.external_app.settings import ENOUGH, AuditSettings
 from tests.lines import read_lines
-from tests.strategies.external_app.app import EXAMPLES, AppGrid, Net, an_app, app_that
+from tests.strategies.external_app.app import AppGrid, Net, an_app, app_that, digits
 from tests.strategies.external_app.audits import attacked, page_of, started
+from tests.strategies.external_app.test_other_names import Other
 
 
 class Counted(AppGrid):
@@ -27,16 +28,15 @@ class Counted(AppGrid):
         return super().answer(message)
 
 
-run = partial(started, settings={}, probe_targets=0)
+run = partial(started, probe_targets=0)
 
 
 def test_all_that_is_missing_is_named_before_any_client_trains(tmp_path: Path) -> None:
     grid = Counted(an_app(audited=False))
     with pytest.raises(AuditError) as found:
-        run(tmp_path / "out", grid, train_config={"round-size": 3})
-    rate, clients = found.value.reasons
-    assert "give audited(..., learning_rate=...)" in rate
-    assert "round 1 hold round-size, server-round" in rate
+        run(tmp_path / "out", grid, model=Other)
+    model, clients = found.value.reasons
+    assert "the strategy sends other weights than those of the audit's model" in model
     assert "does the ClientApp call answer_audits?" in clients
     assert grid.trained == 0
     assert all(reason in str(found.value) for reason in found.value.reasons)
@@ -67,17 +67,21 @@ def parallel() -> nn.Module:
     return nn.DataParallel(Odd())
 
 
-def same(sent: dict[str, Tensor], message: Message, context: object) -> dict[str, Tensor]:
-    """Trains by a step that is the weights'."""
-    del message, context
-    return {name: value * 0.9 for name, value in sent.items()}
+def a_step(sent: dict[str, Tensor], message: Message, context: Context) -> dict[str, Tensor]:
+    """Trains ``Odd`` on one image."""
+    del message
+    model = Odd()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(digits(context).tensors[0][:1]).sum().backward()
+    optimizer.step()
+    return sent
 
 
 def test_a_model_of_odd_state_is_attacked_and_one_without_use_is_named_before_training(tmp_path: Path) -> None:
-    run(tmp_path / "odd", AppGrid(app_that(same, model=parallel)), model=parallel, begins=parallel, update_attacks="")
+    run(tmp_path / "odd", AppGrid(app_that(a_step, model=parallel)), model=parallel, begins=parallel, update_attacks="")
     scored = [row for row in read_lines(tmp_path / "odd" / "rows.jsonl") if row["metric"] == "label-accuracy"]
     assert {row["value"] for row in scored if row["role"] == "attack"} == {1.0}
-    grid = Counted(app_that(same, model=Kept))
+    grid = Counted(app_that(a_step, model=Kept))
     with pytest.raises(
         AuditError, match=r"model: .*:Kept: no gradient reaches the images, as behind torch.no_grad, torch.round"
     ):
@@ -99,16 +103,6 @@ def test_an_audit_that_attacked_nothing_fails_after_the_last_round_and_keeps_the
     assert list(found.value.result.arrays) == list(Net().state_dict())
     assert "its operator may allow it by probes" in found.value.reasons[0]
     assert "No attack has a score." in page_of(tmp_path / "out")
-
-
-def test_arguments_replace_what_messages_and_settings_say(tmp_path: Path) -> None:
-    """The client trains at a rate of its own, which no message tells."""
-    told = {"learning_rate": 0.05, "local_epochs": 1, "batch_size": 2, "settings": {"lr": 0.5, "batch-size": 8}}
-    run(tmp_path / "out", AppGrid(an_app()), **told)
-    cards = [row["card"] for row in read_lines(tmp_path / "out" / "rows.jsonl") if row["metric"] == "label-accuracy"]
-    assert {card["learning_rate"] for card in cards} == {"as given to the audit, the same in every round"}
-    update = next(card for card in cards if card["observation"] == "training update")
-    assert update["local_steps"] == EXAMPLES // 2
 
 
 def test_a_verdict_has_enough_images_by_any_number_of_nodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

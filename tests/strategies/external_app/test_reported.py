@@ -1,6 +1,8 @@
 """What rows and page say of an audited app is what is known: its mods, its learning rate, its examples, and what a probe is not."""
 
 import html
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from clients.external_app.client import AppClient, OwnExamples
 from clients.secrets.draws import Draws
 from defenses.base import Batch
 from simulations.report.analysis.run import read_run
-from strategies.external_app.orders import ASSUMED, NOT_IN_PROBE, OF_ROUND, UNCHECKED
 from strategies.external_app.settings import AuditSettings
-from tests.strategies.external_app.app import MEAN, STD, Net, State, an_app, app_that, digits
+from strategies.external_app.trainings import ASSUMED, NOT_IN_PROBE, OBSERVED
+from tests.strategies.external_app.app import MEAN, STD, Net, State, an_app, an_epoch, app_that, digits
 from tests.strategies.external_app.audits import EXACT, attacked, node_of, page_of, run
 
 
@@ -43,7 +45,7 @@ def test_a_learning_rate_that_falls_is_told_as_it_falls(tmp_path: Path, monkeypa
     monkeypatch.setitem(vars(UPDATE), "observations", spied)
     rows = run(tmp_path / "out", an_app(), Falling(fraction_evaluate=0.0), rounds=2, probe_attacks="")
     assert seen == [(1, 0.1), (2, 0.001)]
-    assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OF_ROUND}
+    assert {row["card"]["learning_rate"] for row in attacked(rows, "training update")} == {OBSERVED}
 
 
 class Uneven(FedAvg):
@@ -60,7 +62,8 @@ def test_a_node_that_trains_at_another_rate_is_left_out(tmp_path: Path) -> None:
     rows = run(tmp_path / "out", an_app(), Uneven(fraction_evaluate=0.0))
     assert {row["n"] for row in attacked(rows, "training update") if row["metric"] == "label-accuracy"} == {1}
     (why,) = [row["message"] for row in rows if row["metric"] == "client"]
-    assert why == "train: 1 of 2 nodes train by other settings than the first; left out"
+    assert why.startswith("train: it trained by SGD with learning rate 0.")
+    assert "other nodes by SGD with learning rate 0." in why
 
 
 def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(subtests: pytest.Subtests) -> None:
@@ -73,7 +76,8 @@ def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(subtests: pytest.S
             model = Net()
             before = {name: value.clone() for name, value in model.state_dict().items()}
             card, loss = DataCard(10, (1, 8, 8), (MEAN,), (STD,)), torch.nn.functional.cross_entropy
-            task = AuditSettings(Net, momentum=0.9, nesterov=nesterov, weight_decay=0.05).plan().at(1, 0.1)
+            plan = replace(AuditSettings(Net).plan(), momentum=0.9, nesterov=nesterov, weight_decay=0.05)
+            task = plan.at(1, 0.1)
             client = AppClient(OwnExamples(task, 0, batch, card, Draws.simulated(0, 0)))
             moved = client.one_step(Net, before, batch, loss)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=nesterov, weight_decay=0.05)
@@ -83,12 +87,36 @@ def test_a_probe_decays_and_looks_ahead_as_the_server_reckons(subtests: pytest.S
                 torch.testing.assert_close(moved[name], value, rtol=0, atol=1e-7)
 
 
-def test_a_weight_decay_that_is_told_costs_the_exact_attack_nothing(tmp_path: Path) -> None:
-    told = {"probe_attacks": EXACT, "update_attacks": "", "weight_decay": 0.05, "momentum": 0.9, "nesterov": True}
-    rows = run(tmp_path / "out", an_app(), **told)
+def test_a_weight_decay_that_is_seen_costs_the_exact_attack_nothing(tmp_path: Path) -> None:
+    app = app_that(partial(an_epoch, weight_decay=0.05, momentum=0.9, nesterov=True))
+    rows = run(tmp_path / "out", app, probe_attacks=EXACT, update_attacks="")
     exact = [row for row in rows if row["attack"].startswith("Spear")]
     (psnr,) = [row for row in exact if (row["metric"], row["reference"]) == ("psnr", "original")]
     assert psnr["value"] > 80, "subtracted from answers that never decayed it was 51 dB"
+
+
+def test_another_optimizer_and_other_images_are_warned_of(tmp_path: Path) -> None:
+    def otherwise(sent: State, message: Message, context: Context) -> State:
+        model = Net()
+        model.load_state_dict(sent)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        images, labels = digits(context).tensors
+        torch.nn.functional.cross_entropy(model((images.flip(-1) - MEAN) / STD), labels).backward()
+        optimizer.step()
+        return model.state_dict()
+
+    rows = run(tmp_path / "out", app_that(otherwise))
+    (about,) = [row for row in rows if row["metric"] == ASSUMED]
+    assert about["warnings"] == [
+        "The clients train with Adam: probes and attacks take steps of SGD.",
+        "0 of the first 48 images that training saw are those of data as they are; the others were augmented or normalised in "
+        "another way, or are others.",
+    ]
+    card = attacked(rows, "training update")[0]["card"]
+    assert card["training"].startswith(
+        "observed: Adam with learning rate 0.01, momentum 0 and weight decay 0, in train mode"
+    )
+    assert about["warnings"][0] in page_of(tmp_path / "out")
 
 
 def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path) -> None:
@@ -107,22 +135,30 @@ def test_data_that_is_not_what_was_trained_on_is_a_failure(tmp_path: Path) -> No
     assert "data gives 10 examples" in page_of(out)
 
 
-def noisy(sent: State, *_: Any) -> State:
+def noisy(sent: State, message: Message, context: Context) -> State:
     """Adds noise in its own code, where no mod shows it."""
-    return {name: value + 5 * torch.randn(value.shape) for name, value in sent.items()}
+    trained = an_epoch(sent, message, context)
+    return {name: value + 5 * torch.randn(value.shape) for name, value in trained.items()}
 
 
 def test_an_app_that_defends_itself_is_not_called_undefended_and_assumptions_are_on_the_page(tmp_path: Path) -> None:
     out = tmp_path / "out"
     rows = run(out, app_that(noisy), probe_attacks=EXACT, probe_targets=8)
     assert {row["card"]["mods"] for row in attacked(rows, "one-step probe")} == {"none known"}
-    assert UNCHECKED in attacked(rows, "training update")[0]["card"]["caveats"]
+    assert (
+        "observed: every image that training saw is one of data, as it is"
+        in attacked(rows, "training update")[0]["card"]["caveats"]
+    )
     (line,) = read_run(out).summaries[0].findings
     assert any(NOT_IN_PROBE in caveat for caveat in line.all_caveats)
     page = page_of(out)
     for claim in ("No defence", "ithout a defence", "no defence", "undefended run"):
         assert claim not in page, page[page.find(claim) - 200 :][:300]
     (about,) = [row for row in rows if row["metric"] == ASSUMED]
-    assert len(about["assumed"]) == 7
+    assert len(about["assumed"]) == 3
+    (warning,) = about["warnings"]
+    assert warning.startswith(
+        "The clients do not send the weights that their last step left, and no known mod changes them"
+    )
     for text in about["assumed"]:
         assert html.escape(text, quote=True).replace("&#x27;", "&#39;") in page

@@ -12,11 +12,8 @@ from simulations.external_app.check.source.loading import Loading, read_loading
 from simulations.external_app.check.source.project import Function, Module, Project
 
 Numbers = tuple[float, ...]
-RANDOM = re.compile("Random[A-Z]|ColorJitter|AutoAugment|TrivialAugmentWide")
 LABEL = re.compile(r"label|target|class|^y$", re.IGNORECASE)
 LOSS = re.compile("(Loss|_loss|cross_entropy(_with_logits)?)$")
-PRIVACY = ("PrivacyEngine", "make_private", "make_private_with_epsilon")
-"""Opacus' names."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,12 @@ class WrittenNormalisation:
 class Images:
     """Facts about images in the source, each once.
 
-    ``unreadable`` are places that normalise by numbers which the source does not show, ``augmentations`` random transforms. A batch
-    is a mapping with ``image_key`` and ``label_key`` ("" where they could not be seen), or a pair.
+    ``unreadable`` are places that normalise by numbers which the source does not show. A batch is a mapping with ``image_key`` and
+    ``label_key`` ("" where they could not be seen), or a pair.
     """
 
     normalisations: tuple[WrittenNormalisation, ...] = ()
     unreadable: tuple[str, ...] = ()
-    augmentations: tuple[str, ...] = ()
     image_key: str = ""
     label_key: str = ""
     pairs: bool = False
@@ -50,49 +46,34 @@ class Images:
 
 
 class Start(NamedTuple):
-    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, name of the context, indentation."""
+    """The call that starts the rounds: the variable before ``.start(`` or "", file and line, indentation."""
 
     strategy: str
     where: str
-    context: str
     indent: int
 
 
 @dataclass(frozen=True)
 class AppSource:
-    """Facts from an app's source: optimizers, losses and Opacus as written, with file and line, and what the lines to add need."""
+    """Facts from an app's source: losses as written, with file and line, and what the lines to add need."""
 
-    optimizers: tuple[str, ...]
     losses: tuple[str, ...]
-    privacy: tuple[str, ...]
     images: Images
     loading: Loading | None
     start: Start | None
     one_hot: bool  # whether a call makes one-hot vectors
 
-    @property
-    def sgd(self) -> bool:
-        """Whether the clients may train with SGD: nothing else was seen."""
-        return not self.optimizers or any(one.partition("(")[0].endswith("SGD") for one in self.optimizers)
-
 
 def read_source(project: Project) -> AppSource:
     """Look through the files of both entry points; nothing of them is run."""
-    optimizers, losses, privacy = dict[str, str](), dict[str, str](), dict[str, str]()
+    losses = dict[str, str]()
     for module, call in project.calls():
         full = module.full(call.func)
-        name = full.rpartition(".")[2] or getattr(call.func, "attr", "")
-        if full.startswith("torch.optim.") and "lr_scheduler" not in full and name[:1].isupper():
-            optimizers.setdefault(ast.unparse(call), module.at(call))
-        elif full.startswith("torch.nn.") and LOSS.search(name):
+        if full.startswith("torch.nn.") and LOSS.search(full):
             losses.setdefault(ast.unparse(call), module.at(call))
-        elif name in PRIVACY:
-            privacy.setdefault(name, module.at(call))
-    listed = [tuple(f"{text} ({where})" for text, where in found.items()) for found in (optimizers, losses, privacy)]
+    listed = tuple(f"{text} ({where})" for text, where in losses.items())
     one_hot = any(module.full(call.func).endswith((".one_hot", ".eye")) for module, call in project.calls())
-    return AppSource(
-        listed[0], listed[1], listed[2], read_images(project), read_loading(project), _start(project), one_hot
-    )
+    return AppSource(listed, read_images(project), read_loading(project), _start(project), one_hot)
 
 
 def _start(project: Project) -> Start | None:
@@ -101,12 +82,10 @@ def _start(project: Project) -> Start | None:
         if server and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "start":
             if "grid" not in {one.arg for one in node.keywords} and len(node.args) < 2:
                 continue
-            around, receiver = server.around(node), node.func.value
-            given = [one.arg for one in around.args.args] if around else []
+            receiver = node.func.value
             line = server.path.read_text(encoding="utf-8-sig").splitlines()[node.lineno - 1]
             return Start(
-                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), given[1] if len(given) > 1 else "context",
-                len(line) - len(line.lstrip()),
+                receiver.id if isinstance(receiver, ast.Name) else "", server.at(node), len(line) - len(line.lstrip())
             )  # fmt: skip
     return None
 
@@ -114,7 +93,7 @@ def _start(project: Project) -> Start | None:
 def read_images(project: Project) -> Images:
     """Look through the files of the ClientApp."""
     found: dict[tuple[Numbers, Numbers], WrittenNormalisation] = {}
-    unreadable, random = [], []
+    unreadable = []
     for module, call in project.calls():
         full = module.full(call.func)
         name = full.rpartition(".")[2]
@@ -123,8 +102,6 @@ def read_images(project: Project) -> Images:
                 found.setdefault(values, WrittenNormalisation(*values, module.at(call)))
             else:
                 unreadable.append(module.at(call))
-        elif "transforms" in full and RANDOM.match(name):
-            random.append(f"{name} ({module.at(call)})")
     if not found:
         for module, values, node in _arithmetic(project):
             found.setdefault(values, WrittenNormalisation(*values, module.at(node)))
@@ -132,7 +109,7 @@ def read_images(project: Project) -> Images:
     labels = [key for key in keys if LABEL.search(key)]
     others = [key for key in keys if key not in labels]
     image_key, label_key = (one[0] if len(one) == 1 else "" for one in (others, labels))
-    return Images(tuple(found.values()), tuple(unreadable), tuple(dict.fromkeys(random)), image_key, label_key, pairs)
+    return Images(tuple(found.values()), tuple(unreadable), image_key, label_key, pairs)
 
 
 def _of_call(call: ast.Call, module: Module, project: Project) -> tuple[Numbers, Numbers] | None:

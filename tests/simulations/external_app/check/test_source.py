@@ -1,10 +1,8 @@
-"""What is read of an app's source, and the numbers of training that its configuration holds: answers that a reader sees at once."""
+"""What is read of an app's source: answers that a reader sees at once."""
 
 import ast
 from pathlib import Path
-from typing import Any
 
-from simulations.external_app.check.report import settings_of
 from simulations.external_app.check.source.loading import read_loading
 from simulations.external_app.check.source.reading import read_images, read_source
 from tests.simulations.external_app.check.apps import project_of
@@ -28,17 +26,15 @@ def test_the_call_of_the_loader_is_written_in_terms_of_the_context(tmp_path: Pat
         assert (None if loading.call is None else ast.unparse(loading.call)) == expected
 
 
-def test_optimizer_loss_and_start_are_quoted_and_not_interpreted(tmp_path: Path) -> None:
+def test_loss_and_start_are_quoted_and_not_interpreted(tmp_path: Path) -> None:
     source = read_source(project_of(tmp_path))
-    assert source.optimizers == ("torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9) (task.py:25)",)
     assert source.losses == ("nn.CrossEntropyLoss() (task.py:26)",)
-    assert source.sgd
     assert source.start is not None
     assert (source.start.strategy, source.start.where, source.start.indent) == ("strategy", "server.py:15", 4)
 
 
-def test_normalisations_augmentations_and_fields_are_read(tmp_path: Path) -> None:
-    imported = "\nimport torch\nfrom torchvision.transforms import Normalize, RandomCrop\n"
+def test_normalisations_and_fields_are_read(tmp_path: Path) -> None:
+    imported = "\nimport torch\nfrom torchvision.transforms import Normalize\n"
     for at, (lines, expected) in enumerate((
         ("T = Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))", ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))),
         ("T = Normalize(std=(0.25, 0.25), mean=(0.5, 0.5), inplace=True)", ((0.5,), (0.25,))),
@@ -51,37 +47,11 @@ def test_normalisations_augmentations_and_fields_are_read(tmp_path: Path) -> Non
         # Without any that can be read, arithmetic of the loader counts.
         assert [(one.mean, one.std) for one in images.normalisations] == (found or [((0.25,), (0.5,))])
         assert bool(images.unreadable) == (expected is None)
-        assert (images.pairs, images.augmentations) == (True, ())
+        assert images.pairs
     loop = (
         "task",
         "for images, labels in loader:",
         "for batch in loader:\n            images, labels = batch['img'], batch['label']",
     )
-    images = read_images(
-        project_of(tmp_path / "keys", ("task", "\nimport torch\n", f"{imported}T = RandomCrop(8)\n"), loop)
-    )
+    images = read_images(project_of(tmp_path / "keys", ("task", "\nimport torch\n", imported), loop))
     assert (images.image_key, images.label_key, images.pairs) == ("img", "label", False)
-    assert images.augmentations == ("RandomCrop (task.py:4)",)
-
-
-FOUND: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    ({}, {}, {"learning_rate": (None, False), "local_epochs": (None, False), "batch_size": (None, False)}),
-    ({"lr": 0.2}, {}, {"learning_rate": (0.2, False)}),
-    ({"eta": 0.3}, {}, {"learning_rate": (None, False)}),
-    ({}, {"learning-rate": 0.4, "batch-size": 8}, {"learning_rate": (0.4, True), "batch_size": (8, True)}),
-    (
-        {"lr": 0.1},
-        {"learning-rate": 0.4, "local-epochs": 3},
-        {"learning_rate": (0.1, False), "local_epochs": (3, True)},
-    ),
-]
-"""The message, the run's configuration -> value, and whether from settings."""
-
-
-def test_numbers_of_training_are_those_that_the_audit_finds_and_all_others_are_to_be_filled_in() -> None:
-    for message, run_config, expected in FOUND:
-        found = {one.name: one for one in settings_of(message, run_config, sgd=True)}
-        for name, values in expected.items():
-            assert (found[name].value, found[name].from_settings) == values
-        assert (found["momentum"].value, found["weight_decay"].value) == (None, None)
-    assert "momentum" not in {one.name for one in settings_of({}, {}, sgd=False)}

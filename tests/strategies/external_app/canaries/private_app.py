@@ -151,7 +151,7 @@ def private_app(
 
 
 run = partial(
-    audits.run, model=Net, begins=Net, settings={}, probe_attacks="", canaries=True, learning_rate=RATE, train_config={}
+    audits.run, model=Net, begins=Net, probe_attacks="", canaries=True, train_config={}
 )  # fmt: skip
 """Rows of an audit of epsilon alone."""
 

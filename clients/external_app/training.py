@@ -1,0 +1,410 @@
+"""What a client's own training did, as torch's objects show it while it runs: no number of it is a user's word.
+
+A ``TrainingWatch`` counts the steps of ``torch.optim`` optimizers, and the images that a model is given with gradients on. It
+changes nothing, draws no random number, and where it fails it stops and says why. Of an image it keeps ``PROJECTIONS`` numbers,
+which recognise it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import threading
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+from torch.optim.optimizer import Optimizer
+
+from clients.wire.limits import LEAST_RATE, MOST_IMAGES, MOST_RATE, MOST_STEPS, BelowOne, Decay, Length, Limit
+from clients.wire.records import to_record, to_tensors
+from clients.wire.schema import STRICT, parsed
+from clients.wire.texts import RecordError
+from defenses.random_draws import generator_for
+
+DID, SAW = "fedveil-last-training", "fedveil-last-images"
+"""Records of a context's state: what the last training did, and the projections of the images that it saw."""
+PROJECTIONS = 8
+MOST_SEEN = 4096
+"""The first images of a training, which are recognised."""
+AT_ONCE = 2**22
+"""Values of images that are projected at once."""
+DIVERGED = 1e6
+MOST_NORMS = 64
+"""The first steps of a training, whose gradients are compared."""
+MOST_LOCAL_STEPS = 10**6
+"""Of a training: attacks may go through them one by one."""
+ALIKE = 1e-3
+"""Largest distance between projections of one image, over their length or 1: numbers of 16 bits round less."""
+LONGEST_NAME = 100
+NO_STEP = "no optimizer of torch.optim made a step in it"
+OPACUS = "GradSampleModule"
+"""Opacus' wrapper of a model."""
+
+
+class UnseenTrainingError(ValueError):
+    """A training that torch's objects did not show."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training of a client did.
+
+    Attributes:
+        optimizer: Name of its class.
+        highest_rate: Its highest learning rate.
+        learning_rate: Of its steps, on average.
+        momentum: 0 for an optimizer without.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: Of its first group of parameters.
+        steps: Number of its steps.
+        batch_size: The most common number of images for a step; 0 where no model was given images.
+        steady: Whether at least half of the steps had so many.
+        images: For all steps together.
+        train_mode: Whether the model was in train mode.
+        sent: Whether the reply holds the weights as the last step left them.
+        notes: What else differs from plain SGD with these settings, each a few words.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    optimizer: Annotated[str, Length(LONGEST_NAME)]
+    highest_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
+    learning_rate: Annotated[float, Limit(LEAST_RATE, MOST_RATE)]
+    momentum: BelowOne
+    nesterov: bool
+    weight_decay: Decay
+    steps: Annotated[int, Limit(1, MOST_LOCAL_STEPS)]
+    batch_size: Annotated[int, Limit(0, MOST_IMAGES)]
+    steady: bool
+    images: Annotated[int, Limit(0, MOST_STEPS)]
+    train_mode: bool
+    sent: bool
+    notes: Annotated[tuple[str, ...], Length(8)] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> Training:
+        """Read what a client sends; ``UnseenTrainingError`` for a value that is not allowed."""
+        return parsed(cls, text, UnseenTrainingError)
+
+    def epochs(self, examples: int) -> int:
+        """Passes over so many examples, to the nearest whole number from 1 on."""
+        return max(1, round(self.images / max(examples, 1)))
+
+    @property
+    def rule(self) -> str:
+        """The optimizer with its settings, which all clients of a round share."""
+        kind = " (Nesterov)" if self.nesterov else ""
+        settings = f"momentum {self.momentum:g}{kind} and weight decay {self.weight_decay:g}"
+        return f"{self.optimizer} with learning rate {self.highest_rate:g}, {settings}"
+
+
+@dataclass
+class _Steps:
+    """The steps of one optimizer, or of several one after the other on the same weights, which it does not keep alive."""
+
+    kind: str
+    weights: list[weakref.ref[Tensor]]
+    groups: int
+    settings: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    """Values of ``_READ`` -> steps with them."""
+    rates: Counter[float] = field(default_factory=Counter)
+    """Learning rate -> steps with it."""
+    batches: Counter[int] = field(default_factory=Counter)
+    """Number of images -> steps with so many."""
+    gradients: list[tuple[float, float]] = field(default_factory=list)
+    """Norm and sum of the gradients of all weights, in a step each."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return self.rates.total()
+
+    @property
+    def images(self) -> int:
+        """In all steps."""
+        return sum(size * count for size, count in self.batches.items())
+
+    @property
+    def rate(self) -> float:
+        """Its learning rate on average."""
+        rates = self.rates.items()
+        return next(iter(self.rates)) if len(rates) == 1 else sum(rate * count for rate, count in rates) / self.steps
+
+    def is_of(self, kind: str, weights: Sequence[Tensor]) -> bool:
+        """Whether an optimizer of this class goes on with these weights."""
+        mine = self.weights
+        return (
+            self.kind == kind
+            and len(mine) == len(weights)
+            and all(a() is b for a, b in zip(mine, weights, strict=True))
+        )
+
+
+_HERE = threading.local()
+"""``watch``: of this thread, or None."""
+_KEY = -1
+"""Of the hooks, always the same: ``torch.compile`` compiles anew for hooks with another key."""
+_users, _lock = 0, threading.Lock()
+
+
+def _watch() -> TrainingWatch | None:
+    """The watch of this thread; None where there is none, or torch reads the code in place of running it."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return None
+    found: TrainingWatch | None = getattr(_HERE, "watch", None)
+    if found is None or found.failure or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return None
+    return found
+
+
+def _begins(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if watch := _watch():
+        watch.safely(watch.begins, module, inputs)
+
+
+def _ends(module: nn.Module, *_: object) -> None:
+    if watch := _watch():
+        watch.safely(watch.ends, module)
+
+
+def _stepped(optimizer: Optimizer, *_: object) -> None:
+    if watch := _watch():
+        watch.safely(watch.stepped, optimizer)
+
+
+class TrainingWatch:
+    """Watches what this thread trains between entering and leaving; see the module. An error ends the watch and nothing else.
+
+    Attributes:
+        failure: Why watching ended early; "" where it did not.
+    """
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self._of: list[_Steps] = []
+        self._outer: nn.Module | None = None
+        """The module that is working; those in it may be given its images, too."""
+        self._counted = False
+        self._pending: set[tuple[float, ...]] = set()
+        """Batches since the last step: a teacher or a global model may be given the same one again."""
+        self._modes, self._wrappers = set[bool](), set[str]()
+        self._seen: list[Tensor] = []
+        self._last: list[Tensor] = []
+        """Weights of the last step, which a reply may hold; those of others may go."""
+
+    def __enter__(self) -> Self:
+        global _users
+        with _lock:
+            _users += 1
+            modules._global_forward_pre_hooks[_KEY] = _begins
+            modules._global_forward_hooks[_KEY] = _ends
+            modules._global_forward_hooks_always_called[_KEY] = True
+            optimizers._global_optimizer_post_hooks[_KEY] = _stepped
+        _HERE.watch = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _users
+        _HERE.watch = None
+        with _lock:
+            _users -= 1
+            if not _users:
+                del modules._global_forward_pre_hooks[_KEY], modules._global_forward_hooks[_KEY]
+                del modules._global_forward_hooks_always_called[_KEY], optimizers._global_optimizer_post_hooks[_KEY]
+
+    def safely(self, hook: Callable[..., None], *given: Any) -> None:
+        """Have the watch see what torch does."""
+        try:
+            hook(*given)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {str(error)[:200]}"
+
+    def begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """A module begins to work."""
+        if self._outer is None:
+            self._outer, self._counted = module, False
+        # In a backward pass, layers of a checkpoint work once more.
+        if self._counted or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        images = next((one for one in inputs if _is_images(one)), None)
+        # A module that trains nothing normalises a batch, or is its loss.
+        if images is None or not len(images) or not any(one.requires_grad for one in self._outer.parameters()):
+            return
+        self._counted = True
+        numbers = projected(images.detach())
+        batch = (len(images), *numbers[0].tolist())
+        if batch in self._pending:
+            return
+        self._pending.add(batch)
+        self._modes.add(self._outer.training)
+        self._wrappers.add(type(self._outer).__name__)
+        if (kept := sum(map(len, self._seen))) < MOST_SEEN:
+            self._seen.append(numbers[: MOST_SEEN - kept])
+
+    def ends(self, module: nn.Module) -> None:
+        """A module ends."""
+        if module is self._outer:
+            self._outer = None
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        """An optimizer has made a step."""
+        group, kind = optimizer.param_groups[0], type(optimizer).__name__
+        weights = [one for of in optimizer.param_groups for one in of["params"]]
+        mine = next((one for one in self._of if one.is_of(kind, weights)), None)
+        if mine is None:
+            groups = len({str(_settings(one)) for one in optimizer.param_groups})
+            mine = _Steps(kind, list(map(weakref.ref, weights)), groups)
+            self._of.append(mine)
+        self._last = weights
+        mine.settings[tuple(_number(group.get(name)) for name in _READ)] += 1
+        mine.rates[float(group["lr"])] += 1
+        mine.batches[sum(int(size) for size, *_ in self._pending)] += 1
+        self._pending.clear()
+        self._counted = False  # in a module that trains itself
+        found = [one.grad for one in weights if one.grad is not None and one.grad.layout is torch.strided]
+        if found and len(mine.gradients) < MOST_NORMS:
+            mine.gradients.append((float(nn.utils.get_total_norm(found)), float(sum(one.sum() for one in found))))
+
+    def keep(self, context: Context, reply: Iterable[ArrayRecord] = ()) -> None:
+        """Write what was seen until a ``reply`` of these arrays into a node's state, in the place of an earlier training."""
+        for name in (DID, SAW):
+            context.state.pop(name, None)
+        why = f"watching ended early ({self.failure})" if self.failure else NO_STEP
+        found = {"failure": why}
+        try:
+            if self._of and not self.failure:
+                found = {"training": json.dumps(asdict(self._training(reply)))}
+            if self._seen:
+                context.state[SAW] = to_record({"images": torch.cat(self._seen)})
+        except Exception as error:
+            found = {"failure": f"what was seen cannot be kept ({type(error).__name__}: {str(error)[:200]})"}
+        context.state[DID] = ConfigRecord({**found})
+
+    def _training(self, reply: Iterable[ArrayRecord]) -> Training:
+        """What was seen, of the optimizer with most images."""
+        main = max(self._of, key=lambda one: (one.images, one.steps))
+        size = max(main.batches, key=lambda one: (main.batches[one], one))
+        momentum, nesterov, decay, *_ = main.settings.most_common(1)[0][0]
+        return Training(
+            main.kind[:LONGEST_NAME], max(main.rates), main.rate, momentum, bool(nesterov), decay, main.steps, size,
+            2 * main.batches[size] >= main.steps, main.images, self._modes != {False}, _holds(reply, main.weights),
+            tuple(self._notes(main)),
+        )  # fmt: skip
+
+    def _notes(self, main: _Steps) -> Iterator[str]:
+        _, _, _, dampening, maximize = main.settings.most_common(1)[0][0]
+        if OPACUS in self._wrappers:
+            yield "Opacus clips and adds noise"
+        if len(main.rates) > 1:
+            yield f"its learning rate lay between {min(main.rates):g} and {max(main.rates):g}"
+        if (clip := _clipped(main.gradients)) and OPACUS not in self._wrappers and _sound(main.weights):
+            yield f"gradients of several steps have the norm {clip:.4g}, as clipping leaves it"
+        if main.groups > 1:
+            yield f"{main.groups} groups of parameters have settings of their own"
+        if len(main.settings) > 1:
+            yield "its momentum or its other settings changed"
+        if dampening or maximize:
+            yield "with dampening or maximize"
+        if len(self._of) > 1:
+            yield "other optimizers stepped, too"
+        if len(self._modes) > 1:
+            yield "a part of its steps was in eval mode"
+
+
+def _holds(reply: Iterable[ArrayRecord], weights: Iterable[weakref.ref[Tensor]]) -> bool:
+    """Whether each of the weights that are not gone is one of the arrays; False for arrays that are no tensors."""
+    sent = defaultdict[torch.Size, list[Tensor]](list)
+    try:
+        for record in reply:
+            for array in to_tensors(record).values():
+                sent[array.shape].append(array)
+    except RecordError:
+        return False
+    found = (one() for one in weights)
+    return all(one is None or any(_equal(one, array) for array in sent[one.shape]) for one in found)
+
+
+def _sound(weights: Iterable[weakref.ref[Tensor]]) -> bool:
+    """Whether no weight left the range of trained ones: gradients of a diverged network are alike, too."""
+    return all(one is None or float(one.detach().abs().max()) < DIVERGED for one in (of() for of in weights))
+
+
+def _equal(weight: Tensor, array: Tensor) -> bool:
+    """Whether two tensors of a shape hold the same numbers, or NaN at the same places."""
+    one = weight.detach().cpu().to(array.dtype)
+    return bool(((one == array) | (one.isnan() & array.isnan())).all())
+
+
+def _clipped(gradients: Sequence[tuple[float, float]]) -> float:
+    """The largest norm, where different gradients have it and none a larger one; else 0."""
+    most = max((norm for norm, _ in gradients), default=0.0)
+    alike = [total for norm, total in gradients if math.isclose(norm, most, rel_tol=1e-5)]
+    several = len(alike) > 2 or (1 < len(alike) < len(gradients) <= 2 * len(alike))
+    return most if several and len(set(alike)) > 1 else 0.0
+
+
+_READ = ("momentum", "nesterov", "weight_decay", "dampening", "maximize")
+
+
+def _settings(group: dict[str, Any]) -> list[tuple[str, Any]]:
+    return sorted((name, value) for name, value in group.items() if name != "params")
+
+
+def _number(value: Any) -> float:
+    """A setting that an optimizer may lack, or have one for each parameter of."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _is_images(value: Any) -> bool:
+    """Whether a model's argument is a batch of images (B, C, H, W): of features between layers a gradient is wanted."""
+    if not isinstance(value, Tensor) or value.is_nested or value.layout is not torch.strided:
+        return False
+    batch = value.dim() == 4 and value.is_floating_point() and not value.requires_grad
+    # One image of a batch that is mapped over holds no numbers of its own.
+    return batch and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+@functools.lru_cache(maxsize=2)
+def _directions(size: int) -> NDArray[np.float64]:
+    generator = generator_for("recognise images", size)
+    drawn = torch.randn(size, PROJECTIONS, generator=generator, dtype=torch.float64, device="cpu")
+    return drawn.numpy() / math.sqrt(size)
+
+
+def projected(images: Tensor) -> Tensor:
+    """Images (N, C, H, W) as (N, PROJECTIONS) float64: the same image gives the same numbers, up to rounding."""
+    flat = images.flatten(1)
+    directions = _directions(flat.shape[1])
+    # By numpy, as the app's own modes of torch may count or change what torch computes.
+    parts = torch.split(flat, max(1, AT_ONCE // flat.shape[1]))
+    return torch.from_numpy(np.concatenate([part.cpu().double().numpy() @ directions for part in parts]))
+
+
+def last_training(context: Context) -> ConfigRecord:
+    """The record of a node's last training; ``UnseenTrainingError`` where it had none that was seen."""
+    record: Any = context.state.get(DID) or {"failure": "this node has not trained"}
+    if "training" not in record:
+        raise UnseenTrainingError(f"its training was not seen: {record['failure']}")
+    return ConfigRecord({"training": record["training"]})
+
+
+def recognised(context: Context, own: Tensor) -> tuple[int, int]:
+    """How many images that the last training saw are among ``own`` (N, C, H, W), as the model takes them, and of how many."""
+    record: Any = context.state.get(SAW)
+    if record is None:
+        return 0, 0
+    seen, known = to_tensors(record)["images"], projected(own)
+    near = torch.cat([torch.cdist(part, known).amin(1) for part in torch.split(seen, 256)])
+    return int((near <= ALIKE * seen.norm(dim=1).clamp(min=1)).sum()), len(seen)
