@@ -106,8 +106,9 @@ class Training:
     def rule(self) -> str:
         """The optimizer with its settings, which all clients of a round share."""
         kind = " (Nesterov)" if self.nesterov else ""
-        settings = f"momentum {self.momentum:g}{kind} and weight decay {self.weight_decay:g}"
-        return f"{self.optimizer} with learning rate {self.highest_rate:g}, {settings}"
+        momentum = f", momentum {self.momentum:g}{kind}" if self.momentum else ""
+        decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        return f"{self.optimizer} with learning rate {self.highest_rate:g}{momentum}{decay}"
 
 
 @dataclass
