@@ -58,7 +58,7 @@ class UnseenTrainingError(ValueError):
 
 
 @dataclass(frozen=True)
-class Training:
+class OwnTraining:
     """What one training of a client did.
 
     Attributes:
@@ -94,7 +94,7 @@ class Training:
     notes: Annotated[tuple[str, ...], Length(8)] = ()
 
     @classmethod
-    def from_json(cls, text: str) -> Training:
+    def from_json(cls, text: str) -> OwnTraining:
         """Read what a client sends; ``UnseenTrainingError`` for a value that is not allowed."""
         return parsed(cls, text, UnseenTrainingError)
 
@@ -293,12 +293,12 @@ class TrainingWatch:
             found = {"failure": f"what was seen cannot be kept ({type(error).__name__}: {str(error)[:200]})"}
         context.state[DID] = ConfigRecord({**found})
 
-    def _training(self, reply: Iterable[ArrayRecord]) -> Training:
+    def _training(self, reply: Iterable[ArrayRecord]) -> OwnTraining:
         """What was seen, of the optimizer with most images."""
         main = max(self._of, key=lambda one: (one.images, one.steps))
         size = max(main.batches, key=lambda one: (main.batches[one], one))
         momentum, nesterov, decay, *_ = main.settings.most_common(1)[0][0]
-        return Training(
+        return OwnTraining(
             main.kind[:LONGEST_NAME], max(main.rates), main.rate, momentum, bool(nesterov), decay, main.steps, size,
             2 * main.batches[size] >= main.steps, main.images, self._modes != {False}, _holds(reply, main.weights),
             tuple(self._notes(main)),

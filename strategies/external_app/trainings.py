@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Message
 
-from clients.external_app.training import Training
+from clients.external_app.training import OwnTraining
 from clients.wire.records import reason_of, values_of
 from clients.wire.texts import one_line
 from strategies.external_app.replies import UnusableReplyError
@@ -30,7 +30,7 @@ LONGEST_NOTE = 120
 class SeenTraining:
     """A client's training, and how many (``own``) of the ``images`` that it saw are those of ``data``."""
 
-    training: Training
+    training: OwnTraining
     own: int
     images: int
 
@@ -42,7 +42,7 @@ class SeenTraining:
         counts = values_of(reply, "metrics")
         own, images = counts.get("own"), counts.get("images")
         try:
-            training = Training.from_json(str(values_of(reply, "training").get("training")))
+            training = OwnTraining.from_json(str(values_of(reply, "training").get("training")))
         except ValueError as error:
             raise UnusableReplyError(str(error)) from error
         if type(own) is not int or type(images) is not int or not 0 <= own <= images:

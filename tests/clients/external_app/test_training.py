@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from clients.external_app.training import (
     MOST_SEEN,
-    Training,
+    OwnTraining,
     TrainingWatch,
     UnseenTrainingError,
     last_training,
@@ -39,7 +39,7 @@ def a_context() -> Context:
 Does = Callable[[nn.Module, Any], None]
 
 
-def watched(does: Does, changed: float = 0.0, **settings: Any) -> tuple[Training, Context]:
+def watched(does: Does, changed: float = 0.0, **settings: Any) -> tuple[OwnTraining, Context]:
     """What is kept of a training whose reply holds its weights, ``changed`` by so much."""
     context, model = a_context(), net()
     kind = settings.pop("kind", torch.optim.SGD)
@@ -47,7 +47,7 @@ def watched(does: Does, changed: float = 0.0, **settings: Any) -> tuple[Training
         does(model, kind(model.parameters(), **settings))
     sent = ArrayRecord({name: value + changed for name, value in model.state_dict().items()})
     watch.keep(context, [sent])
-    return Training.from_json(str(last_training(context)["training"])), context
+    return OwnTraining.from_json(str(last_training(context)["training"])), context
 
 
 def epochs(count: int, view: Callable[[Tensor], Tensor] = Tensor.clone, **told: Any) -> Does:
@@ -67,7 +67,9 @@ def epochs(count: int, view: Callable[[Tensor], Tensor] = Tensor.clone, **told: 
 
 def test_settings_steps_and_batches_are_those_of_the_training() -> None:
     found, context = watched(epochs(2), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
-    assert found == Training("SGD", 0.1, 0.1, 0.9, True, 0.01, 6, 8, steady=True, images=40, train_mode=True, sent=True)
+    assert found == OwnTraining(
+        "SGD", 0.1, 0.1, 0.9, True, 0.01, 6, 8, steady=True, images=40, train_mode=True, sent=True
+    )
     assert found.epochs(20) == 2
     assert recognised(context, IMAGES) == (40, 40)
     adam, _ = watched(epochs(1, drop_last=True), kind=torch.optim.Adam, lr=0.003)
@@ -328,13 +330,13 @@ def test_modules_that_train_nothing_are_no_models() -> None:
 
 def test_what_a_client_sends_is_read_within_limits() -> None:
     good = json.dumps(
-        asdict(Training("SGD", 0.1, 0.1, 0.0, False, 0.0, 1, 1, True, 1, True, True)), separators=(",", ":")
+        asdict(OwnTraining("SGD", 0.1, 0.1, 0.0, False, 0.0, 1, 1, True, 1, True, True)), separators=(",", ":")
     )
-    assert Training.from_json(good).steps == 1
+    assert OwnTraining.from_json(good).steps == 1
     for old, new, why in (
         ('"learning_rate":0.1', '"learning_rate":0.0', "learning_rate is 0"), ('"steps":1', '"steps":0', "steps is 0"),
         ('"momentum":0.0', '"momentum":1.0', r"momentum is 1\.0"), ('"nesterov":false', '"nesterov":1', "nesterov is 1"),
         ('"images":1,', "", "images is missing"), (good, "None", "JSON|text"),
     ):  # fmt: skip
         with pytest.raises(UnseenTrainingError, match=why):
-            Training.from_json(good.replace(old, new))
+            OwnTraining.from_json(good.replace(old, new))
