@@ -200,7 +200,9 @@ class AppAudit:
             training = trained[partition].training
             try:
                 if not training.batch_size:
-                    raise UnusableReplyError("updates are not attacked, as no model was given images with gradients on")
+                    raise UnusableReplyError(
+                        "updates are not attacked, as how many images its steps are on was not seen"
+                    )
                 update, count = self._update(reply, sent), examples_behind(reply)
             except UnusableReplyError as error:
                 self.record.left_out(task, f"train: {error}", partition)

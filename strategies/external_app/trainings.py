@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Message
 
-from clients.external_app.training import OwnTraining
+from clients.external_app.training import MOST_SEEN, OwnTraining
 from clients.wire.records import reason_of, values_of
 from clients.wire.texts import one_line
 from strategies.external_app.replies import UnusableReplyError
@@ -45,12 +45,15 @@ class SeenTraining:
             training = OwnTraining.from_json(str(values_of(reply, "training").get("training")))
         except ValueError as error:
             raise UnusableReplyError(str(error)) from error
-        if type(own) is not int or type(images) is not int or not 0 <= own <= images:
+        if type(own) is not int or type(images) is not int or not 0 <= own <= images <= MOST_SEEN:
             raise UnusableReplyError(f"it counts {own} own of {images} images")
+        seen = cls(replace(training, optimizer=one_line(training.optimizer, LONGEST_NOTE)), own, images)
         # Images that were given once for several steps, such as those of features, say nothing about a step.
-        size = 0 if training.steps > training.images else training.batch_size
-        name = one_line(training.optimizer, LONGEST_NOTE)
-        return cls(replace(training, optimizer=name, batch_size=size), own, images)
+        return seen.of_unknown_batches() if training.steps > training.images else seen
+
+    def of_unknown_batches(self) -> SeenTraining:
+        """The same, of which updates are not attacked."""
+        return replace(self, training=replace(self.training, batch_size=0))
 
     @property
     def _notes(self) -> list[str]:
@@ -94,17 +97,17 @@ def as_most(
 ) -> tuple[dict[int, SeenTraining], dict[int, str]]:
     """Trainings that most nodes share, by partition, and why others are not attacked: one plan could not describe both.
 
-    ``examples`` of each partition: a node with fewer than a batch has all of them in one.
+    ``examples`` of each partition: a node with fewer than a batch has all of them in one, and a batch of more (canaries are in it)
+    counts as unknown.
     """
-    others = {
-        partition: f"its batches hold {one.training.batch_size} images, and it has {examples[partition]}"
+    found = {
+        partition: one if one.training.batch_size <= examples[partition] else one.of_unknown_batches()
         for partition, one in found.items()
-        if one.training.batch_size > examples[partition]
     }
-    honest = {partition: one.training for partition, one in found.items() if partition not in others}
-    rule = _most(one.rule for one in honest.values())
-    size = _most(one.batch_size for one in honest.values() if one.rule == rule and one.steady and one.batch_size)
-    for partition, one in honest.items():
+    trainings, others = {partition: one.training for partition, one in found.items()}, dict[int, str]()
+    rule = _most(one.rule for one in trainings.values())
+    size = _most(one.batch_size for one in trainings.values() if one.rule == rule and one.steady and one.batch_size)
+    for partition, one in trainings.items():
         if one.rule != rule:
             others[partition] = f"it trained by {one_line(one.rule, LONGEST_NOTE)}, other nodes by {rule}"
         elif one.steady and one.batch_size not in (0, size, examples[partition]):
@@ -124,7 +127,7 @@ def observed(alike: Mapping[int, SeenTraining], examples: Mapping[int, int]) -> 
     return {
         "learning_rate": median_low(one.learning_rate for one in trainings), "momentum": first.momentum,
         "nesterov": first.nesterov, "weight_decay": first.weight_decay,
-        "batch_size": median_low(one.batch_size for one in trainings),
+        "batch_size": median_low([one.batch_size for one in trainings if one.batch_size] or [0]),
         "local_epochs": median_low(one.training.epochs(examples[at]) for at, one in alike.items()),
     }  # fmt: skip
 
