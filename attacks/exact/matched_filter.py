@@ -29,13 +29,13 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
 
     The layer's gradient is dL/dW = sum_i d_i x_i^T + N, where d_i = dL/dz of image i has been clipped and N is white noise. Images
     of a class have similar d. Let u_c be the mean direction of d over the server's own images of class c, at the global model. Then
-    u_c^T dL/dW is the sum of the pictures of class c, each times u_c^T d_i, and noise of the strength of a single entry of N: among
-    all rows of W, white noise allows no better weights. Mean and contrast are lost, and the guess fills the range from 0 to 1.
+    u_c^T dL/dW is the sum of the pictures of class c, each times u_c^T d_i, and noise of the strength of one entry of N. If d_i
+    were along u_c, no weights of the rows would be better. Mean and contrast are lost, and the guess fills the range from 0 to 1.
 
     Classes that the server does not know are those whose mean gradient over its own images has the largest inner products with
     the update, each once. Several steps are read as one.
 
-    Reports "does not apply" where no linear layer sees the pixels, and where the server has no image of a class.
+    Reports "does not apply" where no linear layer sees the pixels, and where the server's images of all classes leave no gradient.
 
     Attributes:
         learned: The server's own examples.
@@ -67,11 +67,13 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
             raise AttackError("does not apply: the gradient of the layer on the pixels is zero")
         wanted = observation.num_examples
         labels = products.argsort(descending=True)[:wanted] if observation.labels is None else observation.labels.cpu()
-        labels = labels[products[labels].isfinite()]
+        labels = labels[(labels >= 0) & (labels < len(products))]
+        labels = labels[products[labels].isfinite() & (directions[labels].norm(dim=1) > 0)]
         if not len(labels):
-            raise AttackError("does not apply: the server has no image of a class of the update")
+            raise AttackError("does not apply: no image of the server of a class of the update leaves a gradient")
         filtered = directions[labels] @ weight
-        missing = f"found {len(labels)} of {wanted} examples: one of each class" if len(labels) < wanted else ""
+        why = "one of each class" if observation.labels is None else "those of classes with a gradient"
+        missing = f"found {len(labels)} of {wanted} examples: {why}" if len(labels) < wanted else ""
         low, high = filtered.aminmax(dim=1, keepdim=True)
         pictures = (filtered - low) / (high - low).clamp_min(torch.finfo(filtered.dtype).tiny)
         return Reconstruction(pictures.view(-1, *observation.input_shape).float(), labels, numbers, missing)
@@ -86,6 +88,8 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
         like = next(iter(read.gradient.values()))
         for label in sorted(set(classes.tolist())):
             images = normalise(self.learned.images[classes == label][:PER_CLASS].to(like), observation)
+            if len(images) < 2 and any(hasattr(one, "running_mean") for one in read.model.modules()):
+                continue  # batch statistics need two
             with torch.enable_grad():
                 logits, calls = called(read.model, images.requires_grad_())
                 loss = F.cross_entropy(logits, torch.full((len(images),), label, device=images.device), reduction="sum")
