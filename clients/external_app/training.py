@@ -244,15 +244,16 @@ class TrainingWatch:
         if images is None or not len(images) or not any(one.requires_grad for one in self._outer.parameters()):
             return
         self._counted = True
-        numbers = projected(images.detach())
+        kept = sum(map(len, self._seen))
+        numbers = projected(images.detach()[: max(1, MOST_SEEN - kept)])  # the first one names the batch
         batch = (len(images), *numbers[0].tolist())
         if batch in self._pending:
             return
         self._pending.add(batch)
         self._modes.add(self._outer.training)
         self._wrappers.add(type(self._outer).__name__)
-        if (kept := sum(map(len, self._seen))) < MOST_SEEN:
-            self._seen.append(numbers[: MOST_SEEN - kept])
+        if kept < MOST_SEEN:
+            self._seen.append(numbers)
 
     def ends(self, module: nn.Module) -> None:
         """A module ends."""
@@ -339,7 +340,8 @@ def _holds(reply: Iterable[ArrayRecord], weights: Iterable[weakref.ref[Tensor]])
 
 def _sound(weights: Iterable[weakref.ref[Tensor]]) -> bool:
     """Whether no weight left the range of trained ones: gradients of a diverged network are alike, too."""
-    return all(one is None or float(one.detach().abs().max()) < DIVERGED for one in (of() for of in weights))
+    found = (one() for one in weights)
+    return all(one is None or bool((one.detach().abs() < DIVERGED).all()) for one in found)
 
 
 def _equal(weight: Tensor, array: Tensor) -> bool:
