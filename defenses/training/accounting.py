@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from defenses.checks import LEAST_MULTIPLIER, is_number, is_whole, shown
+from defenses.base import DefenseError
+from defenses.checks import LARGEST_NOISE, LEAST_MULTIPLIER, is_number, is_whole, shown
 from defenses.neighbours import ADD_OR_REMOVE, BUDGET, REPLACE_ONE, SENSITIVITY
-from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.tensors import Numbers
-from defenses.training.privacy_loss import prv_epsilon
 from defenses.training.quiet_import import opacus_module
 
 Steps = tuple[tuple[float, float, int], ...]
 """(noise over sensitivity, sample rate, number of steps) of each entry."""
 
-RDP, PRV, EXACT = "rdp", "prv", "exact"
-"""Accountants: Renyi divergences; privacy loss random variables; the closed form for steps on all examples."""
+RDP, PLD = "rdp", "pld"
+"""Accountants: Renyi divergences; privacy loss distributions."""
 MEANING: Mapping[str, str] = MappingProxyType({
     RDP: "upper bound by Renyi divergences",
-    PRV: "upper bound by privacy loss random variables",
-    EXACT: "exact, as every step was on all examples",
+    PLD: "upper bound by privacy loss distributions",
     ADD_OR_REMOVE: "the same noise for one example more or less, as Opacus counts",
 })  # fmt: skip
 """Accountant, or other neighbours -> what that epsilon is, for readers."""
-CLAIMING = (PRV, RDP)
+CLAIMING = (PLD, RDP)
 """Accountants that a claim may be of: their epsilon is an upper bound."""
 # Orders of Renyi divergence: those of Opacus, and larger ones, where small budgets are decided. Each gives a valid bound.
 ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192, 256, 384, 512)
 MOST_NOISES = 32
-"""Of noise, for privacy loss random variables: each takes a tenth of a second, in each round anew."""
+"""Of noise, for privacy loss distributions: each takes up to a tenth of a second, in each round anew."""
+INTERVAL = 1e-4
+"""Of a grid of privacy losses, as a share of epsilon by ``RDP``; the bound lies above the exact epsilon by about as much."""
+LARGEST_EPSILON = 1e4
+"""By ``RDP``, for which losses are computed: far beyond all use."""
 MOST_RECORDED = 2**63
 """Steps of one entry: what a message holds of a whole number."""
 
@@ -84,7 +87,7 @@ def together(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def epsilon_spent(
-    state: Mapping[str, Any], delta: float, accountant: str = PRV, neighbours: str = REPLACE_ONE
+    state: Mapping[str, Any], delta: float, accountant: str = PLD, neighbours: str = REPLACE_ONE
 ) -> float:
     """The epsilon at ``delta`` of all steps recorded in a training state, over all rounds; 0.0 when there are none.
 
@@ -94,9 +97,9 @@ def epsilon_spent(
     Args:
         state: Its steps have their noise over their sensitivity, so that steps with other neighbours add up under ``RDP``.
         delta: In (0, 1).
-        accountant: ``RDP``, or ``PRV``: the closed form where every step was on all examples, else privacy loss random variables.
-            Where their grid would be too large, because epsilon is beyond all use, it is ``RDP`` again.
-        neighbours: Of the steps with a sample rate below 1; ``RDP`` makes no difference between neighbours.
+        accountant: ``RDP``, or ``PLD``: the smaller one of ``RDP`` and the bound by privacy loss distributions, which are not
+            computed where epsilon is beyond all use.
+        neighbours: Of the steps; ``RDP`` makes no difference between neighbours.
 
     Raises:
         ValueError: On a delta, an accountant or steps that are not allowed.
@@ -104,30 +107,76 @@ def epsilon_spent(
     if accountant not in CLAIMING:
         raise ValueError(f"accountant is {accountant!r}; allowed: {' | '.join(CLAIMING)}")
     steps = _merged(state, delta)
-    bound = _tight_epsilon(steps, delta, neighbours) if accountant == PRV else None
-    return _rdp_epsilon(steps, delta) if bound is None else bound
+    bound = _rdp_epsilon(steps, delta)
+    return bound if accountant == RDP else min(bound, _pld_epsilon(steps, delta, neighbours))
 
 
 def epsilon_by_accountant(state: Mapping[str, Any], delta: float, neighbours: str = REPLACE_ONE) -> Numbers:
     """Name of an accountant -> its epsilon at ``delta`` of all steps recorded in a training state; see ``epsilon_spent``.
 
-    ``RDP`` is an upper bound and always there. Where every step was on all examples, ``EXACT`` is, too. Elsewhere ``PRV`` is, an
-    upper bound that is close to the exact epsilon, unless its grid would be too large. Beside replaced examples stands
-    ``ADD_OR_REMOVE``, by the closest of these: its steps have half the sensitivity.
+    Beside replaced examples stands ``ADD_OR_REMOVE`` by ``PLD``: its steps have half the sensitivity.
     """
     steps = _merged(state, delta)
     found = {RDP: _rdp_epsilon(steps, delta)}
     if not steps or found[RDP] == math.inf:
         return found
-    tight = _tight_epsilon(steps, delta, neighbours)
-    if tight is not None:
-        found[EXACT if _on_all_examples(steps) else PRV] = tight
+    found[PLD] = epsilon_spent(state, delta, PLD, neighbours)
     if neighbours == REPLACE_ONE:
-        halved = tuple((SENSITIVITY[REPLACE_ONE] * noise, rate, count) for noise, rate, count in steps)
-        # By the same accountant as the claim, or the two would differ for another reason than their neighbours.
-        other = None if tight is None else _tight_epsilon(halved, delta, ADD_OR_REMOVE)
-        found[ADD_OR_REMOVE] = _rdp_epsilon(halved, delta) if other is None else other
+        halved = [(SENSITIVITY[REPLACE_ONE] * noise, rate, count) for noise, rate, count in steps]
+        found[ADD_OR_REMOVE] = epsilon_spent({"accountant": {"steps": halved}}, delta, PLD, ADD_OR_REMOVE)
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def noise_for_budget(
+    epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    accountant: str = PLD,
+    neighbours: str = REPLACE_ONE,
+) -> float:
+    """The noise over the sensitivity with which ``steps`` steps spend at most ``epsilon``, and at least 99.9 % of it.
+
+    Beyond ``LARGEST_EPSILON`` ``PLD`` may use less.
+
+    Args:
+        epsilon: The budget, above 0.
+        delta: In (0, 1).
+        sample_rate: Probability of an example per step, in (0, 1].
+        steps: At least 1.
+        accountant: A name in ``CLAIMING``.
+        neighbours: A name of ``defenses.neighbours``.
+
+    Raises:
+        DefenseError: When no noise meets the budget by this accountant.
+    """
+    from scipy.optimize import brentq  # slow to import
+
+    def spent(noise: float) -> float:
+        return epsilon_spent({"accountant": {"steps": [(noise, sample_rate, steps)]}}, delta, accountant, neighbours)
+
+    def beyond(log_noise: float) -> float:  # on logarithmic scales epsilon is nearly a line, but for its ends
+        return math.log(min(max(spent(math.exp(log_noise)), 1e-9 * epsilon), 1e9 * epsilon) / (0.9995 * epsilon))
+
+    low = high = 1.0
+    while spent(high) > epsilon:
+        if high >= LARGEST_NOISE:
+            raise DefenseError(
+                f"no noise keeps {steps} steps at sample rate {sample_rate:.4g} within epsilon {epsilon} at delta {delta}: the "
+                f"accountant {accountant!r} finds none up to {LARGEST_NOISE:g}"
+            )
+        high = min(4 * high, LARGEST_NOISE)
+    while spent(low) <= epsilon:
+        if low <= LEAST_MULTIPLIER:
+            return low
+        low = max(low / 4, LEAST_MULTIPLIER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Opacus warns of extreme noise, through which the search passes
+        noise = math.exp(brentq(beyond, math.log(low), math.log(high), xtol=1e-5))
+        while spent(noise) > epsilon:  # the grid follows from the noise: epsilon is not quite monotone
+            noise *= 1 + 1e-4
+    return noise
 
 
 def budget_terms(states: Sequence[Mapping[str, Any]], neighbours: str, norm: float) -> Numbers:
@@ -160,27 +209,30 @@ def _merged(state: Mapping[str, Any], delta: float) -> Steps:
     return tuple((noise, rate, count) for (noise, rate), count in counts.items() if count and rate)
 
 
-def _on_all_examples(steps: Steps) -> bool:
-    return all(rate == 1 for _, rate, _ in steps)
-
-
-def exact_epsilon(steps: Iterable[tuple[float, float, int]], delta: float) -> float:
-    """The epsilon at ``delta`` of entries that are all on everything at once, by their noise above 0 and their number."""
-    return gaussian_epsilon(math.sqrt(math.fsum(count / noise**2 for noise, _, count in steps)), delta)
-
-
 @functools.lru_cache(maxsize=256)
-def _tight_epsilon(steps: Steps, delta: float, neighbours: str) -> float | None:
-    """The exact epsilon of steps on all examples, else an upper bound that is close to it; None without a close one."""
-    if not steps:
-        return 0.0
-    if any(noise < LEAST_MULTIPLIER for noise, _, _ in steps):
-        return math.inf
-    if _on_all_examples(steps):
-        return exact_epsilon(steps, delta)
-    if len(steps) > MOST_NOISES:
-        return None
-    return prv_epsilon(steps, delta, neighbours)
+def _pld_epsilon(steps: Steps, delta: float, neighbours: str) -> float:
+    """An upper bound close to the exact epsilon; ``inf`` where none is computed.
+
+    Source: Doroshenko et al., "Connect the Dots: Tighter Discrete Approximations of Privacy Loss Distributions", PETS 2022; Zhu,
+    Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", AISTATS 2022, for the dominating pairs.
+    """
+    scale = _rdp_epsilon(steps, delta)
+    if not steps or not 0 < scale < LARGEST_EPSILON or len(steps) > MOST_NOISES:
+        return math.inf if steps else 0.0
+    from dp_accounting import (  # type: ignore[import-untyped]  # slow to import
+        GaussianDpEvent,
+        NeighboringRelation,
+        PoissonSampledDpEvent,
+    )
+    from dp_accounting.pld import PLDAccountant  # type: ignore[import-untyped]
+
+    relation = NeighboringRelation.REPLACE_ONE if neighbours == REPLACE_ONE else NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = PLDAccountant(relation, value_discretization_interval=INTERVAL * scale)
+    for noise, rate, count in steps:
+        # Its noise is over the clipping norm.
+        mechanism = GaussianDpEvent(SENSITIVITY[neighbours] * noise)
+        accountant.compose(mechanism if rate == 1 else PoissonSampledDpEvent(rate, mechanism), count)
+    return float(accountant.get_epsilon(delta))
 
 
 def _rdp_epsilon(steps: Steps, delta: float) -> float:

@@ -29,11 +29,13 @@ from defenses.random_draws import spawned
 from defenses.tensors import Loss, Numbers, Shape
 from defenses.training.accounting import (
     CLAIMING,
-    PRV,
+    PLD,
+    RDP,
     budget_terms,
     epsilon_by_accountant,
     epsilon_spent,
     least_epsilon,
+    noise_for_budget,
     record_step,
     together,
 )
@@ -47,7 +49,6 @@ from defenses.training.example_gradients import (
     example_sums,
     ghost_loss,
 )
-from defenses.training.noise_search import noise_for_budget
 from defenses.training.poisson_steps import Sampling, poisson_loader, safe_for_empty_batches
 from defenses.training.quiet_import import opacus_module
 
@@ -71,7 +72,7 @@ class DPSGD(TrainingDefense):
       an epoch is 1 / q steps, b is the batch size of the plan, and the client reports b / q examples, whatever it has, and no
       times. An example moves the sum by up to C. Choose q near b / n, or steps are too long or too short.
 
-    The accountant "prv" takes the two mixtures of a replacement under Poisson sampling themselves, and of one example more or less
+    The accountant "pld" takes the two mixtures of a replacement under Poisson sampling themselves, and of one example more or less
     the larger epsilon of the two directions. "rdp" takes a replacement as one example more or less at twice the norm: an upper
     bound, above the exact divergence of the two mixtures at every order of ``ORDERS``. Each step on a few examples (of a probe, see
     ``Training``) is accounted as a replacement with q = 1 under either: another example takes the place of one that was drawn.
@@ -97,8 +98,8 @@ class DPSGD(TrainingDefense):
         max_grad_norm: C, the largest L2 norm of one example's gradient.
         neighbours: "replace-one" or "add-or-remove"; see above.
         sample_rate: q of "add-or-remove", in (0, 1]: a public constant, never computed from n. None with "replace-one".
-        accountant: Of the claimed epsilon and of ``target_epsilon``: "prv" or "rdp"; see ``epsilon_spent``. Both are upper bounds,
-            and "prv" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
+        accountant: Of the claimed epsilon and of ``target_epsilon``: "pld" or "rdp"; see ``epsilon_spent``. Both are upper bounds,
+            and "pld" is the smaller one: the same noise has a smaller epsilon, and the same epsilon needs less noise.
         clipping: "per-example" keeps each example's gradient until the step, "ghost" what layers saw; see
             ``defenses.training.example_gradients``. Both make the same steps, up to rounding.
     """
@@ -109,7 +110,7 @@ class DPSGD(TrainingDefense):
     max_grad_norm: float = scale_field(1.0)
     neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ADD_OR_REMOVE))
     sample_rate: float | None = None
-    accountant: str = choice_field(PRV, CLAIMING)
+    accountant: str = choice_field(PLD, CLAIMING)
     clipping: str = choice_field(PER_EXAMPLE, (PER_EXAMPLE, GHOST))
 
     adaptive_attacks = ("LossThreshold", "ShadowModels", "MatchedFilter")
@@ -130,7 +131,7 @@ class DPSGD(TrainingDefense):
                 is_number(self.target_epsilon) and self.target_epsilon is not None and 0 < self.target_epsilon <= 1e6
             )
             require(budget, self, "target_epsilon", "a number above 0 and up to 1e6, or None with a noise_multiplier")
-        if self.target_epsilon is not None:
+        if self.target_epsilon is not None and self.accountant == RDP:
             least = least_epsilon(self.target_delta)
             reachable = f"above {least:.4g}, which no noise goes below at target_delta = {self.target_delta:g}"
             require(self.target_epsilon > least, self, "target_epsilon", reachable)

@@ -24,9 +24,9 @@ from defenses.checks import (
 )
 from defenses.functional import gaussian_like, map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
-from defenses.smashed.gaussian_mechanism import gaussian_ratio
+from defenses.smashed.gaussian_mechanism import gaussian_epsilon, gaussian_ratio
 from defenses.tensors import Numbers, Update
-from defenses.training.accounting import budget_terms, exact_epsilon, record_step, recorded_steps
+from defenses.training.accounting import budget_terms, record_step, recorded_steps
 
 USUAL_MULTIPLIER = 4.0
 """z when neither it nor a target is given: one update then spends an epsilon of 1.99 at delta 1e-5."""
@@ -156,4 +156,4 @@ def epsilon_of_releases(states: Iterable[Mapping[str, Any]], delta: float) -> fl
     entries = [entry for state in states for entry in recorded_steps(state) if entry[2]]
     if any(ratio < LEAST_MULTIPLIER / SENSITIVITY[REPLACE_CLIENT] for ratio, _, _ in entries):
         return math.inf
-    return exact_epsilon(entries, delta)
+    return gaussian_epsilon(math.sqrt(math.fsum(count / ratio**2 for ratio, _, count in entries)), delta)

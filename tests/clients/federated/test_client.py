@@ -340,8 +340,8 @@ def test_after_the_last_round_epsilon_is_reported_by_every_accountant() -> None:
                 assert not found
         steps = {"accountant": {"steps": [[2.0, 1 / 3, 6]]}}
         assert found == {f"epsilon-by-{name}": value for name, value in epsilon_by_accountant(steps, 1e-5).items()}
-        assert result.metrics["epsilon"] == found["epsilon-by-rdp" if "rdp" in pipeline else "epsilon-by-prv"]
-        assert found["epsilon-by-prv"] < found["epsilon-by-rdp"]
+        assert result.metrics["epsilon"] == found["epsilon-by-rdp" if "rdp" in pipeline else "epsilon-by-pld"]
+        assert found["epsilon-by-pld"] < found["epsilon-by-rdp"]
 
 
 RECIPE = TASK.but(momentum=0.9)

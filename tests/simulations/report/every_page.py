@@ -115,7 +115,7 @@ def dp_audit(folder: Path) -> Path:
     """Claims for examples and for clients, of which canaries tested one, and what other accountants say of it."""
     audited = PIPELINES[2]
     rows = [*claimed_rows(), *(one for one in audited_rows(REPLACE_ONE) if "shown" in one["metric"])]
-    claims = {"rdp": 8.0, "prv": 6.91, "gdp": 6.92}
+    claims = {"rdp": 8.0, "pld": 6.91, "gdp": 6.92}
     rows += [row(metric=f"epsilon-by-{name}", defense=audited, value=value) for name, value in claims.items()]
     return report(folder, rows, config=CONFIG | {"pipelines": ["", *CLAIMS], "defenses": {}})
 

@@ -7,11 +7,11 @@ from simulations.report.analysis.run import read_run
 from simulations.report.page.page import build
 from tests.simulations.report.report_run import PIPELINES, demo_rows, row, study_of, write_run
 
-FOUND = {"rdp": 8.0, "prv": 6.91, "add-or-remove": 3.4}
+FOUND = {"rdp": 8.0, "pld": 6.91, "add-or-remove": 3.4}
 OF = {"noise-multiplier": 1.39, "clipping-norm": 1.0, "sample-rate": 0.25, "steps": 48.0}
 DEFENSE = PIPELINES[2]
 ACCOUNTS = (
-    "RDP 8.00 (upper bound by Renyi divergences), PRV 6.91 (claimed; upper bound by privacy loss random variables), "
+    "RDP 8.00 (upper bound by Renyi divergences), PLD 6.91 (claimed; upper bound by privacy loss distributions), "
     "add-or-remove 3.40 (the same noise for one example more or less, as Opacus counts)"
 )
 
