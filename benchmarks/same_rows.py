@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -170,7 +169,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "inference": FACES | {
         "scenario": "inference", "model": "vgg_small", "cuts": "conv2", "attack-rounds": "final", "offline-iterations": 20,
-        "defenses": "FeatureNoise(std=1.0); DeltaAutoencoder(epochs=1); FeaturePCA(components=8)", "path-images": 20,
+        "defenses": "FeatureNoise(std=1.0); DeltaAutoencoder(epochs=1); FeaturePCA(components=8)",
         "query-attacks": quick("QueryInversion", "BackwardReconstruction", "InverseNetwork"),
         "attribute-attacks": quick("AttributeInference") + "; " + quick("AttributeInference", training="static"),
     },
@@ -336,20 +335,6 @@ def search(tree: Tree, folder: Path) -> Found:
     return {"policies": json.loads((folder / "search" / "policies.json").read_text(encoding="utf-8"))}
 
 
-def protect(tree: Tree, folder: Path) -> Found:
-    """Copies of pictures under a known secret."""
-    (folder / "secret").write_text("5" * 64, encoding="utf-8")
-    (folder / "secret").chmod(0o600)
-    tree.fedveil(
-        "protect", "photos", str(folder / "out"), "--defense", "VisualMixer(window_lower=2, window_upper=8)",
-        "--secret", str(folder / "secret"),
-    )  # fmt: skip
-    copies = sorted(one for one in (folder / "out").rglob("*.png"))
-    return {
-        "copies": {one.relative_to(folder / "out").as_posix(): sha256(one.read_bytes()).hexdigest() for one in copies}
-    }
-
-
 def check_app(name: str) -> Work:
     """What an audit says beforehand of an app."""
     return lambda tree, _: {
@@ -378,7 +363,7 @@ def listed(tree: Tree, _: Path) -> Found:
 WORKS: dict[str, Work] = {
     **{name: run(settings, "--in-process") for name, settings in RUNS.items()},
     "undisturbed": run(DISTURBED, "--in-process"), "through Flower": run(DISTURBED), "killed": killed(DISTURBED),
-    "compare": compared(DISTURBED | {"rounds": 1}), "attack": attack, "search": search, "protect": protect, "list": listed,
+    "compare": compared(DISTURBED | {"rounds": 1}), "attack": attack, "search": search, "list": listed,
     **{f"check-app {name}": check_app(name) for name in ("quickstart_pytorch", "local_dp_pytorch", "resnet_pytorch")},
 }  # fmt: skip
 

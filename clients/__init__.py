@@ -29,11 +29,6 @@ if Path(sys.argv[0]).stem == "flwr-simulation":
     if (options := worker_options()) is not None:
         options["max_restarts"] = -1
         options["max_task_retries"] = 1
-    if os.environ.get("RAY_ADDRESS"):
-        from clients.flower_private import replace_worker_class
-        from clients.process.ray_cluster import NodeWorkers
-
-        replace_worker_class(NodeWorkers)
 
 
 _FOR_APPS = {

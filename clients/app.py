@@ -37,7 +37,6 @@ from clients.messages.node import (
     partition_of,
     reply_to,
 )
-from clients.scoring.exposed import prepare_exposed
 from clients.secrets.policy import allowed_pipelines
 from clients.task.local_data import Client
 from clients.task.scenarios import client_side, client_sides, read_task
@@ -80,7 +79,6 @@ def setup(message: Message, context: Context) -> Message:
         raise RuntimeError(f"partition {partition} has no {empty[0]}; use fewer clients or another partition")
     # A wrong value ends the set-up, not the middle of the run.
     answers_of(context)
-    prepare_exposed(context.node_config)
     reported = _reported(context, client)
     if "indices" not in message.content:  # else the server dealt the examples out, and counted them
         sizes["train-examples"] = reported

@@ -126,26 +126,6 @@ def worker_options() -> dict[str, Any] | None:
     return options if isinstance(options, dict) else None
 
 
-def replace_worker_class(replacement: Callable[[Any], Any]) -> bool:
-    """Put ``replacement(class)`` in the place of the Ray actor class of which Flower's simulation makes its workers.
-
-    Use: on a cluster of several machines workers are placed on nodes, and start anew elsewhere when a node is lost. Flower offers
-    no setting for that. If it moves: replace it in its new module; until then messages to workers of a lost node wait until
-    ``client-timeout``.
-
-    Returns:
-        Whether the class was found.
-    """
-    try:
-        from flwr.server.superlink.fleet.vce.backend import raybackend
-    except ImportError:
-        return False
-    if not hasattr(raybackend, "ClientAppActor"):
-        return False
-    raybackend.ClientAppActor = replacement(raybackend.ClientAppActor)
-    return True
-
-
 def local_superlink() -> ModuleType | None:
     """Return the module that starts the SuperLink of ``flwr run``, whose constants are seconds to wait; ``None`` where it is gone.
 

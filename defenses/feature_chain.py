@@ -131,35 +131,10 @@ class FeatureChain:
 
         The caller applies stages on images: ``context.images`` have passed the stages for test images.
         """
-        fitted = self
-        for _, fitted in self.path(context, key):  # noqa: B007
-            pass
-        return fitted
-
-    @property
-    def path_axis(self) -> str:
-        """Axis of ``path``; see ``FittedDefense``. "" if no stage learns, or the last stage that learns has no path."""
-        return self._fitted_stages[-1].path_axis if self._fitted_stages else ""
-
-    @property
-    def path_positions(self) -> Shape:
-        """Positions on ``path_axis`` of the states of ``path``, ascending."""
-        return self._fitted_stages[-1].path_positions if self._fitted_stages else ()
-
-    def path(self, context: FitContext, key: Key) -> Iterator[tuple[int, Self]]:
-        """``fit`` with intermediate states of the last stage that learns: (position, the whole chain, fitted so far).
-
-        Earlier stages that learn are fitted before the first state. The last state equals the result of ``fit`` with the same
-        arguments. A chain that learns nothing has no state.
-        """
-        chain, learning = self, list(self._stages(FittedDefense))
-        for at, (index, defense) in enumerate(learning, 1):
-            behind, generator = chain.context_of(index, context, key), generator_for(*key, index)
-            if at < len(learning):
-                chain = chain._with(index, defense.fit(behind, generator))
-                continue
-            for position, state in defense.path(behind, generator):
-                yield position, chain._with(index, state)
+        chain = self
+        for index, defense in self._stages(FittedDefense):
+            chain = chain._with(index, defense.fit(chain.context_of(index, context, key), generator_for(*key, index)))
+        return chain
 
     def context_of(self, index: int, context: FitContext, key: Key) -> FitContext:
         """Context in which stage ``index`` learns, after the earlier stages on smashed data, which must be fitted.

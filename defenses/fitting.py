@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -96,12 +96,7 @@ class FittedDefense(SmashedDefense):
 
     The tensors are no fields: ``repr``, equality and hash are those of the configuration, fitted or not, and ``Pipeline.version``
     distinguishes two fits. ``dataclasses.replace`` drops the tensors, which were fitted for other settings.
-
-    Attributes:
-        path_axis: What ``path`` runs over, in the plural, such as "epochs"; "" for a fit that has no path.
     """
-
-    path_axis: ClassVar[str] = ""
 
     resamples = False
     at_inference = True
@@ -126,19 +121,6 @@ class FittedDefense(SmashedDefense):
             DefenseError: When the defence cannot restore these features, or the context lacks something, with the reason.
         """
         raise NotImplementedError
-
-    @property
-    def path_positions(self) -> Shape:
-        """Positions on ``path_axis`` of the states of ``path``, ascending; empty for a fit without a path."""
-        return ()
-
-    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
-        """One fit with its intermediate states: (position, fitted defence) for each of ``path_positions``.
-
-        The last state equals the result of ``fit`` with the same arguments, so that no second fit is needed. States are computed
-        lazily, so that a caller must not draw from ``generator`` meanwhile. Without a path there is one state, at position 0.
-        """
-        yield 0, self.fit(context, generator)
 
     def encode(self, features: Tensor) -> Tensor:
         """Compute the sent latent: (B, C, H, W) -> (B, *``latent_shape``), with the same dtype and device; autograd passes.

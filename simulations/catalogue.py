@@ -21,7 +21,6 @@ from defenses.spec import settings_of
 from simulations.console.terminal import Terminal
 from simulations.experiment.experiment import all_settings, owners, scenarios
 from simulations.external_app.recorded.settings import AttackSettings
-from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import described
 
@@ -118,7 +117,6 @@ SECTIONS: dict[str, Callable[[], Iterable[tuple[str, ...]]]] = {
     "presets": described,
     "search": lambda: _declared(Search),
     "attack": lambda: _declared(AttackSettings),
-    "protect": lambda: _declared(ProtectSettings),
 }
 """What ``fedveil list`` shows -> its entries, each a name and lines about it."""
 

@@ -1,4 +1,4 @@
-"""The command ``fedveil``: run an experiment, attack a recorded update, search policies, protect pictures, list what there is."""
+"""The command ``fedveil``: run an experiment, attack a recorded update, search policies, list what there is."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from simulations.console.results import AsJson, Quiet, terminal_for
 from simulations.console.terminal import Terminal
 from simulations.external_app.check.command import check_app
 from simulations.external_app.command import attack
-from simulations.protect.command import protect
 from simulations.run_folder.folder_lock import require_rows
 from simulations.runtime.user_cache import keep_bytecode
 from simulations.search.command import search
 from simulations.settings.defaults import DEFAULT_CLIENTS
 from simulations.settings.errors import ConfigError
 from simulations.settings.presets import chosen
-from simulations.trackers import parse_track, track_run
 
 app = typer.Typer(
     help="What a curious federated-learning server can see: train, attack, report.",
@@ -33,14 +31,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Terminal(highlight=False)
-Tracking = Annotated[
-    str,
-    typer.Option(
-        "--track",
-        metavar="NAME",
-        help="Also write settings, numbers and conclusions for a tracker: tensorboard, which is an extra of fedveil.",
-    ),
-]
 
 
 def _folder(text: str) -> Path:
@@ -130,7 +120,6 @@ def run(
             help="Without Flower's runtime and Ray: one client after the other in this process. Same rows; --resume does likewise.",
         ),
     ] = False,
-    track: Tracking = "",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,10 +134,8 @@ def run(
     no defence. Accuracy has "mean", "low", "high", "n" and "change"; epsilon has "spent", "level", "terms", "by_accountant" and
     "shown" (a lower bound).
 
-    RAY_ADDRESS=HOST:PORT in the environment names a running Ray cluster, whose nodes then run clients and attacks.
-
     Exit codes: 0 when all went well, 1 when the run failed, 2 for settings that cannot be run, 3 when the run ended but attacks
-    gave no score (they are listed), 4 when --track could not write its files, 130 when it was stopped.
+    gave no score (they are listed), 130 when it was stopped.
     """
     from simulations.settings.common import others_declare, read
     from simulations.settings.scenarios import SETTINGS
@@ -157,7 +144,7 @@ def run(
         values = dict(_pair(text) for text in setting or [])
         if jobs and not seeds:
             raise ConfigError(f"--jobs is {jobs}; it is for the runs of --seeds: leave it out")
-        wanted, tracked = _seeds(seeds, resume, out, values), parse_track(track)
+        wanted = _seeds(seeds, resume, out, values)
         if out is not None and str(out.resolve()) != str(values.get("output-dir", out.resolve())):
             raise ConfigError(f"--out is {out}, and -s output-dir is {values['output-dir']}; give one of them")
         file = chosen(config, preset, size)
@@ -171,7 +158,7 @@ def run(
 
     shown = terminal_for(console, quiet=quiet or as_json)
     asked = RunRequest(
-        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, tracked, jobs, size, as_json,
+        file, values, out, resume, clients, wanted, cpus_per_client, gpus_per_client, in_process, jobs, size, as_json,
     )  # fmt: skip
     raise typer.Exit(begin(shown, asked, dry_run=dry_run))
 
@@ -180,23 +167,18 @@ app.command(
     epilog="Example: fedveil attack recording/ -s model=cnn -s num-classes=10 -s input-shape=3,32,32 --out leak"
 )(attack)
 app.command(epilog="Example: fedveil search -s dataset=photos --out search")(search)
-app.command(
-    epilog='Example: fedveil protect photos/ copies/ --defense "VisualMixer(window_lower=32, window_upper=256)"'
-)(protect)
 app.command(epilog="Example: fedveil check-app my_app/ --nodes 10")(check_app)
 app.command(epilog="Example: fedveil compare runs/* --out comparison.html")(compare)
 
 
 @app.command(epilog="Example: fedveil report quick")
-def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], track: Tracking = "") -> None:
+def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
     """Rebuild report.html and rows.csv from a run's rows and pictures.
 
-    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read, 4 when
-    --track could not write its files.
+    Exit codes: 0 when the report was written, 2 when the folder holds no run, or a report and no row that can be read.
     """
     try:
         require_rows(directory, "DIRECTORY")
-        tracked = parse_track(track)
     except ConfigError as error:
         fail(str(error))
     from simulations.report import write_report
@@ -212,7 +194,6 @@ def report(directory: Annotated[Path, typer.Argument(help="Folder of a run.")], 
         console.say(f"report: {write_report(directory.resolve())}")
     except OSError as error:
         fail(f"DIRECTORY: the report of {directory} cannot be made: {error}")
-    raise typer.Exit(track_run(console, directory.resolve()) if tracked else 0)
 
 
 @app.command("list", epilog="Example: fedveil list defenses")
@@ -220,14 +201,14 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="scenarios, defenses, attacks, datasets, models, settings, presets, search, attack or protect; without it, all."
+            help="scenarios, defenses, attacks, datasets, models, settings, presets, search or attack; without it, all."
         ),
     ] = "",
 ) -> None:
     """List scenarios, defences, attacks, data sets, models, settings and presets, with parameters, defaults and sources.
 
     Presets are the configurations that come with fedveil: `fedveil run --preset NAME`. Without one, the default audit
-    runs. The settings of `fedveil search`, `attack` and `protect` are under "search", "attack" and "protect".
+    runs. The settings of `fedveil search` and `attack` are under "search" and "attack".
     """
     try:
         from simulations.catalogue import SECTIONS, print_section

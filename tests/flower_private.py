@@ -22,8 +22,6 @@ PLACES = {
     "try_load_public_key": "flwr.cli.supernode.register",
     # What a server receives: the bytes of a message.
     "message_pb2": "flwr.proto",
-    # How many workers Flower counts on the nodes of a cluster.
-    "ray_actor": "flwr.simulation.ray_transport",
 }
 """Name -> module. Where one moved, name its new place here; where it is gone, the tests that import it say what it checked."""
 

@@ -102,11 +102,3 @@ ANSWERED = (AGREEMENT, ANSWERS_LOST, ANSWERS_GAINED)
 
 OFFLINE_ADVERSARY_ACCURACY = _Share("offline-adversary-accuracy")
 """Of the adversary that a defence is fitted against, on images without a defence."""
-PATH_SERVER_ACCURACY = _Share("path-server-accuracy")
-PATH_ADVERSARY_ACCURACY = _Share("path-adversary-accuracy")
-"""While a defence is fitted: accuracy of the server half and of the static adversary on protected features."""
-MASKED_SHARE = _Share("masked-share")
-MASKED_SERVER_ACCURACY = _Share("masked-server-accuracy")
-MASKED_ADVERSARY_ACCURACY = _Share("masked-adversary-accuracy")
-"""The same on the images that a delta autoencoder learns to imitate, of which ``MASKED_SHARE`` is masked."""
-ON_MASKED = {PATH_SERVER_ACCURACY: MASKED_SERVER_ACCURACY, PATH_ADVERSARY_ACCURACY: MASKED_ADVERSARY_ACCURACY}

@@ -56,7 +56,6 @@ from clients.external_app.training import TrainingWatch, last_training, recognis
 from clients.flower_private import functions_of, mods_around
 from clients.messages.audit_answers import answer_audit
 from clients.messages.node import MODS, Call, Mod, answers_of, draws_from_seed, draws_of, partition_of, reply_to
-from clients.scoring.exposed import prepare_exposed
 from clients.task.scenarios import read_task
 from clients.wire.records import metrics, to_record, values_of
 from defenses.base import Batch
@@ -142,7 +141,6 @@ class _Answers:
 
     def setup(self, message: Message, context: Context) -> Message:
         answers_of(context)  # refuses a wrong value before the run starts
-        prepare_exposed(context.node_config)
         client = self.client(message, context)
         if unsent := values_of(message, "config").get(UNSENT):
             self._require_same(unsent, str(values_of(message, "config")[FROZEN_DIGEST]))

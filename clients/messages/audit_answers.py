@@ -14,7 +14,6 @@ from attacks.metrics.names import Scores, scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import Records, answers_of, reply_to
 from clients.scoring.audit import ALONE, NO_IMAGES, Train, audit_baselines, audit_guesses
-from clients.scoring.exposed import keep_exposed
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
 from clients.task.local_data import Client
@@ -36,8 +35,6 @@ def answer_audit(
     train: Train | None = None,
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
-
-    With ``clients.scoring.exposed.KEY`` in its configuration the node keeps the most exposed examples of tests of membership.
 
     The caller must call ``answers_of(context).require("audits", ...)`` first. ``build_model`` builds the model of a membership
     test; default: the model of the task. ``train`` is that of ``audit_guesses``.
@@ -61,10 +58,7 @@ def answer_audit(
         audited = audit_guesses(client, observation, guesses, oracle, train)
         for guess, _ in guesses:
             if isinstance(guess, Membership):
-                scores = audited.scores.get(ALONE, {})
-                attack = str(config.get("attack", ""))
-                keep_exposed(context.node_config, client, guess, scores, attack=attack, observation=observation)
-                without_order(scores)
+                without_order(audited.scores.get(ALONE, {}))
     records: Records = {"metrics": metrics(scores_to_texts(audited.scores)), **withheld(left_out)}
     if audited.pictures:
         records["pictures"] = to_record(audited.pictures)

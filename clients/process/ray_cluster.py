@@ -1,4 +1,4 @@
-"""Ray: a cluster of this machine and this run alone, or workers on the nodes of one of several machines; no Flower here.
+"""Ray on this machine, for this run alone; no Flower here.
 
 Ray's processes unpickle, and so run, what they are sent. By default they listen on every address of the machine, without
 authentication. A simulation needs neither: its processes are on one machine, and know each other.
@@ -6,14 +6,12 @@ authentication. A simulation needs neither: its processes are on one machine, an
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
 import site
-import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,10 +35,6 @@ Two waits have none: 30 seconds each for the port of its control server (GCS) an
 _LOGS = re.compile(
     r"\s*Last \d+ lines of error files|\s*Please check \S+ for details|Traceback \(most recent call last\)"
 )
-ADDRESSES = "allowed: HOST:PORT, 'auto', or empty for this machine"
-CONNECT_SECONDS = 10.0
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Ray reports its use, and warns of a change of its defaults, unless these say otherwise."""
 LONGEST_FOLDER = 35
 """Bytes: what Ray appends (68) must leave a socket's path below the 103 bytes that every Unix allows."""
 SHORT = "/tmp"
@@ -70,28 +64,6 @@ def takes_sockets(folder: str, longest: int = LONGEST_FOLDER) -> bool:
 def patient(environment: Mapping[str, str]) -> Variables:
     """Variables of ``PATIENCE`` that the environment does not set: Ray starts slowly on a busy machine."""
     return {name: value for name, value in PATIENCE.items() if name not in environment}
-
-
-def join_cluster(address: str, **arguments: Any) -> None:
-    """Join a running Ray cluster at HOST:PORT, or "auto" for one of this machine; ``arguments``: further ones of ``ray.init``.
-
-    Raises:
-        ConnectionError: When the address is of another kind, or no cluster answers there.
-    """
-    host, _, port = address.rpartition(":")
-    if address != "auto" and not (host and "/" not in host and port.isascii() and port.isdigit()):
-        raise ConnectionError(f"is {address!r}, and no cluster answers there; {ADDRESSES}")
-    for name, value in {**QUIET, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}.items():
-        os.environ.setdefault(name, value)
-    try:
-        if address != "auto":  # Ray would try for minutes
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        import ray
-
-        ray.init(address=address, **arguments)
-    except Exception as error:  # Ray raises bare ones
-        reason = ray_reason(str(error)) or type(error).__name__
-        raise ConnectionError(f"is {address!r}, and no cluster answers there; {ADDRESSES}: {reason}") from error
 
 
 def ray_reason(text: str) -> str:
@@ -124,82 +96,3 @@ def keep_ray_here() -> None:
         constants: Any = import_module("ray._private.ray_constants")
         if hasattr(constants, "ENABLE_RAY_CLUSTER"):
             constants.ENABLE_RAY_CLUSTER = False
-
-
-RETRIES = 40
-"""Of a message to a worker whose node is lost: one a second or so fails until Ray has seen that, after 15 seconds or more."""
-NEXT_TO_NOTHING = 0.001
-"""Of a processor: Ray places an actor that needs nothing at all on a random node, whatever its strategy says."""
-
-Nodes = Sequence[dict[str, Any]]
-"""Nodes of a cluster, as ``ray.nodes()`` gives them."""
-
-
-class NodeWorkers:
-    """Stands in the place of Flower's class of workers; ``options(...).remote()`` starts one, on the next place that is free.
-
-    Flower counts how many workers fit on each node and asks Ray for so many, each with processors of its own. After a node is lost,
-    Ray has no free processors to start its workers elsewhere, and messages to them would wait for ever. Here every worker is placed
-    on the node for which it was counted and reserves next to nothing of a processor, so that it starts anew on another node.
-    ``workers`` is Ray's actor class; ``nodes`` are by default those that live when the first worker starts.
-    """
-
-    def __init__(self, workers: Any, nodes: Nodes | None = None) -> None:
-        self._workers = workers
-        self._nodes = nodes
-        self._places: Iterator[str] | None = None
-
-    def options(self, num_cpus: float, num_gpus: float = 0.0, **others: Any) -> Any:
-        """The class with these options, placed on a node; ``num_cpus`` is the number of its threads, and is not reserved."""
-        self._nodes = self._nodes or living_nodes()
-        if self._places is None:
-            self._places = iter(places(self._nodes, num_cpus, num_gpus))
-        home, share = on_node(next(self._places, "")), reserved(num_gpus, self._nodes)
-        if num_cpus > 1:  # of what is reserved Ray would make one thread
-            others = {**others, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": f"{num_cpus:.0f}"}}}
-        return self._workers.options(
-            num_cpus=NEXT_TO_NOTHING, num_gpus=share, scheduling_strategy=home, max_task_retries=RETRIES, **others
-        )
-
-
-def living_nodes() -> Nodes:
-    """The living nodes of the cluster that this process has joined, as ``ray.nodes()`` gives them."""
-    import ray
-
-    found: Nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return [node for node in found if node["Alive"]]
-
-
-def on_node(node: str) -> Any:
-    """Ray's strategy for an actor that starts on the node of this id, and on another one after that is lost; "" is any."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node, soft=True) if node else "DEFAULT"
-
-
-def reserved(num_gpus: float, nodes: Nodes) -> float:
-    """Share of a card that Ray reserves for a worker, so that one living node has room for the workers of all nodes.
-
-    On nodes with several cards Ray would put all workers with small shares on one of them: there the whole share is reserved.
-    """
-    if len(nodes) == 1 or any(node["Resources"].get("GPU", 0) > 1 for node in nodes):
-        return num_gpus
-    return math.floor(10_000 * num_gpus / len(nodes)) / 10_000  # Ray knows shares to four digits
-
-
-def in_turn(nodes: Nodes, count: int, num_gpus: float) -> list[str]:
-    """Ids of the nodes of ``count`` attack workers, in turn, of nodes that have what one needs."""
-    what, least = ("GPU", num_gpus) if num_gpus else ("CPU", 1)
-    able = [node["NodeID"] for node in nodes if node["Resources"].get(what, 0) >= least]
-    return [able[at % len(able)] if able else "" for at in range(count)]
-
-
-def places(nodes: Nodes, num_cpus: float, num_gpus: float = 0.0) -> list[str]:
-    """Ids of the living nodes, each as often as workers fit on it, in turn: a few workers are on several nodes."""
-    fitting = {}
-    for node in nodes:
-        counts = [
-            node["Resources"].get(name, 0.0) / each for name, each in (("CPU", num_cpus), ("GPU", num_gpus)) if each
-        ]
-        fitting[node["NodeID"]] = int(min(counts, default=0))
-    return [node for at in range(max(fitting.values(), default=0)) for node, count in fitting.items() if at < count]

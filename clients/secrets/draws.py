@@ -162,11 +162,10 @@ def default_folder() -> Path:
     return Path.home() / ".fedveil" / "secrets"
 
 
-def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's configuration") -> bytes:
+def kept_secret(path: Path) -> bytes:
     """The secret in a file, which is made when it is missing: readable by its owner alone, and whole or not there at all.
 
-    Concurrent processes get the same secret: the first to put its file in place wins. Errors show ``elsewhere``, which describes
-    how to set another folder.
+    Concurrent processes get the same secret: the first to put its file in place wins.
 
     Raises:
         SecretError: When the file cannot be made or read, has another owner, can be read by others or is damaged, or others
@@ -185,7 +184,9 @@ def kept_secret(path: Path, elsewhere: str = "set secret-dir in the node's confi
             _create(path)
         return _read(path)
     except OSError as error:
-        raise SecretError(f"no secret can be kept at {path}: {error}; {elsewhere}") from error
+        raise SecretError(
+            f"no secret can be kept at {path}: {error}; set secret-dir in the node's configuration"
+        ) from error
 
 
 def _create(path: Path) -> None:

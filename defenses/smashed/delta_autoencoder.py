@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Self
 
 import torch
@@ -70,7 +70,6 @@ class DeltaAutoencoder(FittedDefense):
     batch_size: int = examples_field(32)
 
     quick = {"epochs": 3}
-    path_axis = "epochs"
     adaptive_attacks = ("AttributeInference", "InverseNetwork")
     always_shown = ("variant", "delta", "fill")
     source = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
@@ -126,16 +125,6 @@ class DeltaAutoencoder(FittedDefense):
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept."""
-        *_, (_, last) = self.path(context, generator)
-        return last
-
-    @property
-    def path_positions(self) -> Shape:
-        """Before the first epoch, and after each."""
-        return tuple(range(self.epochs + 1))
-
-    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
-        """(epochs so far, defence), from 0; see the base class."""
         images = context.images
         with in_eval_mode(context.client), torch.no_grad():
             sample = context.client(placed(images[:1], context.client))
@@ -152,13 +141,12 @@ class DeltaAutoencoder(FittedDefense):
         )
         weights = {n: t.to(sample.device).requires_grad_() for n, t in _initial(shapes, generator).items()}
         fixed = {SHAPE: torch.tensor(sample.shape[1:]), _RECTIFIED: _never_negative(context.client, images)}
-        yield 0, self.with_state(weights | fixed)
         optimizer = torch.optim.Adam(weights.values(), self.learning_rate)
         features, wanted = (features_by_row(context.client, some) for some in (images, masked))
-        for epoch in range(1, self.epochs + 1):
+        for _ in range(self.epochs):
             for chosen in torch.split(torch.randperm(len(images), generator=generator), self.batch_size):
                 self._step(features(chosen), wanted(chosen), weights | fixed, optimizer)
-            yield epoch, self.with_state(weights | fixed)
+        return self.with_state(weights | fixed)
 
     def _step(self, features: Tensor, wanted: Tensor, tensors: Tensors, optimizer: torch.optim.Adam) -> None:
         with torch.enable_grad():

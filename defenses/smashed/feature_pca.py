@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from defenses.base import DefenseError
-from defenses.checks import algorithm, examples_field, require
+from defenses.checks import algorithm, examples_field
 from defenses.fitting import SHAPE, FitContext, FittedDefense, features_in_batches
 from defenses.functional import widened
 from defenses.tensors import Shape
@@ -37,7 +36,6 @@ class FeaturePCA(FittedDefense):
 
     components: int = examples_field(5)
 
-    path_axis = "components"
     adaptive_attacks = ("AttributeInference", "InverseNetwork")
     always_shown = ("components",)
     source = (
@@ -72,24 +70,6 @@ class FeaturePCA(FittedDefense):
         shape = features.shape[1:]
         learned = {SHAPE: torch.tensor(shape), "mean": mean.view(shape), "basis": basis.view(-1, *shape)}
         return self.with_state(learned)
-
-    def truncated(self, components: int) -> Self:
-        """The fitted defence with only its first components, equal to a fit with that number; for sweeps."""
-        narrow = replace(self, components=components)
-        require(components <= self.components, narrow, "components", f"at most {self.components}, which were fitted")
-        return narrow.with_state({**self._kept(), "basis": self._kept()["basis"][:components]})
-
-    @property
-    def path_positions(self) -> Shape:
-        """1, 2, 4, ... components, and all of them."""
-        return (*(1 << at for at in range((self.components - 1).bit_length())), self.components)
-
-    def path(self, context: FitContext, generator: torch.Generator) -> Iterator[tuple[int, Self]]:
-        """(components, defence with the first so many of one decomposition); see the base class."""
-        whole = self.fit(context, generator)
-        for components in self.path_positions[:-1]:
-            yield components, whole.truncated(components)
-        yield self.components, whole
 
     def encode(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, k); see the base class."""

@@ -18,7 +18,6 @@ HEAD = "| setting | default | meaning | allowed |\n| --- | --- | --- | --- |\n"
 LISTED = {
     "search_settings": ("Settings of fedveil search", ["search"]),
     "attack_settings": ("Settings of fedveil attack", ["attack"]),
-    "protect_settings": ("Settings of fedveil protect", ["protect"]),
     "data_and_models": ("Data sets and models", ["datasets", "models"]),
     "defenses": ("Defences", ["defenses"]),
     "attacks": ("Attacks", ["attacks"]),

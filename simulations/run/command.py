@@ -16,7 +16,7 @@ from simulations.experiment.experiment import Experiment
 from simulations.preflight import check_run, claim_folder, preflight
 from simulations.report.analysis.run import read_run
 from simulations.report.text import count
-from simulations.run.hardware import CardShares, card_shares, hardware_at
+from simulations.run.hardware import CardShares, Hardware, card_shares
 from simulations.run.requested import requested
 from simulations.run.seeds import (
     EXIT_STOPPED,
@@ -33,7 +33,6 @@ from simulations.runtime.launch import Resources, end_politely
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
-from simulations.trackers import track_run
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class RunRequest:
     cpus_per_client: int
     gpus_per_client: float | None
     in_process: bool
-    tracked: bool = False
     jobs: int = 0
     size: str = ""
     as_json: bool = False
@@ -87,12 +85,8 @@ def begin(console: Terminal, request: RunRequest, *, dry_run: bool) -> int:
         if not folders and code in (0, EXIT_ATTACKS_FAILED):
             folders = {experiment.seed: out}
         for seed, folder in folders.items():
-            if (folder / "rows.jsonl").is_file():
-                if request.as_json:
-                    print_json(
-                        {"directory": str(folder.resolve()), "seed": seed, "outcomes": read_run(folder).to_json()}
-                    )
-                code = (track_run(console, folder) if request.tracked else 0) or code
+            if (folder / "rows.jsonl").is_file() and request.as_json:
+                print_json({"directory": str(folder.resolve()), "seed": seed, "outcomes": read_run(folder).to_json()})
     return code
 
 
@@ -102,27 +96,28 @@ def _resources(
     """Check the experiment and the machine; the resources of a run, and how many runs go on at the same time."""
     clients, cpus = experiment.num_clients, request.cpus_per_client
     attackers, attack_gpus = experiment.attackers, experiment.attack_gpus
-    hardware = hardware_at("" if request.in_process else os.environ.get("RAY_ADDRESS", ""))
+    if os.environ.get("RAY_ADDRESS") and not request.in_process:
+        raise ConfigError(
+            "RAY_ADDRESS is set, and a run uses the Ray of its own machine: unset it, or run --in-process"
+        )
+    hardware = Hardware.of_this_machine()
     hardware.require(cpus, request.gpus_per_client or 0.0)
     require_jobs(request.jobs)
     for one in left[:1]:
         preflight(one, say)
-    hardware.require_attack_cards(attack_gpus)
-    if hardware.ray_address:
-        say(str(hardware))
+    hardware.require_cards("attack-gpus", max(attack_gpus, 0.0))
     if request.in_process:
         workers, held, shares = 1, 0, CardShares(hardware.cards, 0.0, max(attack_gpus, 0.0))
     else:
-        workers, held = hardware.workers(clients, cpus), hardware.workers_on_one(clients, cpus)
+        workers = held = hardware.workers(clients, cpus)
         shares = card_shares(hardware.cards, workers, attackers, request.gpus_per_client, attack_gpus)
     say(f"cards: {shares}")
     needed, at_once = check_run(experiment, held), 1
     if request.seeds:
         cards = hardware.cards if attack_gpus == CHOSEN_SHARE else attack_gpus
         at_once = runs_at_once(request.jobs, len(left), needed, busy=cpus * workers + attackers, cards=cards)
-    about = [str(hardware)] * bool(hardware.ray_address) + [str(shares)] * bool(shares.cards)
     return Resources(
-        clients, cpus, shares.client, ray_address=hardware.ray_address, attack_share=shares.attack, machines="; ".join(about),
+        clients, cpus, shares.client, attack_share=shares.attack, machines=str(shares) if shares.cards else "",
         in_process=request.in_process,
     ), at_once  # fmt: skip
 

@@ -1,15 +1,13 @@
-"""Cores and graphics cards of the machine, or of a Ray cluster, and the shares of the cards that clients and attacks get."""
+"""Cores and graphics cards of the machine, and the shares of the cards that clients and attacks get."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 
-from clients.process.ray_cluster import join_cluster
 from simulations.settings.common import CHOSEN_SHARE
 from simulations.settings.errors import ConfigError
 
@@ -19,88 +17,41 @@ DIGITS = 10_000
 """Ray knows shares to four digits."""
 
 
-class Node(NamedTuple):
-    """Processor cores and graphics cards of a machine, as a run may use them."""
+@dataclass(frozen=True)
+class Hardware:
+    """Processor ``cores`` and graphics ``cards`` of a machine, as a run may use them."""
 
     cores: int
     cards: int
 
-
-@dataclass(frozen=True)
-class Hardware:
-    """The machines of a run: the living ``nodes`` of the Ray cluster at ``ray_address``, or this machine alone at ""."""
-
-    nodes: tuple[Node, ...]
-    ray_address: str = ""
-
-    def __str__(self) -> str:
-        held = {"node": len(self.nodes), "core": sum(node.cores for node in self.nodes), "graphics card": self.cards}
-        counts = ", ".join(f"{number} {what}{'s' * (number != 1)}" for what, number in held.items())
-        return f"Ray cluster {self.ray_address}: {counts}"
-
-    @property
-    def cards(self) -> int:
-        """Graphics cards of all nodes."""
-        return sum(node.cards for node in self.nodes)
-
-    @property
-    def most(self) -> Node:
-        """The most cores, and the most cards, that one node has."""
-        return Node(*map(max, zip(*self.nodes, strict=True)))
+    @classmethod
+    def of_this_machine(cls) -> Hardware:
+        """Cores and cards that are here."""
+        return cls(os.cpu_count() or 1, torch.cuda.device_count())
 
     def workers(self, clients: int, cpus_per_client: int) -> int:
-        """Client processes that work at the same time: on the nodes with cards, or on all where none has any."""
-        able = [node for node in self.nodes if node.cards or not self.cards]
-        return max(1, min(clients, sum(node.cores // cpus_per_client for node in able)))
-
-    def workers_on_one(self, clients: int, cpus_per_client: int) -> int:
-        """Client processes on the node that has most of them, as its memory must hold them."""
-        return max(1, min(clients, self.most.cores // cpus_per_client))
+        """Client processes that work at the same time."""
+        return max(1, min(clients, self.cores // cpus_per_client))
 
     def require(self, cpus_per_client: int, gpus_per_client: float) -> None:
-        """Raise ``ConfigError`` unless a client's worker fits on one node: Flower's runtime would wait for it without end."""
-        where = "the largest node of the cluster" if self.ray_address else "this machine"
-        if cpus_per_client > self.most.cores:
-            raise ConfigError(f"--cpus-per-client is {cpus_per_client}; {where} has {self.most.cores}")
-        self._require_cards("--gpus-per-client", gpus_per_client, where)
+        """Raise ``ConfigError`` unless a client's worker finds room: Flower's runtime would wait for it without end."""
+        if cpus_per_client > self.cores:
+            raise ConfigError(f"--cpus-per-client is {cpus_per_client}; this machine has {self.cores}")
+        self.require_cards("--gpus-per-client", gpus_per_client)
 
-    def require_attack_cards(self, share: float) -> None:
-        """Raise ``ConfigError`` where an attack worker needs more graphics cards than one node has; Ray would wait for them."""
-        self._require_cards("attack-gpus", max(share, 0.0), "one machine of this run")
-
-    def _require_cards(self, name: str, share: float, where: str) -> None:
+    def require_cards(self, name: str, share: float) -> None:
+        """Raise ``ConfigError`` where a worker's share, set by ``name``, exceeds the graphics cards; Ray would wait for them."""
         if share > 1 and not float(share).is_integer():
             raise ConfigError(
                 f"{name} is {share:g}; allowed: 0 to 1, or a whole number of graphics cards, as Ray shares no more than one"
             )
-        if not 0 <= share <= self.most.cards:
-            raise ConfigError(f"{name} is {share:g}; allowed: 0 to {self.most.cards}, the graphics cards of {where}")
-
-
-def hardware_at(ray_address: str) -> Hardware:
-    """The nodes of the Ray cluster at an address, such as "10.0.0.1:6379", or this machine at ""; ``ConfigError`` without any."""
-    if not ray_address:
-        return Hardware((Node(os.cpu_count() or 1, torch.cuda.device_count()),))
-    try:
-        join_cluster(ray_address, logging_level="ERROR", log_to_driver=False)
-    except ConnectionError as error:
-        raise ConfigError(f"RAY_ADDRESS {error}") from error
-    import ray
-
-    try:
-        found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    finally:
-        ray.shutdown()
-    held = [node["Resources"] for node in found if node["Alive"]]
-    nodes = tuple(Node(int(one["CPU"]), int(one.get("GPU", 0))) for one in held if one.get("CPU"))
-    if not nodes:
-        raise ConfigError(f"RAY_ADDRESS is {ray_address!r}, and no node of that cluster offers a core")
-    return Hardware(nodes, ray_address)
+        if not 0 <= share <= self.cards:
+            raise ConfigError(f"{name} is {share:g}; allowed: 0 to {self.cards}, the graphics cards of this machine")
 
 
 @dataclass(frozen=True)
 class CardShares:
-    """Graphics ``cards`` of the run's machines, and what Ray reserves of one for each ``client`` and each ``attack`` process.
+    """Graphics ``cards`` of the machine, and what Ray reserves of one for each ``client`` and each ``attack`` process.
 
     Where nothing is reserved (0), all processes of the kind may use every card.
     """

@@ -28,7 +28,6 @@ from simulations.run_folder.run_config import check_same, read_config
 from simulations.runtime.launch import Resources, undisturbed
 from simulations.runtime.local_run import EXIT_ATTACKS_FAILED, run_locally
 from simulations.settings.errors import ConfigError
-from simulations.trackers import EXIT_NOT_TRACKED
 
 COMPARISON = "comparison.html"
 EXIT_STOPPED = 130
@@ -88,7 +87,7 @@ def finish_seeds(console: Terminal, out: Path, seeds: Sequence[int], ended: Ende
         if code == EXIT_STOPPED:
             console.say("all seeds: the same command goes on with what is left")
             return code
-        if code not in (0, EXIT_ATTACKS_FAILED, EXIT_NOT_TRACKED):
+        if code not in (0, EXIT_ATTACKS_FAILED):
             failed.append(one.seed)
         worst = max(worst, code)
     if failed:

@@ -14,7 +14,7 @@ from clients.wire.texts import shown
 from simulations.settings.errors import ConfigError
 
 LOCK = ".lock"
-"""File that a writer keeps locked. It stays when the writer ends, unless the writer removes it by ``remove_lock``."""
+"""File that a writer keeps locked. It stays when the writer ends."""
 
 COMMAND_LOCK = ".command.lock"
 """The same for a command, which has the folder before the process that it starts locks ``LOCK``."""
@@ -96,27 +96,12 @@ def take_lock(folder: Path, refusal: str, name: str = LOCK) -> IO[str]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(refusal + _holder(file)) from None
-        if not _is_at(folder / name, file):  # its last holder removed it between these lines
-            file.close()
-            return take_lock(folder, refusal, name)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
     except OSError as error:  # of a full disk, too
         raise ConfigError(f"cannot write into {folder}: {error.strerror}") from error
     return file
-
-
-def remove_lock(folder: Path) -> None:
-    """Remove the file of a lock that the caller holds. Another process that has opened it already takes a new one."""
-    (folder / LOCK).unlink(missing_ok=True)
-
-
-def _is_at(path: Path, file: IO[str]) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def require_free(folder: Path, refusal: str, name: str = LOCK) -> None:

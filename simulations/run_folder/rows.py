@@ -47,7 +47,7 @@ class Row:
             attack did not break the undefended run either) or "under-powered". The last has too few images for a verdict, or others
             to look for them among, or too few records of a test of membership to tell a leak from none.
         seconds: Time that the number cost.
-        computed_on: Device of an attack's worker, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
+        computed_on: Device of an attack's worker, such as "cpu" or "NVIDIA H100".
         ci_low: Lower end of the 95 % interval of the mean.
         ci_high: Upper end of the 95 % interval of the mean.
         worst: The worst single example for privacy.

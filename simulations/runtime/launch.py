@@ -46,9 +46,8 @@ class Resources:
         cpus_per_client: Whole CPUs of each client worker; the pool holds as many workers as fit.
         gpus_per_client: Share of a GPU of each client worker.
         cores: What all of them together may use; 0 for all of the machine.
-        ray_address: A running Ray cluster, whose nodes run the clients and attacks; empty: this machine alone.
         attack_share: Share of a graphics card of each attack worker, where the setting leaves it open.
-        machines: What the report says of machines and shares; empty: nothing.
+        machines: What the report says of cards and shares; empty: nothing.
         in_process: Clients work one after the other in the server's process, without Flower's runtime.
     """
 
@@ -56,7 +55,6 @@ class Resources:
     cpus_per_client: int = 1
     gpus_per_client: float = 0.0
     cores: int = 0
-    ray_address: str = ""
     attack_share: float = 0.0
     machines: str = ""
     in_process: bool = False
@@ -68,9 +66,8 @@ class Resources:
             "client-resources-num-cpus": self.cpus_per_client,
             "client-resources-num-gpus": self.gpus_per_client,
             "init-args-logging-level": "'ERROR'",
+            "init-args-num-cpus": max(self.cores or os.cpu_count() or 1, self.cpus_per_client),
         }
-        if not self.ray_address:  # Ray takes no number for a cluster that runs
-            pairs["init-args-num-cpus"] = max(self.cores or os.cpu_count() or 1, self.cpus_per_client)
         return " ".join(f"{key}={value}" for key, value in pairs.items())
 
 
@@ -82,13 +79,10 @@ class LocalRuntime:
     process is killed and cannot, a guardian does.
     """
 
-    def __init__(self, log_path: Path, ray_address: str = "") -> None:
-        """``log_path``: gets what Flower logs; ``ray_address``: a running cluster, in place of that of the environment, if any."""
+    def __init__(self, log_path: Path) -> None:
+        """``log_path``: gets what Flower logs."""
         self.log_path = log_path
-        address = ray_address or os.environ.get("RAY_ADDRESS", "")
-        # A cluster makes its sockets elsewhere, and needs this folder on all of its nodes.
-        folder = tempfile.gettempdir() if address else short_temporary_folder()
-        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=folder))
+        self.home = Path(tempfile.mkdtemp(prefix="fedveil-flwr-", dir=short_temporary_folder()))
         self._guardian = Guardian(self.home)
         binaries = Path(sys.executable).parent
         self.env = {
@@ -107,11 +101,7 @@ class LocalRuntime:
             "COLUMNS": "200",  # else Flower breaks what it says of an error, paths included, at the width of this terminal
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        self.env |= patient(os.environ)
-        if address:  # of a cluster, which has its own ways
-            self.env["RAY_ADDRESS"] = address
-        else:
-            self.env |= local_cluster(os.environ) | session_folder(self.home)
+        self.env |= patient(os.environ) | local_cluster(os.environ) | session_folder(self.home)
         # -P: the folder of the file is no place to import from.
         self.flower = [sys.executable, "-P", str(ROOT / "simulations" / "runtime" / "flower_command.py")]
         settings = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local-in-memory:"\n'

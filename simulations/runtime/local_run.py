@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from functools import partial
@@ -34,7 +33,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
 
     A SuperLink that does not start is started once again, with another home and port. So is a Ray that ends before any round does.
     """
-    if not (resources.ray_address or os.environ.get("RAY_ADDRESS")) and (path := spaced_path()):
+    if path := spaced_path():
         errors.say(
             f"error: Ray starts no worker from a path with a space, such as {path!r}; run with --in-process, or use a checkout and "
             "an environment whose paths have none"
@@ -46,7 +45,7 @@ def run_locally(console: Terminal, experiment: Experiment, resources: Resources)
     for start in range(1, STARTS + 1):
         log = out / "flower.log"
         begin, before = log.stat().st_size if log.is_file() else 0, read_progress(out)
-        with LocalRuntime(log, resources.ray_address) as runtime:
+        with LocalRuntime(log) as runtime:
             process = runtime.start(experiment.to_mapping(), resources)
             try:
                 follow(console, partial(wait_for, process), out, begin)

@@ -138,21 +138,14 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
             raise ConfigError(
                 f"auxiliary-fraction is {self.auxiliary_fraction:g}, which leaves the server no image to train on; raise it"
             )
-        if self.path_images > own // 2:
-            raise ConfigError(
-                f"path-images is {self.path_images}; allowed: up to {own // 2}, half of the server's {own} images; it "
-                "learns from the others"
-            )
-        learned, held = own - self.path_images, f"the server learns from {own - self.path_images} images"
-        if self.path_images:
-            held += f", without the {self.path_images} of path-images"
+        held = f"the server learns from {own} images"
         more = "raise auxiliary-fraction or auxiliary-limit, or change defenses"
-        if pipeline.needs_adversary and learned < MIN_EXAMPLES:
+        if pipeline.needs_adversary and own < MIN_EXAMPLES:
             raise ConfigError(
                 f"defenses: {pipeline} needs an adversary, of {MIN_EXAMPLES} images or more; {held}: {more}"
             )
         for defense in pipeline.smashed_defenses:
-            if isinstance(defense, FittedDefense) and learned < defense.least_images:
+            if isinstance(defense, FittedDefense) and own < defense.least_images:
                 raise ConfigError(f"defenses: {defense} needs {defense.least_images} images or more; {held}: {more}")
         if own < MIN_EXAMPLES and self.attacks[ATTRIBUTE]:
             raise ConfigError(
@@ -211,11 +204,10 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
         )
 
     def _training(self, plan: InferencePlan) -> PublicTraining:
-        kept = self.path_images
         if not self.weights:
-            return PublicTraining(plan, num_kept=kept)
+            return PublicTraining(plan)
         found = read_weights(replace(plan, pipeline=""), self.weights)
-        return PublicTraining(plan, found.tensors, kept, trains=not found.is_complete)
+        return PublicTraining(plan, found.tensors, trains=not found.is_complete)
 
 
 @functools.lru_cache(maxsize=16)

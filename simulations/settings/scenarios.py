@@ -14,7 +14,6 @@ from clients.wire.limits import (
     Blocks,
     BlocksOrNone,
     Canaries,
-    Count,
     Images,
     Limit,
     Optimizer,
@@ -200,11 +199,6 @@ class InferenceSettings(WholeModelSettings):
         "",
         "mean and standard deviation of the images' normalisation: data (the data set's), imagenet (torchvision's weights), "
         "efficientnet-lite0; empty: those of named weights, otherwise the data set's. A checkpoint needs the value of its own run",
-    )
-    path_images: Count = setting(
-        0,
-        "number of the server's images held out to measure a defence's protection and accuracy while it learns; 0: no such curves. "
-        "Neither the model nor a defence learns from these images",
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
     attribute_attacks: str = ATTRIBUTE_ATTACKS

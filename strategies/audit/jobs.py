@@ -87,7 +87,7 @@ class Outcome:
     Attributes:
         guesses: One per observed update; none when it ended with an error, or does not apply.
         seconds: Its share of the time.
-        computed_on: Device of its worker, such as "cpu" or "NVIDIA H100"; on a Ray cluster with its node.
+        computed_on: Device of its worker, such as "cpu" or "NVIDIA H100".
         error: What ended it, or "".
         recognised: Per guess, the class that the oracle sees in each image (B,); none without auxiliary data.
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.

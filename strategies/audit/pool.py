@@ -10,12 +10,10 @@ import pickle
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,13 +21,9 @@ from typing import Any
 import torch
 
 from attacks.gradient.trial_gradients.memory import keep_freed_memory
-from clients.process.ray_cluster import NEXT_TO_NOTHING, in_turn, living_nodes, on_node, reserved
 from clients.process.worker_processes import end_with_parent
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
 from strategies.audit.runner import run_job
-
-SECONDS_TO_SEE_A_LOSS = 40.0
-"""Time that Ray gets to notice that a node of its cluster is gone."""
 
 
 class AttackPool:
@@ -69,11 +63,7 @@ class AttackPool:
         while self._backend and self._running:
             block = wait and not self._done
             for handle in self._backend.ready(list(self._running), block=block):
-                job = self._running.pop(handle)
-                if (result := self._backend.result(handle, job)) is None:
-                    self._running[self._backend.submit(job)] = job
-                else:
-                    self._done.append(result)
+                self._done.append(self._backend.result(handle, self._running.pop(handle)))
             if self._done or not wait:
                 break
         done, self._done = sorted(self._done, key=lambda result: result.job.name), []
@@ -93,20 +83,10 @@ class _RayActors:
 
         self._ray = ray
         remote: Any = ray.remote(_Worker)
-        nodes = living_nodes()
-        share = reserved(num_gpus, nodes)
-        several = len(nodes) > 1
-        cores = NEXT_TO_NOTHING if several else 0
-        usual = {"num_cpus": cores, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
-        homes = in_turn(nodes, workers, num_gpus) if several else [""] * workers
-        self._actors: list[Any] = [
-            remote.options(**usual, scheduling_strategy=on_node(home)).remote(names_node=several) for home in homes
-        ]
+        options = {"num_cpus": 0, "num_gpus": num_gpus, "max_restarts": -1, "max_task_retries": 1}
+        self._actors: list[Any] = [remote.options(**options).remote() for _ in range(workers)]
         self._queues: list[set[Any]] = [set() for _ in range(workers)]
         self._learned: dict[tuple[str, str], int] = {}
-        self._homes = homes
-        self._again: set[str] = set()
-        self._patience: dict[int, float] = {}
 
     def submit(self, job: AttackJob) -> Any:
         at = min(range(len(self._actors)), key=lambda i: len(self._queues[i]))
@@ -124,29 +104,14 @@ class _RayActors:
         more, _ = self._ray.wait(handles, num_returns=len(handles), timeout=0)
         return list({*done, *more})
 
-    def result(self, handle: Any, job: AttackJob) -> AttackResult | None:
-        """The result of a job that is ready; None where it was lost with its machine and is to be submitted again."""
+    def result(self, handle: Any, job: AttackJob) -> AttackResult:
         at = next(i for i, queue in enumerate(self._queues) if handle in queue)
         self._queues[at].discard(handle)
         try:
             result: AttackResult = self._ray.get(handle)
         except self._ray.exceptions.RayError as error:
-            if job.name not in self._again and self._has_lost_node(at):
-                self._again.add(job.name)
-                return None
             return _lost(job, str(error))
         return result
-
-    def _has_lost_node(self, at: int) -> bool:
-        """Whether an actor's first node is lost; Ray sees that after 15 seconds or more, until which a retry would fail as well."""
-        if not self._homes[at]:
-            return False
-        end = self._patience.setdefault(at, time.monotonic() + SECONDS_TO_SEE_A_LOSS)
-        while self._homes[at] in {node["NodeID"] for node in living_nodes()}:
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.5)
-        return True
 
     def close(self) -> None:
         for actor in self._actors:
@@ -154,23 +119,11 @@ class _RayActors:
 
 
 class _Worker:
-    """Body of a Ray actor; with ``names_node``, outcomes name the node on which it runs."""
-
-    def __init__(self, *, names_node: bool) -> None:
-        self._names_node = names_node
+    """Body of a Ray actor."""
 
     def run(self, job: AttackJob) -> AttackResult:
         _prepare_process()
-        result = run_job(job)
-        if not self._names_node:
-            return result
-        import ray
-
-        # As ``ray list nodes`` shows it, in short.
-        node = ray.get_runtime_context().get_node_id()[:8]
-        return replace(
-            result, outcomes=[replace(one, computed_on=f"{one.computed_on}, node {node}") for one in result.outcomes]
-        )
+        return run_job(job)
 
 
 class _Processes:

@@ -16,7 +16,6 @@ from clients.task.auxiliary import Auxiliary
 from clients.task.task import Task, WholeModelPlan, load_weights
 from defenses.base import Batch
 from defenses.fitting import sha256_of
-from defenses.random_draws import generator_for
 from defenses.tensors import Tensors
 from strategies.training.central_training import MODEL, CentralTraining
 
@@ -81,41 +80,6 @@ class Examples:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def at(self, rows: Tensor) -> Examples:
-        """Examples in the given rows, in that order."""
-        chosen = Batch(self.batch.images[rows], self.batch.targets[rows])
-        return Examples(chosen, None if self.sensitive is None else self.sensitive[rows])
-
-
-class OwnImages:
-    """The server's own images; no client holds any of them.
-
-    Neither the model nor a defence learns from ``num_kept`` of them, which are drawn by the seed.
-    """
-
-    def __init__(self, plan: WholeModelPlan, num_kept: int = 0) -> None:
-        self.plan, self.num_kept = plan, num_kept
-
-    @cached_property
-    def _parts(self) -> tuple[Examples, Examples]:
-        own = Auxiliary(self.plan)
-        every = Examples(own.examples(), own.sensitive())
-        if not self.num_kept:
-            return every, every.at(torch.zeros(0, dtype=torch.int64))
-        order = torch.randperm(len(every), generator=generator_for("kept to measure on", self.plan.seed))
-        kept, learned = order[: self.num_kept].sort().values, order[self.num_kept :].sort().values
-        return every.at(learned), every.at(kept)
-
-    @property
-    def learned(self) -> Examples:
-        """Examples for training the model and fitting defences; read on first use."""
-        return self._parts[0]
-
-    @property
-    def kept(self) -> Examples:
-        """Held-out examples: neither defence nor model has seen them, except perhaps a model from a file."""
-        return self._parts[1]
-
 
 class PublicTraining:
     """Training of the one model that all pipelines of a run share: no defence takes part in it.
@@ -128,21 +92,22 @@ class PublicTraining:
     Args:
         plan: What the run fixes, of any of its pipelines.
         start: Weights of the whole model from a file; None: the plan's initial ones.
-        num_kept: See ``OwnImages``; whether a model from a file has seen them is unknown.
         trains: Whether ``start`` is trained further. Else it is the model, and a checkpoint keeps its fingerprint alone.
     """
 
-    def __init__(
-        self, plan: WholeModelPlan, start: Tensors | None = None, num_kept: int = 0, *, trains: bool = True
-    ) -> None:
+    def __init__(self, plan: WholeModelPlan, start: Tensors | None = None, *, trains: bool = True) -> None:
         self.plan = replace(plan, pipeline="")
         self._start, self._trains = start or {}, trains
-        self.own = OwnImages(self.plan, num_kept)
-        """The server's images, of all pipelines."""
         self.losses: list[float] = []
         """Mean training loss of each round so far."""
         self.seconds: list[float] = []
         """What each of them took."""
+
+    @cached_property
+    def own(self) -> Examples:
+        """The server's own images, which no client holds; read on first use."""
+        own = Auxiliary(self.plan)
+        return Examples(own.examples(), own.sensitive())
 
     @cached_property
     def training(self) -> CentralTraining:
@@ -154,11 +119,11 @@ class PublicTraining:
 
     def examples(self) -> Batch:
         """The server's own examples, on which it trains and from which defences learn."""
-        return self.own.learned.batch
+        return self.own.batch
 
     def sensitive(self) -> Tensor | None:
         """The sensitive attribute (N,) of these examples; None where the data have none."""
-        return self.own.learned.sensitive
+        return self.own.sensitive
 
     def run_round(self, task: Task) -> tuple[float, float] | None:
         """Train for one round, unless that was done; returns the mean loss per example and the seconds, None without training."""

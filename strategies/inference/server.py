@@ -11,13 +11,11 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
-from attacks.attributes.inference import AttributeInference
 from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import ANSWERED, EPSILON_ALL_CUTS, OFFLINE_ADVERSARY_ACCURACY, SERVER_SECONDS, TRAIN_LOSS
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
-from attacks.queries.training import STATIC
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.batches import chunks
 from clients.task.task import Task
@@ -34,7 +32,7 @@ from strategies.audit.majority import attack_judged
 from strategies.audit.score_rows import share_and_interval
 from strategies.audit.threat_card import KnownLabels
 from strategies.exchange.guard import GuardedExchange
-from strategies.inference.fit_path import fit_with_path, picture_masks
+from strategies.inference.mask_pictures import picture_masks
 from strategies.inference.observations import ATTRIBUTE, DEFENSES, MODEL, QUERY, SeenQuery
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining
@@ -135,7 +133,7 @@ class InferenceServer:
         )  # fmt: skip
 
     def fitted(self, task: Task, model: CutModel) -> Pipeline:
-        """The pipeline after its fit to the server's own images, if anything in it learns. Writes rows and pictures of the fit.
+        """The pipeline after its fit to the server's own images, if anything in it learns. Draws the masks of a delta autoencoder.
 
         Raises:
             AttackError: When a defence needs an adversary, and there is nothing to train one on.
@@ -154,16 +152,8 @@ class InferenceServer:
             labels=shown.targets.argmax(1),
             black=normalise(torch.zeros(1, *card.input_shape), card)[0, :, 0, 0],
         )
-        recorder, cut = self.auditor.recorder, self.plan.cut_of(task.round)
-        static = (
-            one
-            for one in self.attacks.get(ATTRIBUTE, ())
-            if isinstance(one, AttributeInference) and one.training == STATIC
-        )
-        fitted = fit_with_path(
-            pipeline, context, key, model, cut, self.training.own, task, recorder, next(static, None)
-        )
-        picture_masks(fitted, context, key, cut, task, recorder)
+        fitted = pipeline.fit(context, key)
+        picture_masks(fitted, context, key, self.plan.cut_of(task.round), task, self.auditor.recorder)
         return fitted
 
     def _adversary(self, task: Task, model: CutModel) -> nn.Module:

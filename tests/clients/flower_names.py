@@ -108,18 +108,10 @@ def message_ids() -> bool:
     ) * 2
 
 
-def worker_class() -> bool:
-    from flwr.server.superlink.fleet.vce.backend import raybackend
+def worker_options() -> bool:
+    from flwr.simulation.ray_transport.ray_actor import ClientAppActor
 
-    before = raybackend.ClientAppActor
-    try:
-        replaced = private.replace_worker_class(lambda found: [found])
-        assert replaced, "no actor class of that name"
-        assert raybackend.ClientAppActor == [before]
-    finally:
-        raybackend.ClientAppActor = before
-    inspect.signature(before.options).bind(num_cpus="", num_gpus="")
-    return private.worker_options() is not None and bool(before.options(max_restarts=-1, max_task_retries=1))
+    return private.worker_options() is not None and bool(ClientAppActor.options(max_restarts=-1, max_task_retries=1))
 
 
 def superlink_constants() -> bool:
@@ -146,8 +138,8 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "error_code": lambda: 0 < private.error_code("MESSAGE_UNAVAILABLE") < 1000,
     "functions_of": lambda: list(private.functions_of(wrapped()[0])) == ["train.probe"],
     "mods_around": lambda: list(private.mods_around(wrapped()[0])) == [wrapped()[1]],
-    "has_client_fn": lambda: not private.has_client_fn(wrapped()[0]), "replace_worker_class": worker_class,
-    "worker_options": worker_class, "local_superlink": superlink_constants,
+    "has_client_fn": lambda: not private.has_client_fn(wrapped()[0]),
+    "worker_options": worker_options, "local_superlink": superlink_constants,
     "flower_command": lambda: inspect.signature(private.flower_command()).bind(),
     "secagg_plus_app": lambda: found(secagg().secagg_plus_app) and secagg().secagg_plus_app(lambda client: ([], 1)),
     "secagg_plus_round": lambda: found(secagg().secagg_plus_round),

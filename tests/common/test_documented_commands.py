@@ -13,14 +13,13 @@ from simulations.cli import _pair, app
 from simulations.console.command_line import read_toml
 from simulations.experiment.experiment import Experiment, all_settings
 from simulations.external_app.recorded.settings import AttackSettings
-from simulations.protect.settings import ProtectSettings
 from simulations.search.settings import Search
 from simulations.settings.presets import chosen
 from tests.common.documents import ROOT, blocks, pages
 
 OWN = re.compile(r"\.py:|\.json|folder|my_package|hf:|stripes|configs/split_table3")
 """What a reader brings, or installs."""
-OWN_SETTINGS = {"attack": AttackSettings, "search": Search, "protect": ProtectSettings}
+OWN_SETTINGS = {"attack": AttackSettings, "search": Search}
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Code that ends, crashes, floods or never returns, in real child processes, and where workers start."""
+"""Code that ends, crashes, floods or never returns, in real child processes."""
 
 import os
 import signal
@@ -7,14 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
 
 from clients.process.own_code import OwnCodeError
-from clients.process.ray_cluster import NEXT_TO_NOTHING, NodeWorkers, in_turn, places, reserved
 from clients.process.trial_process import AbruptError, tried
 from simulations.runtime.launch import ROOT
 
@@ -129,53 +126,3 @@ def test_a_trial_ends_with_the_process_that_waits_for_it(tmp_path: Path, end: in
     os.kill(parent.pid, end)
     parent.wait(PATIENCE)
     child.wait(PATIENCE)
-
-
-def node(name: str, cores: float, cards: float = 0.0) -> dict[str, Any]:
-    held = {"CPU": cores, "GPU": cards, "memory": 1e9}
-    return {"NodeID": name * 56, "Alive": True, "Resources": {key: value for key, value in held.items() if value}}
-
-
-def letters(found: list[str]) -> str:
-    return "".join(one[:1] for one in found)
-
-
-def test_places_are_as_many_as_flower_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.flower_private import ray_actor
-
-    for nodes, cpus, gpus, expected in (
-        ([node("a", 2), node("b", 2)], 1, 0.0, "abab"), ([node("a", 1), node("b", 4)], 1, 0.0, "abbbb"),
-        ([node("a", 3), node("b", 4)], 2, 0.0, "abb"), ([node("a", 8), node("b", 8, 1)], 1, 0.5, "bb"),
-        ([node("a", 8, 2), node("b", 1, 1)], 1, 0.5, "abaaa"), ([node("a", 9, 2), node("b", 9, 1)], 3, 0.3, "ababab"),
-        ([node("a", 0), node("b", 1)], 1, 0.0, "b"),
-    ):  # fmt: skip
-        assert letters(places(nodes, cpus, gpus)) == expected
-        monkeypatch.setattr(ray_actor.ray, "nodes", lambda nodes=nodes: nodes)
-        assert ray_actor.pool_size_from_resources({"num_cpus": cpus, "num_gpus": gpus}) == len(expected)
-    assert places([], 1, 0.0) == []
-
-
-def test_attack_workers_take_turns_and_one_living_node_has_room_for_all() -> None:
-    nodes = [node("a", 2), node("b", 2, 1), node("c", 0, 1)]
-    assert letters(in_turn(nodes, 3, 0.0)) == "aba"
-    assert letters(in_turn(nodes, 3, 0.5)) == "bcb"
-    assert in_turn([node("a", 2)], 2, 0.5) == ["", ""]
-    nodes, share = [node("a", 4, 1), node("b", 4, 1), node("c", 4, 1)], 0.25
-    assert len(places(nodes, 1, share)) == 12
-    assert 0 < 12 * reserved(share, nodes) <= 1
-    assert reserved(share, nodes[:1]) == share
-    assert reserved(share, [node("a", 4, 2), node("b", 4, 1)]) == share, "Ray would put all of them on one card"
-
-
-def test_workers_reserve_next_to_no_processor_and_go_where_they_were_counted() -> None:
-    started: list[dict[str, Any]] = []
-    actors = SimpleNamespace(options=lambda **options: started.append(options))
-    workers = NodeWorkers(actors, [node("a", 2), node("b", 4)])
-    for _ in range(4):
-        workers.options(num_cpus=2, num_gpus=0.0)
-    assert {one["num_cpus"] for one in started} == {NEXT_TO_NOTHING}
-    homes = [one["scheduling_strategy"] for one in started]
-    # One more than was counted goes anywhere.
-    assert letters([getattr(home, "node_id", home) for home in homes]) == "abbD"
-    assert all(home.soft for home in homes[:3])
-    assert {one["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] for one in started} == {"2"}

@@ -1,6 +1,5 @@
-"""Null baselines, scales, candidates and the examples that a test exposes most, against their definitions."""
+"""Null baselines, scales, candidates, against their definitions."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from clients.federated.client import LocalClient
 from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
-from clients.scoring.exposed import LISTED, most_exposed
 from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
 from clients.scoring.null_baselines import means_of, transformed
@@ -364,44 +362,6 @@ def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossTh
         about = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack, "share-images": False}
         reply = node("query.audit", EXPOSED, {"guesses": to_record(guess_tensors(test, 0, None))}, **about)
     return reply
-
-
-def test_the_highest_scores_are_listed_with_the_non_members_as_high() -> None:
-    found = most_exposed([7, 5, 3, 1], [0.0, 9.0, 2.0, math.nan], [1.0, 2.0, 2.5, math.nan])
-    assert [(one.example, one.score, one.others_above) for one in found] == [(5, 9.0, 0), (3, 2.0, 2), (7, 0.0, 3)]
-    assert found[1].rate == 0.5
-    assert found[1].expected == 2.0
-    assert found[0].rate_most == pytest.approx(1 - 0.025 ** (1 / 4))
-    assert (found[0].expected, found[0].expected_most) == (0.0, pytest.approx(4 * found[0].rate_most))
-    many = most_exposed(range(50), list(map(float, range(50))), [0.0])
-    assert [one.example for one in many] == list(range(49, 49 - LISTED, -1))
-    assert most_exposed([1], [1.0], []) == []
-
-
-def test_only_the_node_learns_which_examples_are_exposed_in_a_file_of_each_attack(tmp_path: Path) -> None:
-    test, folder = membership(), tmp_path / "exposed"
-    node = {"secret-dir": str(tmp_path / "secrets")}
-    plain = asked(node, test)
-    assert not folder.exists()
-    reply = asked({**node, "exposed-dir": str(folder)}, test)
-    assert not reply.has_error()
-    (path,) = folder.iterdir()
-    assert path.stat().st_mode & 0o077 == 0, "no other user of the machine reads it"
-    content = json.loads(path.read_text())
-    assert (content["members"], content["non-members"], content["test"]) == (40, 20, "loss")
-    listed = content["examples"]
-    assert len(listed) == LISTED
-    assert all(100 <= one["example"] < 140 for one in listed)
-    mine = LocalClient(LocalData(EXPOSED, 0, range(100, 140), range(20)))
-    scores = flat(audit_guesses(mine, "update", [(test, None)]))["member-score"]
-    best = max(range(40), key=scores.__getitem__)
-    assert (listed[0]["example"], listed[0]["score"]) == (100 + best, pytest.approx(scores[best]))
-    # The reply is the same with and without the file.
-    shapes = [{name: list(record) for name, record in one.content.items()} for one in (reply, plain)]
-    assert shapes[0] == shapes[1]
-    for attack in ("LiRA()", "LossThreshold()"):  # one that comes again replaces its own file
-        assert not asked({**node, "exposed-dir": str(folder)}, test, attack=attack).has_error()
-    assert sorted(json.loads(path.read_text())["attack"] for path in folder.iterdir()) == ["LiRA()", "LossThreshold()"]
 
 
 def test_shadow_models_train_on_training_and_test_examples_as_the_client_does() -> None:

@@ -43,7 +43,7 @@ def test_every_argument_is_described_and_an_example_is_there() -> None:
 
 
 def test_every_command_with_results_says_what_its_json_holds() -> None:
-    for name in ("run", "attack", "compare", "search", "protect"):
+    for name in ("run", "attack", "compare", "search"):
         options = {option for one in COMMANDS[name].params for option in one.opts}
         assert {"--json", *(() if name in ("compare", "search") else ("--quiet", "-q"))} <= options
         assert '--json prints "' in COMMANDS[name].help

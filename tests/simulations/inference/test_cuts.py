@@ -1,8 +1,6 @@
 """Several cuts of one model in one run of edge-cloud inference, and the sensitive attribute behind its queries; in this process."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from simulations.report.studies.study import split
 from simulations.run_folder.rows import Row
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
-from strategies.inference import fit_path
 from tests.local_grid import LocalGrid
 from tests.simulations.attribute_scores import assert_scored_by_owners
 from tests.simulations.inference.test_run import inference_experiment
@@ -47,21 +44,13 @@ STATIC, RETRAINED = (repr(one) for one in scenarios()["inference"].kinds[1].pars
 
 
 def cuts_experiment(out: Path, **changes: Any) -> Experiment:
-    """Two clients with 20 test images each; the server trains on 56 examples, and very little, and keeps 8 to measure on."""
+    """Two clients with 20 test images each; the server trains on 64 examples, and very little."""
     small = inference_experiment(
         out, dataset="photo-face", image_size=32, train_limit=80, test_limit=0, rounds=1, cuts=",".join(CUTS), batch_size=16,
         defenses=f"{DELTA}; {BOUNDED}", probe_targets=1, probe_images=2, query_attacks="",
-        attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8, path_images=8,
+        attribute_attacks=f"{STATIC}; {RETRAINED}", offline_iterations=8,
     )  # fmt: skip
     return small.but(**changes)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_training() -> Iterator[None]:
-    """Of the adversary that curves are measured with."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_path, "ADVERSARY", replace(fit_path.ADVERSARY, iterations=8))
-        yield
 
 
 Run = tuple[Path, list[dict[str, Any]], Wire]
@@ -181,16 +170,6 @@ def test_the_report_shows_each_cut_with_its_own_accuracy(run: Run) -> None:
             assert line.accuracy.deployed is not None
             assert (line.accuracy.deployed.mean, line.accuracy.round) == (accuracy[line.defense, at], at)
         assert f"cut at {study.cut}" in (out / "report.html").read_text(encoding="utf-8")
-
-
-def test_curves_of_what_learns_are_rows_of_each_cut(run: Run) -> None:
-    """Unprotected, before the only epoch and behind it: of the server half and of an adversary, on the images that are kept."""
-    _, rows, _ = run
-    found = [row for row in rows if row["metric"].startswith("path-")]
-    for metric in ("path-server-accuracy", "path-adversary-accuracy"):
-        mine = [row for row in found if row["metric"] == metric]
-        assert [(row["cut"], row.get("position")) for row in mine] == [(c, at) for c in CUTS for at in (None, 0, 1)]
-    assert {(row["defense"], row["n"]) for row in found} == {(str(parse(DELTA)), 8)}
 
 
 def test_a_budget_is_of_one_cut_and_of_all_that_was_sent_of_an_image(run: Run) -> None:

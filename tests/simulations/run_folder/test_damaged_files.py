@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from typer.testing import CliRunner
 
 from clients.data.files.decoding import decode
@@ -42,7 +41,6 @@ from strategies.recording.files import RecordingError, RecordingWriter, read_rec
 from tests import hostile
 from tests.local_grid import LocalGrid
 from tests.simulations.federated.test_federation import experiment
-from tests.simulations.protect.commands import NOISE, protect, refused
 from tests.simulations.run_folder.kills import Killed, after_round_one, begin, killed_at
 from tests.simulations.runtime.runtimes import command_signals
 
@@ -431,21 +429,3 @@ def test_no_command_waits_for_what_is_no_regular_file(tmp_path: Path) -> None:
         assert (code, "a pipe, a socket or a device" in told or "no regular file" in told) == (2, True), told
     with pytest.raises(DataError, match="a pipe, a socket or a device"):
         decode(tmp_path / "a.json")
-
-
-def test_damaged_journals_of_protected_pictures_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "in").mkdir()
-    Image.new("RGB", (16, 16)).save(tmp_path / "in" / "a.png")
-    words = (tmp_path / "in", tmp_path / "out", "--defense", NOISE)
-    assert protect(*words)[0] == 0
-    manifest, journal = tmp_path / "out" / "manifest.json", tmp_path / "out" / ".journal.jsonl"
-    kept = json.loads(manifest.read_text())
-    first = json.dumps({name: kept[name] for name in list(kept)[:6]}) + "\n"
-    for text in ("", "[1]", "{}", '{"files": 3}', hostile.BOMB):
-        manifest.write_text(text)
-        refused(protect(*words, "--resume"), f"{manifest} is damaged")
-    for text in ("[1]\n", hostile.BOMB + "\n", first + "{}\n", first + "3\n",
-                 first + '{"source": "a", "shape": 3, "notes": [], "idle": []}\n'):  # fmt: skip
-        journal.write_text(text)
-        refused(protect(*words, "--resume"), f"{journal} is damaged")

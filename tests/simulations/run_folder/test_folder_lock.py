@@ -1,6 +1,5 @@
 """The lock of a folder: one holder at a time, in this process or another."""
 
-import fcntl
 import os
 import resource
 import subprocess
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 
 from simulations.cli import app
 from simulations.experiment.experiment import Experiment
-from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, remove_lock, require_free, take_lock
+from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_free, take_lock
 from simulations.run_folder.run_directory import RunDirectory
 from simulations.search.algorithm import PolicySearch
 from simulations.search.settings import Search
@@ -38,25 +37,6 @@ def test_a_disk_that_takes_no_byte_is_an_error_in_one_line(tmp_path: Path) -> No
             take_lock(tmp_path, "busy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_removed_lock_leaves_no_file_nor_a_process_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process opens the file, its holder removes it and ends, a third makes a new one: the first must not hold the old."""
-    holder, lock = take_lock(tmp_path, "busy"), fcntl.flock
-
-    def removed_meanwhile(file: IO[str], how: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", lock)
-        remove_lock(tmp_path)
-        holder.close()
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
-    first = take_lock(tmp_path, "busy")
-    with pytest.raises(ConfigError, match="busy"):
-        take_lock(tmp_path, "busy")
-    remove_lock(tmp_path)
-    first.close()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:

@@ -35,12 +35,7 @@ BAD: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     # The server's own images.
     ({"auxiliary-fraction": 0.0}, ("auxiliary-fraction is 0; allowed with scenario = 'inference': above 0",)),
     ({"auxiliary-fraction": 0.001}, ("auxiliary-fraction is 0.001", "leaves the server no image to train on")),
-    ({"path-images": 41}, ("path-images is 41; allowed: up to 40, half of the server's 80 images; it learns from the others",)),
     ({"defenses": "FeaturePCA(components=80)"}, ("defenses: FeaturePCA(components=80) needs 81", "learns from 80 images")),
-    (
-        {"defenses": "FeaturePCA(components=60)", "path-images": 21},
-        ("needs 61 images or more", "59 images, without the 21 of path-images"),
-    ),
     ({"defenses": "FeaturePCA(components=1000000)"}, ("defenses: FeaturePCA(components=1000000): 16 x 28 x 28",)),
     (
         {"dataset": "photo-face", "auxiliary-limit": 15, "defenses": "DeltaAutoencoder()", "attribute-attacks": ""},
@@ -83,11 +78,9 @@ GREY = DataCard(10, (1, 28, 28), (0.5,), (0.5,))
 
 
 def test_what_the_data_tell_is_refused_before_any_process_starts(tmp_path: Path) -> None:
-    small = {"path_images": 41}, {"auxiliary_fraction": 1e-9}
-    for changes, said in zip(small, ("path-images is 41", "leaves the server no image"), strict=True):
-        settings = inference_experiment(tmp_path / "run", **changes)
-        with pytest.raises(ConfigError, match=said):
-            settings.check_data(parse(""), DataCard.of(settings.plan(parse("")).load_data()))
+    settings = inference_experiment(tmp_path / "run", auxiliary_fraction=1e-9)
+    with pytest.raises(ConfigError, match="leaves the server no image"):
+        settings.check_data(parse(""), DataCard.of(settings.plan(parse("")).load_data()))
     for changes, card, said in (
         ({"normalisation": "imagenet"}, DataCard(10, (2, 28, 28), (0.5,) * 2, (0.5,) * 2), "for images of 1 or 3 channels, not 2"),
         ({}, DataCard(10, (1, 2, 2), (0.5,), (0.5,)), "images of 2x2"),
@@ -102,7 +95,7 @@ def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
         {}, {"cuts": "conv6,conv2"}, {"model": "resnet20", "cuts": "block8"}, {"probe_targets": 3}, {"query_attacks": ""},
         {"defenses": "DeltaAutoencoder(delta='max'); FeaturePCA(components=4) | FeatureNoise(std=0.1)"},
         {"defenses": "FeatureDP(clip=1.0, noise_multiplier=1.0); VisualMixer() | FeatureNoise(std=1.0); ImageNoise()"},
-        {"query_attacks": "", "attack_rounds": "first"}, {"path_images": 40},
+        {"query_attacks": "", "attack_rounds": "first"},
     ]  # fmt: skip
     for changes in advised:
         inference_experiment(tmp_path / "run", **changes).check_clients(clients)

@@ -25,7 +25,7 @@ EXTREMES: list[Any] = [
 ]
 NUMERIC = sorted(key for key, spec in all_settings().items() if type(spec.default) in (int, float))
 HARMLESS = {
-    *("train-limit", "test-limit", "auxiliary-limit", "path-images", "num-clients"),
+    *("train-limit", "test-limit", "auxiliary-limit", "num-clients"),
     *("seed", "probe-targets", "probe-images", "crop-padding"),
 }
 """Counts of what there is, of which more than all is all or is refused with the data; and a number that only names a stream."""
