@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from clients.data.datasets import reads_data_dir
 from clients.data.images import ImageDataset, StoredImages
 from clients.models.library import ImageSizeError, TooLargeError, is_usual
 from clients.process.machine import memory_of_machine
-from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
+from clients.task.auxiliary import Auxiliary
 from clients.task.task import FLOAT_BYTES
 from clients.training.step_cost import measure_step
 from simulations.experiment.experiment import Experiment
@@ -27,7 +28,6 @@ from simulations.run_folder.folder_lock import COMMAND_LOCK, LOCK, require_folde
 from simulations.run_folder.rows import kept
 from simulations.run_folder.run_directory import FOLDERS, busy
 from simulations.runtime.nodes import dealt
-from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.errors import ConfigError, naming
 
 GIB = 2**30
@@ -59,13 +59,10 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
             "partition is 'node'; `fedveil run` simulates clients, which have no data of their own: choose iid, dirichlet or "
             "shards, or start real nodes (docs/deployment.md)"
         )
-    try_dataset("dataset", experiment.dataset)
-    if experiment.auxiliary_data not in OWN_AUXILIARY:
-        try_dataset("auxiliary-data", experiment.auxiliary_data)
     with _refusing(f"dataset = {experiment.dataset!r}"):
         data = experiment.plan().load_data()
     _check_counts(experiment, data)
-    doubts = _check_model(experiment, data, say)
+    _check_model(experiment, data, say)
     experiment.check_images(data.input_shape)
     if experiment.crop_padding >= (side := min(data.input_shape[1:])):
         raise experiment.refusal("crop-padding", f"below {side}, the images' side, or a crop may be black", by="")
@@ -75,7 +72,7 @@ def preflight(experiment: Experiment, say: Callable[[str], None]) -> None:
     check_shares(experiment, data)
     with naming("partition"):
         dealt(experiment.plan(), experiment.partition, data, experiment.num_clients)
-    for warning in filter(None, (*data.notes, *doubts, too_few_images(experiment, experiment.num_clients))):
+    for warning in filter(None, (*data.notes, too_few_images(experiment, experiment.num_clients))):
         say(f"warning: {warning}")
 
 
@@ -92,12 +89,10 @@ def _check_folder(experiment: Experiment, say: Callable[[str], None]) -> None:
         require_new(out, "output-dir", f"go on with --resume {out}", ("config.json", "rows.jsonl"), unbegun)
 
 
-def _check_model(experiment: Experiment, data: ImageDataset, say: Callable[[str], None]) -> list[str]:
-    """Try the model on the data, under each pipeline; warnings about it, for the end."""
+def _check_model(experiment: Experiment, data: ImageDataset, say: Callable[[str], None]) -> None:
+    """Try the model on the data, under each pipeline."""
     for why in experiment.idle_defenses(*data.input_shape[1:]):
         say(f"warning: {why}")
-    step = experiment.width, experiment.norm, experiment.batch_size
-    found = try_model("model", experiment.model, data.num_classes, data.input_shape, *step)
     check_outline(experiment, data)
     for pipeline in experiment.pipelines:
         if pipeline.needs_group_norm and experiment.norm == "batch":
@@ -108,7 +103,6 @@ def _check_model(experiment: Experiment, data: ImageDataset, say: Callable[[str]
             except ImageSizeError as error:
                 sizes = f"image-size is {experiment.image_size}, model is {experiment.model!r}"
                 raise ConfigError(f"{sizes}: {error}") from error
-    return [f"model: {experiment.model} {doubt}" for doubt in found]
 
 
 def too_few_images(experiment: Experiment, num_clients: int) -> str:
@@ -142,8 +136,8 @@ def _refusing(where: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
+    except (ValueError, OSError) as error:  # the user's own data are named by the wrong key where they are auxiliary
+        raise ConfigError(re.sub("^dataset(?=: )", where.partition(" ")[0], str(error))) from error
     except (RuntimeError, MemoryError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -259,7 +259,8 @@ _SOURCES: dict[str, DataSource] = {
     ),
     HUB: DataSource(
         hugging_face,
-        "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), or with download=true",
+        "images of Hugging Face, hf:owner/name: in data-dir/owner/name (save_to_disk), or with download=true; wants "
+        "fedveil[huggingface]",
         option="/",
     ),
     "census": DataSource(

@@ -55,7 +55,10 @@ def hugging_face(place: Place) -> Source:
 
 
 def _read(place: Place, name: str) -> Any:
-    import datasets
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError('the package datasets is not installed: pip install "fedveil[huggingface]"') from error
 
     stored, root = place.root / name, place.root.resolve()
     below = (one.resolve() for one in (stored, *stored.rglob("*")))

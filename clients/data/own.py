@@ -33,15 +33,6 @@ def own_source(name: str) -> Source:
     return source_of(f"{name}()", train, test)
 
 
-def examine(name: str) -> None:
-    """Read ``MOST_EXAMINED`` images of each part of ``own_source`` twice; ``DataError`` where they differ."""
-    for what, data in zip(("train", "test"), _both_parts(name), strict=True):
-        part = f"{name}(), {what}"
-        _require_map(part, data)
-        for at in sorted(set(np.linspace(0, len(data) - 1, MOST_EXAMINED).astype(int).tolist())):
-            _require_same_twice(part, data, at)
-
-
 def _wrong(what: str) -> DataError:
     return DataError(f"dataset: {what}")
 
@@ -98,20 +89,20 @@ def _require_map(what: str, data: Any) -> None:
         raise _wrong(f"{what} has no examples")
 
 
-def _require_same_twice(what: str, data: Any, at: int) -> Tensor:
-    image = _image(what, data, at)
-    if not torch.equal(image, _image(what, data, at)):
-        raise _wrong(
-            f"{what}[{at}] is another image at every reading; leave augmentations to crop-padding and horizontal-flip: "
-            "what was attacked could not be scored"
-        )
-    return image
+def _require_same_twice(what: str, data: Any) -> None:
+    for at in sorted({*np.linspace(0, len(data) - 1, MOST_EXAMINED).astype(int).tolist()}):
+        if not torch.equal(_image(what, data, at), _image(what, data, at)):
+            raise _wrong(
+                f"{what}[{at}] is another image at every reading; leave augmentations to crop-padding and "
+                "horizontal-flip: what was attacked could not be scored"
+            )
 
 
 def _part(what: str, data: Any) -> Part:
     _require_map(what, data)
     labels = _labels(what, data)
-    shape = tuple(_require_same_twice(what, data, 0).shape)
+    _require_same_twice(what, data)
+    shape = tuple(_image(what, data, 0).shape)
 
     def read(indices: Rows, size: int) -> Tensor:
         images = []

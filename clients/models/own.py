@@ -276,7 +276,7 @@ def build_own_model(name: str, factory: Callable[..., Any], num_classes: int, in
         taken = accepted(name, factory, offered)
     except OwnCodeError as error:
         raise ModelError(f"model {error}") from error
-    called = f"{name}({', '.join(f'{key}={value}' for key, value in taken.items())})"
+    called = f"model: {name}({', '.join(f'{key}={value}' for key, value in taken.items())})"
     try:
         model = factory(**taken)
     except (Exception, SystemExit) as error:

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -172,4 +173,6 @@ def _imported(place: str) -> ModuleType:
 
 
 def _not_imported(place: object, error: BaseException, hint: str) -> OwnCodeError:
-    return OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{hint}")
+    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(place)]
+    where = f" (line {lines[-1]})" if lines else ""
+    return OwnCodeError(f"{place} cannot be imported: {type(error).__name__}: {error}{where}{hint}")

@@ -20,7 +20,6 @@ from defenses.base import Batch
 from defenses.images.ats import Policy, transform_images
 from defenses.random_draws import generator_for
 from defenses.tensors import Tensors, on_cpu
-from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.search.scores import (
     ExampleGradients,
     accuracy_score,
@@ -209,10 +208,8 @@ def check(search: Search) -> str:
     the normalisation.
     """
     plan = search.plan()
-    try_dataset("dataset", plan.dataset)
     try:
         data = plan.load_data()
-        try_model("model", plan.model, data.num_classes, data.input_shape, plan.width, plan.norm)
         used = [*positions(search, data), *(rows for rows, _ in accuracy_batches(search, data))]
         if data.num_classes < 2:
             raise ConfigError(f"{plan.dataset} has one class, and S_acc compares images of different ones")

@@ -185,7 +185,7 @@ class Auditor:
         shared = {"oracle": to_record(outcome.oracle)} if outcome.oracle else {}
         contents = {p: RecordDict({"guesses": to_record(theirs), **shared}) for p, theirs in records.items()}
         targets = len({one.target for one in seen})
-        replies = self._ask(job.task, job.kind, guessed, contents, most, targets, repr(outcome.attack))
+        replies = self._ask(job.task, job.kind, guessed, contents, most, targets)
         failed = [guess for guess in outcome.guesses if guess.failure]
         card = card.but(attack_failures=tuple(sorted({guess.failure for guess in failed})))
         scores = _gather(replies).get(ALONE, {})
@@ -256,9 +256,8 @@ class Auditor:
         contents: Mapping[int, RecordDict],
         most: Mapping[int, int],
         guesses: int = 0,
-        attack: str = "",
     ) -> Answers:
-        """One audit message to each partition, with the text of the attack that guessed, if there is one.
+        """One audit message to each partition.
 
         ``most`` is the most values that a client may return of one score.
         """
@@ -266,7 +265,6 @@ class Auditor:
             "observation": kind.name,
             "kind": guessed,
             "guesses": guesses,
-            "attack": attack,
             "share-images": self.share_images,
             "totals": task.plan.pipeline not in self._counted,
         }

@@ -17,6 +17,7 @@ from attacks.spec import stages_of
 from clients.data.datasets import load_dataset
 from clients.data.images import MissingDataError, to_float
 from clients.models.classifiers import build_model
+from clients.process.own_code import is_own
 from clients.scoring.retrieval import KnownImages
 from clients.training.evaluation import place
 from defenses.base import Batch
@@ -25,7 +26,6 @@ from defenses.random_draws import generator_for
 from defenses.spec import parse
 from defenses.tensors import Tensors, Update
 from simulations.external_app.recorded.settings import AttackSettings, whole_numbers
-from simulations.runtime.own_code_trials import try_dataset, try_model
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError, naming
 from strategies.federated.observations import PROBE, UPDATE
@@ -37,25 +37,19 @@ def pipeline_of(settings: AttackSettings) -> Pipeline:
         return parse(settings.defenses)
 
 
-def doubts_of(settings: AttackSettings) -> Sequence[str]:
-    """Properties of an own model that change the meaning of numbers, one clause each; it is tried once, in a child process."""
-    return try_model("model", settings.model, settings.num_classes, settings.shape, settings.width, settings.norm)
-
-
 def build(settings: AttackSettings) -> nn.Module:
     """The model that settings name, with the initial weights of its seed.
 
     Raises:
         ConfigError: When there is none of that name, or it cannot be built so.
     """
-    doubts_of(settings)
     try:
         return build_model(
             settings.model, num_classes=settings.num_classes, input_shape=settings.shape, width=settings.width,
             norm=settings.norm, seed=settings.seed,
         )  # fmt: skip
     except ValueError as error:
-        raise ConfigError(f"model {settings.model}: {error}") from error
+        raise ConfigError(str(error) if is_own(settings.model) else f"model {settings.model}: {error}") from error
     except (RuntimeError, MemoryError) as error:  # of torch, such as an allocation that cannot be served
         raise ConfigError(
             f"model {settings.model} cannot be built for input-shape {settings.input_shape}: {error}"
@@ -78,7 +72,6 @@ def knowledge_of(settings: AttackSettings) -> Knowledge:
     batch = Batch(torch.zeros(0, *shape), torch.zeros(0, classes))
     if settings.auxiliary_data:
         size = shape[1] if shape[1] == shape[2] else 0
-        try_dataset("auxiliary-data", settings.auxiliary_data)
         with naming("auxiliary-data"):
             try:
                 data = load_dataset(settings.auxiliary_data, data_dir=settings.data_dir, image_size=size)

@@ -17,7 +17,6 @@ from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
 from simulations.console.terminal import Terminal
-from simulations.external_app.recorded.attack_file import doubts_of
 from simulations.external_app.recorded.audit import prepare, run
 from simulations.external_app.recorded.settings import Request
 from simulations.report.analysis.run import ReadRun, read_run
@@ -183,8 +182,6 @@ def attack_updates(console: Terminal, request: Request, out: Path, *, as_json: b
     replayed, recorded = prepared.replayed, request.update.is_dir()
     if recorded:
         console.print(f"{len(replayed.attackable)} replies of {len(replayed.nodes)} nodes to attack", soft_wrap=True)
-    for doubt in doubts_of(request.settings):
-        console.say(f"notice: {request.settings.model} {doubt}")
     for server_round, node, why in replayed.unusable:
         console.say(f"notice: round {server_round}, node {node}: {why}")
     for warning in replayed.warnings:

@@ -1,0 +1,126 @@
+"""Own models and own data on the command line: the command refuses bad code in one error, before any work."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from simulations.cli import app
+from simulations.run.requested import requested
+
+CODE = """
+import random
+import sys
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+class Plain(nn.Module):
+    def __init__(self, num_classes, input_shape):
+        super().__init__()
+        self.last = nn.Linear(torch.tensor(input_shape).prod().item(), num_classes)
+    def odd(self, features):
+        return features
+    def forward(self, images):
+        return self.last(self.odd(images.flatten(1)))
+
+class Exits(Plain):
+    def odd(self, features):
+        sys.exit(0)
+
+class Mixed(Plain):
+    def odd(self, features):
+        return features * features.softmax(0)
+
+def narrow(input_shape):
+    return Plain(2, input_shape)
+
+def text():
+    return "no model"
+
+def data():
+    drawn = {n: torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(n)) for n in (120, 40)}
+    return [TensorDataset(images, torch.arange(n) % 4) for n, images in drawn.items()]
+
+def exits():
+    sys.exit(0)
+
+class Flips(Dataset):
+    targets = [at % 4 for at in range(60)]
+    def __len__(self):
+        return 60
+    def __getitem__(self, at):
+        image = torch.linspace(0, 1, 64).view(1, 8, 8)
+        # The first of all images never turns, others do in half of the readings.
+        return (image.flip(2) if at and random.random() < 0.5 else image), at % 4
+
+def flips():
+    return Flips(), Flips()
+"""
+SMALL = {
+    "train-limit": 100, "test-limit": 40, "rounds": 1, "batch-size": 4, "probe-images": 1, "num-clients": 2,
+    "defenses": "", "update-attacks": "", "probe-attacks": "LabelInference()", "attack-rounds": "first",
+    "attack-workers": 0, "adaptive": "false",
+}  # fmt: skip
+OWN = {"dataset": "{file}:data", "model": "mlp"}
+ATTACK = [
+    "attack", "{dir}/update.safetensors", "-s", "num-classes=4", "-s", "input-shape=1,8,8", "-s", "learning-rate=0.1",
+]  # fmt: skip
+SPLIT = ["run", "--dry-run", "-s", "scenario=split", "-s", "dataset=mnist-5k", "--out", "{dir}/out"]
+FILES = {"raises": "x = 1\nraise RuntimeError('gone')", "paints": "raise SystemExit('\\x1b[2J\\x1b]0;x\\x07\\u202e')"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with models and data; a command lets Python find what lies beside it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_commands_name_setting_code_and_reason_and_write_nothing(file: Path, tmp_path: Path) -> None:
+    save_file({"last.weight": torch.ones(4, 64), "last.bias": torch.ones(4)}, tmp_path / "update.safetensors")
+    for name, code in FILES.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    for command, error in (
+        (OWN | {"model": "{dir}/none.py:Net"}, "model: there is no file {dir}/none.py"),
+        (OWN | {"model": "{dir}/raises.py:Net"}, "model: {dir}/raises.py cannot be imported: RuntimeError: gone (line 2)"),
+        (OWN | {"dataset": "{dir}/raises.py:load"}, "dataset: {dir}/raises.py cannot be imported: RuntimeError: gone (line 2)"),
+        # Without what a terminal obeys.
+        (OWN | {"model": "{dir}/paints.py:Net"}, r"SystemExit: \x1b[2J\x1b]0;x\x07\u202e"),
+        (OWN | {"model": "{file}:text"}, "model: {file}:text() returns str; a torch.nn.Module is expected"),
+        (OWN | {"model": "{file}:narrow"}, "answers two images with shape (2, 2); logits (2, 4) are expected"),
+        (OWN | {"model": "{file}:Exits"}, "SystemExit(0)"),
+        (OWN | {"dataset": "{file}:exits"}, "dataset: {file}:exits() raises SystemExit: 0"),
+        ([*SPLIT, "-s", "auxiliary-data={file}:exits"], "auxiliary-data: {file}:exits() raises SystemExit: 0"),
+        # The first image is the same each time.
+        (OWN | {"dataset": "{file}:flips"}, "is another image at every reading; leave augmentations to crop-padding and"),
+        # The bound is for each example, whose gradient this model mixes with those of others.
+        (OWN | {"model": "{file}:Mixed", "defenses": "DPSGD(noise_multiplier=1.0)"}, "the clipped sum of random examples is not"),
+        ([*ATTACK, "-s", "model={file}:Exits"], "SystemExit(0)"),
+        ([*ATTACK, "-s", "model={dir}/raises.py:Net"], "model: {dir}/raises.py cannot be imported"),
+        ([*ATTACK, "-s", "model={file}:Plain", "-s", "auxiliary-data={file}:exits"], "{file}:exits() raises SystemExit: 0"),
+        (["search", "-s", "dataset={file}:exits", "--out", "{dir}/s"], "dataset: {file}:exits() raises SystemExit: 0"),
+    ):  # fmt: skip
+        words = command
+        if isinstance(command, dict):
+            set_words = [word for key, value in (SMALL | command).items() for word in ("-s", f"{key}={value}")]
+            words = ["run", "--dry-run", "--out", "{dir}/out", *set_words]
+        given = [word.replace("{file}", str(file)).replace("{dir}", str(tmp_path)) for word in words]
+        result = CliRunner().invoke(app, given)
+        said = " ".join(result.output.split())
+        assert result.exit_code == 2, (given, said)
+        assert error.replace("{file}", str(file)).replace("{dir}", str(tmp_path)) in said
+        assert "\x1b" not in result.output
+        assert not [name for name in ("out", "s") if (tmp_path / name).exists()]
+
+
+def test_files_of_settings_become_absolute(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's process has another working directory."""
+    monkeypatch.chdir(tmp_path)
+    split = {"scenario": "split", "dataset": "mnist-5k", "attack-workers": 0, "auxiliary-data": "mine.py:data"}
+    assert requested(None, split, tmp_path / "out").auxiliary_data == f"{file}:data"
