@@ -173,7 +173,7 @@ def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
         raise SpecError(f"{what} {_shown(node)}: expected Name(argument=value)")
     name = call.func.id
     if name not in registry:
-        raise SpecError(f"unknown {what} {name!r}{_suggest(name, registry)}; {_known(name, registry, what)}")
+        raise SpecError(f"unknown {what} {name!r}{suggest(name, registry)}; {_known(name, registry, what)}")
     parameters = list(settings_of(registry[name]))
     if len(call.args) > len(parameters):
         raise SpecError(f"{what} {name} takes at most {len(parameters)} arguments, got {len(call.args)}")
@@ -182,7 +182,7 @@ def _build(node: ast.expr, registry: Names, what: str, make: Make) -> Any:
         if keyword.arg is None or keyword.arg not in parameters:
             shown = keyword.arg or "**"
             allowed = f"known: {', '.join(parameters)}" if parameters else "it takes none"
-            raise SpecError(f"{what} {name} has no argument {shown!r}{_suggest(shown, parameters)}; {allowed}")
+            raise SpecError(f"{what} {name} has no argument {shown!r}{suggest(shown, parameters)}; {allowed}")
         if keyword.arg in given:
             raise SpecError(f"{what} {name}: argument {keyword.arg!r} is given twice")
         given[keyword.arg] = _literal(keyword.value, name)
@@ -216,17 +216,18 @@ def _known(name: str, registry: Names, what: str) -> str:
     """All known names, or the nearest of many and the command that lists all."""
     if what not in LISTED or len(registry) <= 2 * NEAREST:
         return f"known: {', '.join(sorted(registry))}"
-    close = _nearest(name, registry, NEAREST)
+    close = nearest(name, registry, NEAREST)
     shown = f"nearest of {len(registry)}: {', '.join(close)}; " if len(close) > 1 else ""
     return f"{shown}`fedveil list {LISTED[what]}` shows all"
 
 
-def _nearest(name: str, known: Iterable[str], most: int) -> list[str]:
+def nearest(name: str, known: Iterable[str], most: int) -> list[str]:
     """Names of similar spelling, the most similar first, in whatever case."""
     folded = {one.casefold(): one for one in known}
     return [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=LIKENESS)]
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = _nearest(name, known, 1)
-    return f", did you mean {close[0]!r}?" if close else ""
+def suggest(name: str, known: Iterable[str], most: int = 1) -> str:
+    """The end of an error about an unknown name: the known names of similar spelling, or ""."""
+    close = nearest(name, known, most)
+    return f", did you mean {' or '.join(map(repr, close))}?" if close else ""

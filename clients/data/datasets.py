@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from clients.data.images import (
 from clients.data.own import GROUP, own_source
 from clients.process.own_code import installed, is_own, origin
 from defenses.registry import RegistryError
+from defenses.spec import suggest
 
 HUB = "hf"
 """Begins the names of data sets of Hugging Face."""
@@ -124,9 +124,7 @@ def require_name(name: str) -> None:
     if base == HUB:
         require_hub_name(option)
     elif not is_own(name, _sources()) and (base not in _sources() or (option and not _sources()[base].option)):
-        close = difflib.get_close_matches(base, _sources(), n=1, cutoff=0.5)
-        hint = f", did you mean {close[0]!r}?" if close else ""
-        raise DataError(f"unknown data set {name!r}{hint}; known: {', '.join(dataset_names())}")
+        raise DataError(f"unknown data set {name!r}{suggest(base, _sources())}; known: {', '.join(dataset_names())}")
 
 
 def reads_data_dir(name: str) -> bool:

@@ -6,7 +6,6 @@ BatchNorm or has GroupNorm in its place, which DP-SGD needs because BatchNorm mi
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from clients.models.library import (
 from clients.models.own import build_own_model, offered_models, own_factory
 from clients.models.vision_transformer import vit_lite
 from defenses.registry import RegistryError
+from defenses.spec import nearest
 from defenses.tensors import ImageShape
 
 __all__ = ["ModelError", "build_model", "model_names", "replace_batch_norm"]
@@ -308,6 +308,6 @@ def _locate(name: str) -> tuple[str, str]:
         return found, short
     known = [*_OWN, *(f"{library}:{model}" for library in LIBRARIES for model in names_in(library))]
     shown = {k.rpartition(":")[2]: k for k in reversed(known)}
-    close = [shown[match] for match in difflib.get_close_matches(short, list(shown), n=3, cutoff=0.6)]
+    close = [shown[match] for match in nearest(short, shown, 3)]
     hint = f", did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ModelError(f"unknown model {name!r}{hint}; known: {', '.join(model_names())}")

@@ -33,15 +33,12 @@ AT_ONCE = 2
 """Inputs that are at a process or wait for it."""
 
 
-def in_workers(
-    work: Callable[..., T], inputs: Iterable[tuple[Any, ...]], workers: int, start: str | None = None
-) -> Generator[T, None, None]:
+def in_workers(work: Callable[..., T], inputs: Iterable[tuple[Any, ...]], workers: int) -> Generator[T, None, None]:
     """Yield ``work(*input)`` of each input as soon as it is known, in any order, from processes of one thread.
 
-    Inputs that no process has begun are dropped when the generator is closed. ``start`` is a start method of ``multiprocessing``;
-    ``BrokenProcessPool``: a process was killed.
+    Inputs that no process has begun are dropped when the generator is closed. ``BrokenProcessPool``: a process was killed.
     """
-    pool = ProcessPoolExecutor(workers, get_context(start), _begin)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin)
     try:
         todo = iter(inputs)
         waiting = {pool.submit(work, *one) for one in islice(todo, workers * AT_ONCE)}

@@ -140,7 +140,6 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
             attack_rounds=self.attacked_rounds,
             known_labels=self.labels == "known",
             min_usable=self.min_usable,
-            max_update_norm=self.max_update_norm,
             label=label,
             in_turn=[kind for kind in KINDS if self.in_turn(plan.defenses, kind)],
         )

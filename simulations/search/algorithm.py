@@ -187,7 +187,7 @@ class PolicySearch:
         work = functools.partial(_score_in_worker, self.search, self._model, least)
         try:
             # "spawn": this process has trained, and its threads and cards do not survive a fork.
-            yield from in_workers(work, ((policy,) for policy in policies), workers, "spawn")
+            yield from in_workers(work, ((policy,) for policy in policies), workers)
         except BrokenProcessPool as error:
             raise ConfigError("a process that scores was killed, perhaps as memory ran out; lower workers") from error
 

@@ -105,11 +105,6 @@ class FederatedSettings(WholeModelSettings):
         "momentum": 0.5,
     }
 
-    max_update_norm: Annotated[float, Limit(0, 1e9)] = setting(
-        0.0,
-        "largest norm of a client's update; the server refuses a larger one. 0: 30 times the norm of the other clients' updates, "
-        "and at least 3 times that of the weights",
-    )
     probe_attacks: str = setting(
         AUTO,
         "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",

@@ -34,22 +34,19 @@ class Bound:
     Attributes:
         usual: What is never refused, beside ``FAR`` times the size of the others' replies.
         alone: Most where no other client has sent such a record.
-        fixed: Most in any case; 0 for the automatic bound.
     """
 
     usual: float
     alone: float
-    fixed: float = 0.0
 
     def most(self, others: Sequence[float]) -> float:
         """Largest size beside those of the other clients; a single one of three cannot move their upper median far."""
         # Of two clients nobody can tell which one lies.
-        automatic = max(FAR * sorted(others)[len(others) // 2], self.usual) if len(others) > 1 else self.alone
-        return self.fixed or automatic
+        return max(FAR * sorted(others)[len(others) // 2], self.usual) if len(others) > 1 else self.alone
 
 
-def update_bound(weights: Tensors, fixed: float = 0.0) -> Bound:
-    """The bound on updates of a model with these weights; ``fixed`` is a norm.
+def update_bound(weights: Tensors) -> Bound:
+    """The bound on updates of a model with these weights.
 
     Three times the norm of the weights is more than a round moves them, unless noise does so at all clients. Of a single client
     nobody can tell noise from a lie, so that only what would overflow is refused.
@@ -57,7 +54,7 @@ def update_bound(weights: Tensors, fixed: float = 0.0) -> Bound:
     values = [tensor.double().flatten() for tensor in weights.values()]
     count = max(1, sum(map(len, values))) ** 0.5
     size = (1.0 + math.hypot(*(float(one.norm()) for one in values))) / count
-    return Bound(usual=3 * size, alone=1e6 * size, fixed=fixed / count)
+    return Bound(usual=3 * size, alone=1e6 * size)
 
 
 FaultIn = Callable[[int, Message], str]

@@ -62,7 +62,6 @@ class CuriousFedAvg(FedAvg):
             model.
         known_labels: Clients publish the classes of probed images.
         min_usable: Least share of requested clients with a usable reply; the run stops below it.
-        max_update_norm: Largest norm of an update; 0 for the automatic bound (``update_bound``).
         label: Short name of the pipeline for file names, such as "p02".
         in_turn: Kinds of observations of which the first attacks decide which others are needed; see ``UpdateAudit``.
 
@@ -82,7 +81,6 @@ class CuriousFedAvg(FedAvg):
         attack_rounds: Iterable[int] | None = None,
         known_labels: bool = False,
         min_usable: float = 0.5,
-        max_update_norm: float = 0.0,
         label: str = "p00",
         in_turn: Collection[Kind] = (),
     ) -> None:
@@ -96,7 +94,7 @@ class CuriousFedAvg(FedAvg):
         self.audit = UpdateAudit(auditor, attacks, attacked, plan.rounds, label, in_turn)
         self._active = ActiveServer(self.audit, self._ask_active)
         self._sums, self._rungs = SecureSums(self.audit, aggregate_clients), tuple(rungs)
-        self.known_labels, self.max_update_norm = known_labels, max_update_norm
+        self.known_labels = known_labels
         self._guarded = GuardedExchange(self.exchange, self.recorder, min_usable)
         self.canaries = audit_of(plan, self._guarded, self.recorder)
         """Lower bounds of epsilon, where the plan requests canaries."""
@@ -174,7 +172,7 @@ class CuriousFedAvg(FedAvg):
             known = partition in self.exchange.dealt and not self.canaries.most_examples
             return why or (fault_in_budget(reply, task, int(own)) if known else "")
 
-        self._guarded.bounds["train"] = {"arrays": update_bound(self._weights, self.max_update_norm)}
+        self._guarded.bounds["train"] = {"arrays": update_bound(self._weights)}
         good = self._guarded.check(task, "train", clients, received, fault_in)
         self.recorder.row(task, metric=CLIENTS_FAILED.name, value=len(clients) - len(good), n=len(clients))
         if not good:
@@ -215,9 +213,7 @@ class CuriousFedAvg(FedAvg):
             # A noisy or clipped update may push a variance below zero, which would make every later activation NaN.
             moved = moved.clamp(min=0) if name.endswith("running_var") else moved
             if not moved.isfinite().all():  # or the next round would refuse the clients that train such a model
-                raise DivergedError(
-                    f"the mean of the updates overflows in {name!r}; set max-update-norm, or lower learning-rate"
-                )
+                raise DivergedError(f"the mean of the updates overflows in {name!r}; lower learning-rate")
             moved_weights[name] = moved
         return to_record(moved_weights)
 
@@ -234,7 +230,7 @@ class CuriousFedAvg(FedAvg):
         record_probe(self.recorder, task, answered)  # the last reply of a client counts all probes
 
     def _attack_probes(self, task: Task, kinds: Iterable[Kind], rung: str, arrays: ArrayRecord) -> Answers:
-        records, bound = task.target_records, update_bound(self._weights, self.max_update_norm)
+        records, bound = task.target_records, update_bound(self._weights)
         self._guarded.bounds["train.probe"] = dict.fromkeys(records, bound)
         good = self._ask_step(task, arrays, {"publish-labels": self.known_labels})
         for kind in kinds:

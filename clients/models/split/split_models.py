@@ -6,7 +6,6 @@ A transformer's cut lies behind the embedding and the first ``edge_blocks`` bloc
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from clients.models.pretrained import load_pretrained
 from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
 from clients.models.split.halves import EdgeHalf, Embedding, Halves, RawPatches, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
+from defenses.spec import suggest
 from defenses.tensors import ImageShape, NamedTensors
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def build_split_model(
     """
     known = split_model_names()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
-        hint = f", did you mean {close[0]!r}?" if close else ""
-        raise ModelError(f"unknown split model {name!r}{hint}; known: {', '.join(known)}")
+        raise ModelError(f"unknown split model {name!r}{suggest(name, known)}; known: {', '.join(known)}")
     if (name in _OF_TABLES) != bool(cardinalities):
         what, fitting = ("rows of a table", _OF_TABLES) if cardinalities else ("images", _BUILDERS)
         raise ModelError(f"model is {name!r}; allowed for {what}: {', '.join(fitting)}")

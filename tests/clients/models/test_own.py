@@ -218,7 +218,7 @@ def test_a_model_that_attacks_cannot_use_is_refused_before_a_run(subtests: pytes
         (lambda: Holds(lambda own, features: (own.last(features), features)), "answers with tuple; real logits"),
         (lambda: Holds(lambda own, features: own.last(features) * 1j), "answers with torch.complex64; real logits"),
         (lambda: Holds(lambda own, features: own.last(features).bfloat16()), r"torch.bfloat16; real logits \(B, 10\) in float32"),
-        (lambda: nn.Sequential(nn.Flatten(), Leaves()), r"in eval mode: at its layer '1': SystemExit\(0\)"),
+        (lambda: nn.Sequential(nn.Flatten(), Leaves(), nn.Linear(64, 10)), r"in eval mode: at its layer '1': SystemExit\(0\)"),
         (lambda: nn.Sequential(nn.Flatten(1, 2), nn.GRU(8, 10), nn.Flatten()), "layer '2'.* answers with several values: take"),
         (lambda: nn.Sequential(nn.Flatten(), nn.GRUCell(64, 10)), "at its layer '1'.*can follow only nn.LSTM"),
         (lambda: Holds(number=number), "the parameter number is torch.complex64; allowed: real floating-point"),

@@ -17,9 +17,8 @@ def work(number: int, fatal: int) -> tuple[int, int, int]:
     return number**2, torch.get_num_threads(), os.getpid()
 
 
-@pytest.mark.parametrize("start", [None, pytest.param("spawn", marks=pytest.mark.long)])
-def test_every_input_is_worked_on_once_in_other_processes_of_one_thread(start: str | None) -> None:
-    found = list(in_workers(work, [(at, -1) for at in range(9)], 2, start))
+def test_every_input_is_worked_on_once_in_other_processes_of_one_thread() -> None:
+    found = list(in_workers(work, [(at, -1) for at in range(9)], 2))
     assert sorted(one for one, _, _ in found) == [at**2 for at in range(9)]
     assert {threads for _, threads, _ in found} == {1}
     assert os.getpid() not in {process for _, _, process in found}
