@@ -34,15 +34,18 @@ class Bound:
     Attributes:
         usual: What is never refused, beside ``FAR`` times the size of the others' replies.
         alone: Most where no other client has sent such a record.
+        fixed: Most in any case; 0 for the automatic bound.
     """
 
     usual: float
     alone: float
+    fixed: float = 0.0
 
     def most(self, others: Sequence[float]) -> float:
         """Largest size beside those of the other clients; a single one of three cannot move their upper median far."""
         # Of two clients nobody can tell which one lies.
-        return max(FAR * sorted(others)[len(others) // 2], self.usual) if len(others) > 1 else self.alone
+        automatic = max(FAR * sorted(others)[len(others) // 2], self.usual) if len(others) > 1 else self.alone
+        return self.fixed or automatic
 
 
 def update_bound(weights: Tensors) -> Bound:
