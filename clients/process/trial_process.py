@@ -1,4 +1,4 @@
-"""The user's own code, tried in a child process first.
+"""A user's app, tried in a child process for ``fedveil check-app``.
 
 A file may end its process, crash it, use up its memory or never return. The process that the user watches survives each of
 these, and reports which one it was in one sentence.

@@ -24,6 +24,7 @@ from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Generic, Self, TypeVar
 
+import numpy as np
 from flwr.common import log
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from attacks.metrics.registry import metric_of
 from clients.task.task import Task
 from defenses.pipeline import Pipeline
 from simulations.run_folder.checkpoints import Checkpoints
-from simulations.run_folder.drawn import drawn
 from simulations.run_folder.folder_lock import take_lock
 from simulations.run_folder.line_files import json_line
 from simulations.run_folder.rows import NAMES, PLACE, Row, kept
@@ -211,8 +211,12 @@ class RunDirectory(Generic[S]):
         of = "-".join(f"{fields['observation']} {fields.get('rung', '')}".split())
         shown = f"r{task.round:04d}-c{fields['client']}-t{fields['target']}-i{image_number}"
         name = f"{self.label(task.plan.pipeline)}-{shown}-{of}-{kind}.png"
+        from PIL import Image
+
+        pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+        grey_or_colour = pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels)
         with whole(self.path / "pictures" / name) as partial:
-            drawn(image).save(partial, format="PNG", optimize=True)
+            Image.fromarray(grey_or_colour).save(partial, format="PNG", optimize=True)
         self._pictures[name] = json_line({**place, **fields, "psnr": fields.get("psnr"), "file": name})
 
     def _attack_number(self, role: str, attack: str) -> int:
