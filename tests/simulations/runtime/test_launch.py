@@ -114,7 +114,7 @@ def test_help_needs_no_torch() -> None:
     """Importing it takes seconds, and the help on a command should not wait for it."""
     code = (
         "import sys; from typer.testing import CliRunner; from simulations.cli import app\n"
-        "for command in ([], ['run'], ['attack'], ['search'], ['protect'], ['compare'], ['report'], ['list']):\n"
+        "for command in ([], ['run'], ['attack'], ['search'], ['compare'], ['report'], ['list']):\n"
         "    told = CliRunner().invoke(app, [*command, '--help'])\n"
         "    assert told.exit_code == 0 and 'Usage' in told.output, command\n"
         "    assert not {'torch', 'flwr', 'ray'} & set(sys.modules), command"
