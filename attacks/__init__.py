@@ -7,7 +7,6 @@ from attacks.active.class_fishing import ClassFishing as ClassFishing
 from attacks.active.first_layer import ImprintLayer as ImprintLayer
 from attacks.active.first_layer import TrapWeights as TrapWeights
 from attacks.attributes.inference import AttributeInference as AttributeInference
-from attacks.attributes.property_inference import PropertyInference as PropertyInference
 from attacks.base import Attack as Attack
 from attacks.base import Knowledge as Knowledge
 from attacks.exact.cocktail_party import CocktailParty as CocktailParty
@@ -38,17 +37,11 @@ from attacks.guesses import Labels as Labels
 from attacks.guesses import Reconstruction as Reconstruction
 from attacks.guesses import Representatives as Representatives
 from attacks.learned.class_gan import ClassGAN as ClassGAN
-from attacks.learned.learning_to_invert import LearningToInvert as LearningToInvert
-from attacks.membership.federation.fedmia import FedMIA as FedMIA
-from attacks.membership.federation.fedmia import GradientAlignment as GradientAlignment
-from attacks.membership.federation.fedmia import LossTrajectory as LossTrajectory
+from attacks.membership.gradient_alignment import GradientAlignment as GradientAlignment
 from attacks.membership.likelihood import RMIA as RMIA
 from attacks.membership.likelihood import LiRA as LiRA
 from attacks.membership.loss_threshold import LossThreshold as LossThreshold
 from attacks.membership.loss_threshold import Membership as Membership
-from attacks.membership.online import OnlineLiRA as OnlineLiRA
-from attacks.membership.online import OnlineRMIA as OnlineRMIA
-from attacks.membership.quantile import QuantileRegression as QuantileRegression
 from attacks.membership.shadow_models import ShadowModels as ShadowModels
 from attacks.observations import AttackError as AttackError
 from attacks.observations import ClientUpdate as ClientUpdate
@@ -57,7 +50,6 @@ from attacks.queries.backward import BackwardReconstruction as BackwardReconstru
 from attacks.queries.inverse_network import InverseNetwork as InverseNetwork
 from attacks.queries.query_inversion import QueryInversion as QueryInversion
 from attacks.refinement.base import Refinement as Refinement
-from attacks.refinement.denoising import LearnedDenoiser as LearnedDenoiser
 from attacks.refinement.policy_inversion import PolicyInversion as PolicyInversion
 from attacks.refinement.restoration import LearnedRestorer as LearnedRestorer
 from attacks.refinement.shredder import Jigsaw as Jigsaw

@@ -1,4 +1,4 @@
-"""Membership inference by likelihood ratios against shadow models: what these attacks share, and offline LiRA and RMIA."""
+"""Membership inference by likelihood ratios against shadow models: what these attacks share, and LiRA and RMIA, both offline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attacks.membership.loss_threshold import Membership, Rule, confidence_of, p
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.membership.shadow_models import Shadow, ShadowAttack, area, shown, true_classes
 from attacks.observations import ClientUpdate
-from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field
+from defenses.checks import algorithm, choice_field, require
 from defenses.tensors import Numbers
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -186,25 +186,16 @@ class RMIA(LikelihoodAttack):
     auxiliary records, each judged by the shadow models that were trained without it. Ties between records are broken by the
     record's own ratio.
 
-    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+    a is that of ``CORRECTIONS`` with the highest mean AUC over the shadow models, each attacked with the others as references; a
+    single shadow model takes ``USUAL_CORRECTION``.
 
-    Attributes:
-        correction: a, from 0 to 1. -1: of 0, 0.1, ... 1 the one with the highest mean AUC over the shadow models, each attacked
-            with the others as references; a single shadow model takes ``USUAL_CORRECTION``.
-        gamma: Factor by which a record must dominate a population record.
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
     """
 
     source = "Zarifzadeh, Liu, Shokri 2024, section 3 and offline RMIA"
 
-    correction: float = checked_field(
-        -1.0, lambda value: is_number(value) and (value == -1 or 0 <= value <= 1), "-1, or a number from 0 to 1"
-    )
-    gamma: float = scale_field(2.0)
-
     def choose(self, records: ShadowedRecords) -> Numbers:
         """The value of a."""
-        if self.correction != -1:
-            return {"correction": self.correction}
         areas = {correction: self.mean_area(records, {"correction": correction}) for correction in CORRECTIONS}
         known = {correction: found for correction, found in areas.items() if found is not None}
         return {"correction": max(known, key=lambda correction: known[correction], default=USUAL_CORRECTION)}
@@ -218,4 +209,4 @@ class RMIA(LikelihoodAttack):
         usable, correction = records.outside.any(0), choices["correction"]
         own = confidence_of(predict(model, records.images), records.classes)[usable]
         ratios = log_ratio(own, records.confidences[:, usable], correction, records.outside[:, usable])
-        return PairwiseRule(ratios, correction, self.gamma)
+        return PairwiseRule(ratios, correction)

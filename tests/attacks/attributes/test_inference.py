@@ -1,21 +1,18 @@
-"""Attribute inference from maps and tokens: it reads what can be read, and only a retrained adversary sees through a defence."""
+"""Attribute inference from maps: it reads what can be read, and only a retrained adversary sees through a defence."""
 
 import math
 from functools import cache
 from statistics import mean
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from attacks import AttackError, AttributeInference, Attributes, Knowledge, score
+from attacks import AttackError, AttributeInference, Attributes, score
 from attacks.attributes.inference import ARCHITECTURES
-from attacks.queries.base import Query
 from attacks.scoring.metrics import attribute_hits
 from attacks.sender import Sender, smash
-from clients.models.split.halves import EdgeHalf, ServerHalf
-from clients.models.split.split_models import SplitAdversaryBuilder, SplitShape, build_split_model
+from clients.models.split.halves import EdgeHalf
+from clients.models.split.split_models import SplitShape, build_split_model
 from defenses import FeatureNoise, ImageNoise, PatchShuffle, VisualMixer
 from defenses.base import Batch, SmashedDefense
 from defenses.pipeline import Pipeline
@@ -27,81 +24,51 @@ SIZES = SplitShape(patch_size=4, width=16, depth=2, heads=2, edge_blocks=1)
 
 
 @cache
-def halves() -> tuple[EdgeHalf, ServerHalf]:
-    edge, server = build_split_model("vit", num_classes=3, input_shape=SHAPE, shape=SIZES, seed=1)
-    return edge.eval().requires_grad_(False), server.eval().requires_grad_(False)
-
-
-def sender(*defenses: SmashedDefense) -> Sender:
-    return Sender(halves()[0], Pipeline(defenses), MEAN, STD)
-
-
-def bright(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Pictures without a square, bright (1) or dark (0) all over: told by any token, wherever a shuffle puts it."""
-    images, value = pictures(count, seed)
-    return (images * 0.3 + 0.4 * value.view(-1, 1, 1, 1).float()).clamp(0, 1), value
-
-
-def known_of_tokens(*defenses: SmashedDefense) -> Knowledge:
-    images, value = bright(160, seed=5)
-    builder = SplitAdversaryBuilder("vit", SHAPE, SIZES, halves()[1].state_dict())
-    return Knowledge(
-        Batch(images, torch.zeros(160, 3)), Pipeline(defenses), MEAN, STD, lambda *_: halves()[1],
-        sender=sender(*defenses), sensitive=value, adversary=builder,
-    )  # fmt: skip
-
-
-def query_of_tokens(images: Tensor, *defenses: SmashedDefense) -> Query:
-    features, latent = sender(*defenses).query(images, seeded(3))
-    return Query(features, latent, *halves(), SHAPE, MEAN, STD, Pipeline(defenses))
-
-
-KINDS: dict[str, Any] = {"maps": (knowledge, pictures, query), "tokens": (known_of_tokens, bright, query_of_tokens)}
+def edge() -> EdgeHalf:
+    return (
+        build_split_model("vit", num_classes=3, input_shape=SHAPE, shape=SIZES, seed=1)[0].eval().requires_grad_(False)
+    )
 
 
 @cache
-def fitted(kind: str, architecture: str, training: str, *defenses: SmashedDefense) -> AttributeInference:
-    return AttributeInference(architecture, training, **STEPS).fit(KINDS[kind][0](*defenses), seeded(2))
+def fitted(architecture: str, training: str, *defenses: SmashedDefense) -> AttributeInference:
+    return AttributeInference(architecture, training, **STEPS).fit(knowledge(*defenses), seeded(2))
 
 
-def accuracy(kind: str, attack: AttributeInference, *defenses: SmashedDefense) -> float:
-    _, draw, sent = KINDS[kind]
-    images, value = draw(100, seed=6)
-    return mean(attribute_hits(attack(sent(images, *defenses), seeded(0)), value))
+def accuracy(attack: AttributeInference, *defenses: SmashedDefense) -> float:
+    images, value = pictures(100, seed=6)
+    return mean(attribute_hits(attack(query(images, *defenses), seeded(0)), value))
 
 
 @pytest.mark.numeric
 def test_it_reads_an_attribute_that_a_glance_tells() -> None:
-    cases = [("maps", architecture, "retrained") for architecture in ARCHITECTURES]
-    for case in (*cases, ("maps", "split", "static"), ("tokens", "split", "retrained"), ("tokens", "split", "static")):
+    for case in (*((architecture, "retrained") for architecture in ARCHITECTURES), ("split", "static")):
         attack = fitted(*case)
-        assert accuracy(case[0], attack) > 0.85, case
+        assert accuracy(attack) > 0.85, case
         assert attack.learned.diagnostics["holdout_accuracy"] > 0.8, case
 
 
 @pytest.mark.numeric
 def test_only_the_retrained_adversary_sees_through_what_can_be_undone() -> None:
-    for kind in KINDS:
-        assert accuracy(kind, fitted(kind, "split", "static", Negate()), Negate()) < 0.75, kind
-        assert accuracy(kind, fitted(kind, "split", "retrained", Negate()), Negate()) > 0.85, kind
-    # A shuffle changes no token, and nobody needs their order.
-    assert accuracy("tokens", fitted("tokens", "split", "static"), PatchShuffle()) > 0.85
-    both = fitted("maps", "split", "static"), fitted("maps", "split", "static", Negate())
+    assert accuracy(fitted("split", "static", Negate()), Negate()) < 0.75
+    assert accuracy(fitted("split", "retrained", Negate()), Negate()) > 0.85
+    both = fitted("split", "static"), fitted("split", "static", Negate())
     plain, defended = (attack.learned.network.state_dict() for attack in both)
     assert all(torch.equal(plain[name], defended[name]) for name in plain), "static training never meets the defence"
 
 
 def test_auxiliary_images_are_sent_as_clients_send_test_images() -> None:
     """Through every stage: tokens before the blocks and behind them, and images only where test images are protected."""
-    images, _ = bright(6, seed=2)
+    images, _ = pictures(6, seed=2)
+    sender = Sender(edge(), Pipeline(), MEAN, STD)
     for defenses in ((), (PatchShuffle(),), (FeatureNoise(std=0.5),), (VisualMixer(),), (ImageNoise(std=0.5),)):
         pipeline = Pipeline(defenses)
         key = ("attacker", int(torch.randint(1 << 62, (), generator=seeded(3))))
         shown = pipeline.protect_test(Batch(images, torch.zeros(6, 1)), key).images
-        expected = smash(halves()[0], pipeline, shown, sender(), key)
-        assert torch.equal(Sender(halves()[0], pipeline, MEAN, STD).query(images, seeded(3))[0], expected)
+        expected = smash(edge(), pipeline, shown, sender, key)
+        assert torch.equal(Sender(edge(), pipeline, MEAN, STD).query(images, seeded(3))[0], expected)
         assert torch.equal(shown, images) == (defenses not in ((VisualMixer(),), (ImageNoise(std=0.5),)))
-    assert torch.equal(sender(PatchShuffle()).features(images), sender().features(images)), "unprotected ones"
+    assert torch.equal(Sender(edge(), Pipeline((PatchShuffle(),)), MEAN, STD).features(images), sender.features(images))
 
 
 def test_the_majority_is_that_of_the_examples_it_learned_from() -> None:

@@ -6,7 +6,7 @@ from simulations.report.studies.intervals import wilson
 from tests.simulations.report.report_run import row, study_of
 from tests.simulations.report.shown import cells, tables
 
-STATIC, RETRAINED = "PropertyInference(training='static')", "PropertyInference()"
+STATIC, RETRAINED = "AttributeInference(training='static')", "AttributeInference()"
 NOISE, PRUNED = "GaussianNoise(std=0.1)", "Pruning(fraction=0.9)"
 PIPELINES = ["", NOISE, PRUNED]
 SHARES = {"": (0.9, 0.9), NOISE: (0.5, 0.8), PRUNED: (0.5, 0.55)}
@@ -15,7 +15,7 @@ N = 200
 
 def inferred(defense: str, attack: str, share: float, n: int = N, **more: Any) -> dict[str, Any]:
     low, high = wilson(share, n)
-    card = {"observation": "attributes of one-step probes", "images": 1} | more
+    card = {"observation": "attributes of queries", "images": 1} | more
     card |= {"knows_defenses": False} if attack == STATIC else {}
     known = {"attack": attack, "defense": defense, "card": card, "cut": more.get("cut", ""), "n": n}
     return row(metric="attribute-accuracy", value=share, ci_low=low, ci_high=high, **known)
