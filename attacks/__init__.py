@@ -6,7 +6,6 @@ from __future__ import annotations
 from attacks.active.class_fishing import ClassFishing as ClassFishing
 from attacks.active.first_layer import ImprintLayer as ImprintLayer
 from attacks.active.first_layer import TrapWeights as TrapWeights
-from attacks.attributes.inference import AttributeInference as AttributeInference
 from attacks.base import Attack as Attack
 from attacks.base import Knowledge as Knowledge
 from attacks.exact.cocktail_party import CocktailParty as CocktailParty
@@ -46,6 +45,7 @@ from attacks.membership.shadow_models import ShadowModels as ShadowModels
 from attacks.observations import AttackError as AttackError
 from attacks.observations import ClientUpdate as ClientUpdate
 from attacks.observations import UpdateHistory as UpdateHistory
+from attacks.queries.attributes import AttributeInference as AttributeInference
 from attacks.queries.backward import BackwardReconstruction as BackwardReconstruction
 from attacks.queries.inverse_network import InverseNetwork as InverseNetwork
 from attacks.queries.query_inversion import QueryInversion as QueryInversion

@@ -33,8 +33,8 @@ class Knowledge:
             mode; the number is the seed of its weights and of its training.
         sender: If clients hold a half of the model, computes features of auxiliary images as a client does; otherwise None.
         sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None if the data have none.
-        adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
-            values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None if clients
+        adversary: Builds a network that classifies features of queries, (B, C', H', W'): (architecture, number of
+            values, seed) -> network in train mode. Architectures are those of ``attacks.queries.attributes``; None if clients
             send no features.
     """
 

@@ -13,7 +13,7 @@ from attacks.base import Knowledge, learned_field
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, Rule, confidence_of, predict
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
-from attacks.membership.shadow_models import Shadow, ShadowAttack, area, shown, true_classes
+from attacks.membership.shadow_models import ShadowAttack, area, shown, true_classes
 from attacks.observations import ClientUpdate
 from defenses.checks import algorithm, choice_field, require
 from defenses.tensors import Numbers
@@ -86,7 +86,15 @@ class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""
         shadows = list(self.shadows(knowledge, generator))
-        records = judge(knowledge, shadows)
+        classes = true_classes(knowledge)
+        # Shown to all shadow models in the same way.
+        images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
+        confidences = torch.stack([confidence_of(predict(one.model, images), classes) for one in shadows])
+        outside = torch.ones(confidences.shape, dtype=torch.bool)
+        for at, one in enumerate(shadows):
+            outside[at, one.members] = False
+        models = tuple(one.model.requires_grad_(False) for one in shadows)
+        records = ShadowedRecords(models, images, classes, confidences, outside)
         choices = self.choose(records)
         return replace(self, learned=FittedLikelihood(records, choices, self.mean_area(records, choices)))
 
@@ -116,18 +124,6 @@ class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
     def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> Rule:
         """The rule that scores records by their confidences under the client's ``model`` and under the shadow models."""
         raise NotImplementedError
-
-
-def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
-    """All auxiliary records under all shadow models, shown to all of them in the same way."""
-    classes = true_classes(knowledge)
-    images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
-    confidences = torch.stack([confidence_of(predict(one.model, images), classes) for one in shadows])
-    outside = torch.ones(confidences.shape, dtype=torch.bool)
-    for at, one in enumerate(shadows):
-        outside[at, one.members] = False
-    models = tuple(one.model.requires_grad_(False) for one in shadows)
-    return ShadowedRecords(models, images, classes, confidences, outside)
 
 
 @algorithm

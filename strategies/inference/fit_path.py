@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attacks.attributes.inference import AttributeInference
 from attacks.metrics.metric import Metric
 from attacks.metrics.training import MASKED_SHARE, ON_MASKED, PATH_ADVERSARY_ACCURACY, PATH_SERVER_ACCURACY
 from attacks.normalisation import normalise
+from attacks.queries.attributes import AttributeInference
 from attacks.queries.training import AT_ONCE, MIN_EXAMPLES, STATIC
 from attacks.sender import Sender
 from clients.inference.plan import CutModel, InferencePlan

@@ -11,12 +11,12 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
-from attacks.attributes.inference import AttributeInference
 from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import ANSWERED, EPSILON_ALL_CUTS, OFFLINE_ADVERSARY_ACCURACY, SERVER_SECONDS, TRAIN_LOSS
 from attacks.normalisation import normalise
 from attacks.observations import AttackError
+from attacks.queries.attributes import AttributeInference
 from attacks.queries.training import STATIC
 from clients.inference.plan import CutModel, InferencePlan
 from clients.task.batches import chunks

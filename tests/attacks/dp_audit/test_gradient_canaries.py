@@ -7,8 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.placed_canaries import TURNING, PlacedCanaries, audited_defense, gradient_parts
+from attacks.dp_audit.placed_canaries import (
+    EMPTY,
+    NO_CANARY,
+    TURNING,
+    PlacedCanaries,
+    audited_defense,
+    gradient_parts,
+    set_gradients,
+)
 from attacks.dp_audit.verdict import ALL
 from attacks.observations import AttackError
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks import AttackError, AttributeInference, Attributes, score
-from attacks.attributes.inference import ARCHITECTURES
+from attacks.queries.attributes import ARCHITECTURES
 from attacks.scoring.metrics import attribute_hits
 from attacks.sender import Sender, smash
 from clients.models.split.halves import EdgeHalf
