@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -15,7 +15,6 @@ from attacks.sender import Sender
 from defenses.base import Batch, call_text
 from defenses.checks import check_fields
 from defenses.pipeline import Pipeline
-from defenses.tensors import Update
 
 OWN_OBJECTIVE = "lowest own objective"
 """Entry "selection" of threat cards, for attacks that return the best iterate of their own search."""
@@ -34,12 +33,9 @@ class Knowledge:
             mode; the number is the seed of its weights and of its training.
         sender: If clients hold a half of the model, computes features of auxiliary images as a client does; otherwise None.
         sensitive: (N,) int64, a second attribute of each auxiliary example, from 0; None if the data have none.
-        adversary: Builds a network that classifies features of queries, (B, C', H', W') or (B, N, D): (architecture, number of
-            values, seed) -> network in train mode. Architectures are those of ``attacks.attributes.inference``; None if clients
+        adversary: Builds a network that classifies features of queries, (B, C', H', W'): (architecture, number of
+            values, seed) -> network in train mode. Architectures are those of ``attacks.queries.attributes``; None if clients
             send no features.
-        probes: If one-step probes are attacked, makes one-step updates of examples as a client does at the attacked global model,
-            defences included: (examples, number of updates, seed) -> positions of the images, and the update, of each update;
-            otherwise None.
     """
 
     auxiliary: Batch
@@ -50,7 +46,6 @@ class Knowledge:
     sender: Sender | None = None
     sensitive: Tensor | None = None
     adversary: Callable[[str, int, int], nn.Module] | None = None
-    probes: Callable[[Batch, int, int], Iterator[tuple[Tensor, Update]]] | None = None
 
     def require_sender(self) -> Sender:
         """Return ``sender``; raise ``AttackError`` if clients hold no half of the model."""
@@ -72,14 +67,12 @@ Guess = TypeVar("Guess")
 class Profile:
     """What an attack needs, when it applies and what it yields: read by ``auto``, checks, catalogue, threat cards and tests.
 
-    An attack states what differs from its base as arguments of its class: ``class FedMIA(FederationAttack, least_clients=2)``.
+    An attack states what differs from its base as arguments of its class: ``class LiRA(LikelihoodAttack, needs_auxiliary=True)``.
 
     Attributes:
         observes: Type of the attacked observations: ``Probe``, ``TrainingUpdate``, ``SmashedData``, ... An attack on one of the
             first two also runs on the other.
         observes_history: Observations are ``UpdateHistory``, one for each client, not single updates.
-        least_rounds: Fewest attacked rounds of a history.
-        least_clients: Fewest clients that train in each attacked round.
         data: Examples that the attack applies to: "images", "tables" or both.
         needs_classes: The attack guesses or uses the single class of each example, and the data must have one.
         needs_step: The attack on smashed data also uses the update of a trained client half.
@@ -87,14 +80,8 @@ class Profile:
         guesses: What a guess is: "images", "labels", "attributes" (a sensitive one, no part of the task), "membership" (of records
             in the training) or "cells" (of a table).
         begins_chains: Guesses are images that a ``Refinement`` can improve.
-        learns_prior: The attack learns a prior that can hallucinate plausible images. An audit then also runs the attack on updates
-            of noise, and counts only a better result on the clients' updates.
-        learns_from_model: The result of ``fit`` depends on the global model of the attacked round; each round needs a new fit.
         reads_steps: The attack uses the difference of two models, not only the model after the update.
-        shares_updates: The test that clients apply holds other clients' updates. It runs only where all clients draw from the run's
-            seed, as in a simulation: an audit of real clients must not hand one client's update to another.
-        trains_shadows: Where the attack trains ``num_shadows`` new models as a client trains its own, for all rounds: "server"
-            (once a pipeline), "client" (each attacked client in each attacked round) or "": nowhere.
+        trains_shadows: For each pipeline, the server trains ``num_shadows`` new models as a client trains its own, for all rounds.
         effort: Budget of the search or training: field -> entry of the threat card, "iterations" (of the search for a guess, from
             each start), "restarts" (independent starts) or "training_iterations" (of ``fit``). If two fields have the same entry,
             the card shows the last one, unless ``card`` adds more.
@@ -105,19 +92,14 @@ class Profile:
 
     observes: type = Probe
     observes_history: bool = False
-    least_rounds: int = 1
-    least_clients: int = 1
     data: tuple[str, ...] = ("images",)
     needs_classes: bool = False
     needs_step: bool = False
     needs_auxiliary: bool = False
     guesses: Literal["images", "labels", "attributes", "membership", "cells"] = "images"
     begins_chains: bool = False
-    learns_prior: bool = False
-    learns_from_model: bool = False
     reads_steps: bool = False
-    shares_updates: bool = False
-    trains_shadows: Literal["", "server", "client"] = ""
+    trains_shadows: bool = False
     effort: Mapping[str, str] = field(default_factory=dict)
     selection: str = ""
     quick: Mapping[str, Any] = field(default_factory=dict)
@@ -170,11 +152,6 @@ class Attack(Generic[Observation, Guess]):
     def needs_auxiliary(self) -> bool:
         """Whether the attack must be fitted on auxiliary data before use; with some attacks the settings decide."""
         return self.profile.needs_auxiliary
-
-    @property
-    def learns_prior(self) -> bool:
-        """Whether the attack, or a stage of a chain, learns a prior that can hallucinate images."""
-        return self.profile.learns_prior
 
     @property
     def needs_learning_rate(self) -> bool:

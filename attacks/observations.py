@@ -160,13 +160,6 @@ class Aggregate(ClientUpdate):
 
 @dataclass(frozen=True)
 class UpdateHistory:
-    """The updates of one client in several rounds, oldest first, each with the global model of its round.
-
-    Attributes:
-        updates: The client's updates.
-        others: For each of them, the updates that the other clients sent in the same round; empty: not seen, as where the server
-            gets their sum alone.
-    """
+    """The updates of one client in several rounds, oldest first, each with the global model of its round."""
 
     updates: tuple[ClientUpdate, ...]
-    others: tuple[tuple[ClientUpdate, ...], ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from attacks.gradient.trial_gradients.memory import in_chunks
 from attacks.refinement.base import Refinement
 from defenses.base import Batch
 from defenses.pipeline import Pipeline
-from defenses.tensors import Update
 
 Value = TypeVar("Value")
 Learner = TypeVar("Learner", bound=AnyAttack)
@@ -51,8 +50,7 @@ class Placement:
         Raises:
             AttackError: When the attack needs ``fit`` first, or memory does not hold a single observation.
         """
-        # Attacks on histories compare clients with each other, which all must be there.
-        return self._guesses(attack.attack_many, (observations,), generators, together=attack.profile.observes_history)
+        return self._guesses(attack.attack_many, (observations,), generators)
 
     def refine_many(
         self,
@@ -69,8 +67,6 @@ class Placement:
         run: Callable[..., Sequence[Any]],
         given: tuple[Sequence[Any], ...],
         generators: Sequence[torch.Generator],
-        *,
-        together: bool = False,
     ) -> list[Any]:
         """What ``run`` makes of the given values on the device, with copies of the generators.
 
@@ -89,25 +85,19 @@ class Placement:
         if not jobs:
             return []
         with full_precision():
-            return list(chain.from_iterable([guess(jobs)] if together else in_chunks(guess, jobs, len(jobs))))
+            return list(chain.from_iterable(in_chunks(guess, jobs, len(jobs))))
 
     def knowledge(self, knowledge: Knowledge) -> Knowledge:
         """The server's knowledge with its examples, models and client half on the device.
 
-        What simulates clients gets examples on the host, as clients hold them, and moves its own models. Simulated updates stay on
-        the host, as updates arrive there.
+        What simulates clients gets examples on the host, as clients hold them, and moves its own models.
         """
-        train, probes = knowledge.train, knowledge.probes
+        train = knowledge.train
 
         def trained(batch: Batch, seed: int) -> nn.Module:
             return self.moved(train(Placement(HOST).moved(batch), seed))
 
-        def probed(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
-            assert probes is not None
-            return probes(Placement(HOST).moved(batch), count, seed)
-
-        moved = self.moved(replace(knowledge, train=_untrained, probes=None))
-        return replace(moved, train=trained, probes=probes and probed)
+        return replace(self.moved(replace(knowledge, train=_untrained)), train=trained)
 
     def moved(self, value: Value) -> Value:
         """A value whose tensors and modules are on the device: itself where all of them are; its own tensors never change.

@@ -167,7 +167,7 @@ def attacks(study: Study) -> str:
     found = []
     for cell in (*study.cells, *(cell for cell in blind if cell.round == last)):
         if score := cell.scores.get(("psnr", "original")):
-            name = cell.name + (f" ({cell.observation})" if several else "") if cell in blind else _attack(cell)
+            name = cell.attack + (f" ({cell.observation})" if several else "") if cell in blind else _attack(cell)
             measured = [
                 text for reference in ("original", "transformed")
                 for text in (_number(cell, "psnr", reference), _mean_image(cell, reference))

@@ -86,8 +86,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "defenses": "",
         "probe-attacks": quick(
             "DLG", "LBFGSL2", "AdamCosine", "AdamL1", "AdamL2", "InvertingGradients", "LBFGSCosine", "SGDCosine",
-            "GradientInversion", "LabelInference", "LearningToInvert",
-        ) + "; " + chains(SHORT, "LearnedDenoiser"),
+            "GradientInversion", "LabelInference",
+        ),
         "update-attacks": quick("SurrogateMatching", "LabelInference"),
     },
     "protected updates": LENET | {
@@ -124,22 +124,12 @@ RUNS: dict[str, dict[str, Any]] = {
         "defenses": "GaussianNoise(std=0.05, per='update')", "rounds": 3, "attack-rounds": "all", "probe-attacks": "",
         "auxiliary-fraction": 0.34, "train-limit": 360,
         "update-attacks": quick(
-            "LossThreshold", "QuantileRegression", "ShadowModels", "LiRA", "RMIA", "FedMIA", "GradientAlignment",
-            "LossTrajectory", "ClassGAN",
+            "LossThreshold", "ShadowModels", "LiRA", "RMIA", "GradientAlignment", "ClassGAN",
         ),
-    },
-    "members, online": MLP | {
-        "defenses": "", "probe-attacks": "", "attack-rounds": "final", "train-limit": 60, "test-limit": 30,
-        "auxiliary-fraction": 0.34,
-        "update-attacks": "OnlineLiRA(num_shadows=20, num_members=4); OnlineRMIA(num_shadows=20, num_members=4)",
     },
     "claims under canaries": MLP | {
         "defenses": "DPSGD(target_epsilon=8.0); ClientDP(target_epsilon=8.0, rounds=2)", "rounds": 2, "dp-canaries": 8,
         "probe-attacks": "", "update-attacks": "LossThreshold()", "attack-rounds": "final", "batch-size": 64,
-    },
-    "attributes of single steps": FACES | LENET | {
-        "defenses": "GaussianNoise(std=0.1, per='update')", "probe-attacks": "", "update-attacks": "",
-        "attribute-attacks": quick("PropertyInference"), "probe-targets": 4,
     },
     "split": SPLIT | {
         "train-edge": "true", "adaptive": "true",

@@ -17,7 +17,6 @@ of the code ``REFUSED``; an answer that leaves out a part carries ``withheld``: 
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import asdict
 
@@ -106,7 +105,4 @@ def partition(message: Message, context: Context) -> Message:
 def audit(message: Message, context: Context) -> Message:
     """Scores the server's guesses against this client's images; only numbers leave, unless pictures are shared."""
     answers_of(context).require("audits", "scores of guesses")
-    client = client_of(message, context)
-    train = client_side(client.task.plan.scenario).train
-    own = None if train is None else functools.partial(train, client.task.plan)
-    return answer_audit(message, context, client, train=own)
+    return answer_audit(message, context, client_of(message, context))

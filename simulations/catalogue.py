@@ -49,18 +49,9 @@ def _attacks() -> Iterator[tuple[str, ...]]:
 
 
 def _shadows(cls: Any) -> Iterator[str]:
-    """Where the attack's shadow models are trained, and whether the attack exceeds every server of a run."""
-    if not cls.profile.trains_shadows:
-        return
-    where = (
-        "the server, for each pipeline"
-        if cls.profile.trains_shadows == "server"
-        else "each client, in each attacked round"
-    )
-    yield f"shadow models: num_shadows, trained by {where}"
-    required = [one for one in fields(cls) if one.init and one.default is MISSING and one.default_factory is MISSING]
-    if bound := "" if required else cls().upper_bound:
-        yield f"upper bound: {bound}"
+    """Where the attack's shadow models are trained."""
+    if cls.profile.trains_shadows:
+        yield "shadow models: num_shadows, trained by the server, for each pipeline"
 
 
 def _models() -> Iterator[tuple[str, ...]]:

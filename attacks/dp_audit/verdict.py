@@ -154,15 +154,6 @@ class Audit:
         found = ((part, bound) for part, bounds in self.by_part.items() for bound in bounds)
         return max(found, key=lambda one: one[1].epsilon)
 
-    def __str__(self) -> str:
-        """The claim and what was shown, in one line."""
-        verdict = f"REFUTED by {', '.join(self.refuted_by)}" if self.refuted else "not refuted"
-        confidence = f"{self.shown.confidence * 100:.4g} % confidence each"
-        return (
-            f"epsilon claimed {self.claimed:.2f} at delta {self.delta:g}; shown at least {self.shown.epsilon:.2f}, and "
-            f"{self.shown_gaussian.epsilon:.2f} if noise is Gaussian ({confidence}): {verdict}"
-        )
-
 
 def audited(parts: Mapping[str, CanaryPart], claimed: float, delta: float, confidence: float) -> Audit:
     """Compare a claim with the bounds of all parts, which hold together with ``confidence``, in (0, 1).

@@ -1,4 +1,4 @@
-"""Membership inference by likelihood ratios against shadow models: what these attacks share, and offline LiRA and RMIA."""
+"""Membership inference by likelihood ratios against shadow models: what these attacks share, and LiRA and RMIA, both offline."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attacks.base import Knowledge, learned_field
 from attacks.local_model import local_model
 from attacks.membership.loss_threshold import Membership, Rule, confidence_of, predict
 from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
-from attacks.membership.shadow_models import Shadow, ShadowAttack, area, shown, true_classes
+from attacks.membership.shadow_models import ShadowAttack, area, shown, true_classes
 from attacks.observations import ClientUpdate
-from defenses.checks import algorithm, checked_field, choice_field, is_number, require, scale_field
+from defenses.checks import algorithm, choice_field, require
 from defenses.tensors import Numbers
 
 CORRECTIONS = tuple(tenth / 10 for tenth in range(11))
@@ -86,7 +86,15 @@ class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the shadow models and judge all auxiliary records by them."""
         shadows = list(self.shadows(knowledge, generator))
-        records = judge(knowledge, shadows)
+        classes = true_classes(knowledge)
+        # Shown to all shadow models in the same way.
+        images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
+        confidences = torch.stack([confidence_of(predict(one.model, images), classes) for one in shadows])
+        outside = torch.ones(confidences.shape, dtype=torch.bool)
+        for at, one in enumerate(shadows):
+            outside[at, one.members] = False
+        models = tuple(one.model.requires_grad_(False) for one in shadows)
+        records = ShadowedRecords(models, images, classes, confidences, outside)
         choices = self.choose(records)
         return replace(self, learned=FittedLikelihood(records, choices, self.mean_area(records, choices)))
 
@@ -116,18 +124,6 @@ class LikelihoodAttack(ShadowAttack, quick={"num_shadows": 4}):
     def rule(self, records: ShadowedRecords, choices: Mapping[str, float], model: nn.Module) -> Rule:
         """The rule that scores records by their confidences under the client's ``model`` and under the shadow models."""
         raise NotImplementedError
-
-
-def judge(knowledge: Knowledge, shadows: Sequence[Shadow]) -> ShadowedRecords:
-    """All auxiliary records under all shadow models, shown to all of them in the same way."""
-    classes = true_classes(knowledge)
-    images = shown(knowledge, torch.arange(len(classes)), shadows[0].seed)
-    confidences = torch.stack([confidence_of(predict(one.model, images), classes) for one in shadows])
-    outside = torch.ones(confidences.shape, dtype=torch.bool)
-    for at, one in enumerate(shadows):
-        outside[at, one.members] = False
-    models = tuple(one.model.requires_grad_(False) for one in shadows)
-    return ShadowedRecords(models, images, classes, confidences, outside)
 
 
 @algorithm
@@ -186,25 +182,16 @@ class RMIA(LikelihoodAttack):
     auxiliary records, each judged by the shadow models that were trained without it. Ties between records are broken by the
     record's own ratio.
 
-    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
+    a is that of ``CORRECTIONS`` with the highest mean AUC over the shadow models, each attacked with the others as references; a
+    single shadow model takes ``USUAL_CORRECTION``.
 
-    Attributes:
-        correction: a, from 0 to 1. -1: of 0, 0.1, ... 1 the one with the highest mean AUC over the shadow models, each attacked
-            with the others as references; a single shadow model takes ``USUAL_CORRECTION``.
-        gamma: Factor by which a record must dominate a population record.
+    Differs from the paper: each model judges a record once, as it is. The paper also averages over augmented copies of the record.
     """
 
     source = "Zarifzadeh, Liu, Shokri 2024, section 3 and offline RMIA"
 
-    correction: float = checked_field(
-        -1.0, lambda value: is_number(value) and (value == -1 or 0 <= value <= 1), "-1, or a number from 0 to 1"
-    )
-    gamma: float = scale_field(2.0)
-
     def choose(self, records: ShadowedRecords) -> Numbers:
         """The value of a."""
-        if self.correction != -1:
-            return {"correction": self.correction}
         areas = {correction: self.mean_area(records, {"correction": correction}) for correction in CORRECTIONS}
         known = {correction: found for correction, found in areas.items() if found is not None}
         return {"correction": max(known, key=lambda correction: known[correction], default=USUAL_CORRECTION)}
@@ -218,4 +205,4 @@ class RMIA(LikelihoodAttack):
         usable, correction = records.outside.any(0), choices["correction"]
         own = confidence_of(predict(model, records.images), records.classes)[usable]
         ratios = log_ratio(own, records.confidences[:, usable], correction, records.outside[:, usable])
-        return PairwiseRule(ratios, correction, self.gamma)
+        return PairwiseRule(ratios, correction)

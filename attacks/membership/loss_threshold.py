@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -12,11 +11,9 @@ from torch import Tensor, nn
 
 from attacks.base import Attack
 from attacks.local_model import Module, local_model, overwrite, shared_tensors
-from attacks.membership.online_rules import OnlineTest
-from attacks.membership.rules import GaussianRule, PairwiseRule, QuantileRule, StandardisingNetwork
+from attacks.membership.rules import GaussianRule, PairwiseRule
 from attacks.observations import AttackError, ClientUpdate, TrainingUpdate
-from defenses.base import Batch
-from defenses.checks import MOST_SIDE, algorithm
+from defenses.checks import algorithm
 from defenses.tensors import NamedTensors, Numbers, Tensors, on_cpu
 
 SCORED_AT_ONCE = 256
@@ -24,16 +21,16 @@ SCORED_AT_ONCE = 256
 LARGEST_LOGIT = 1e6
 """Largest logit, above those of any trained model; logits that overflow are set to it, so that every record has a score."""
 Rule = GaussianRule | PairwiseRule
-ONLINE = "online/settings"
-"""The name under which an online test's only tensor is sent."""
-PARTS = ("model", "network", "references", "quantile", "online", GaussianRule.part, PairwiseRule.part)
+PARTS = ("model", "network", "references", GaussianRule.part, PairwiseRule.part)
 """Parts of a test that is sent."""
 LARGEST_CONFIDENCE = 40.0
 """Features of the attack network are clamped to +- this; float32 probabilities end near exp(-16) from 0 and 1."""
 
 
-class MembershipNetwork(StandardisingNetwork):
+class MembershipNetwork(nn.Module):
     """A small network that maps features of a model's output on records to membership logits: (N, F) -> (N,).
+
+    Features, less their mean and over their deviation, go through one hidden layer.
 
     Args:
         num_features: F.
@@ -41,11 +38,16 @@ class MembershipNetwork(StandardisingNetwork):
     """
 
     def __init__(self, num_features: int, hidden: int) -> None:
-        super().__init__(num_features, hidden, 1)
+        super().__init__()
+        self.mean = nn.Buffer(torch.zeros(num_features))
+        self.std = nn.Buffer(torch.ones(num_features))
+        self.hidden = nn.Linear(num_features, hidden)
+        self.out = nn.Linear(hidden, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Standardises with ``mean`` and ``std``, then one hidden layer."""
-        return self.outputs_of(features).squeeze(1)
+        """Membership logits."""
+        found: Tensor = self.out(torch.tanh(self.hidden((features - self.mean) / self.std)))
+        return found.squeeze(1)
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,6 @@ class Membership:
         network: Maps the output of ``model`` on a record to its score; None and no rule: the negative loss is the score.
         rule: Maps the confidences of ``model`` and of ``references`` in a record's true class to its score; or None.
         references: Shadow models, which were trained without the records in question; empty without a rule.
-        quantile: Predicts the confidence of ``model`` in a record from the record, and standardises it; or None.
-        online: The client trains shadow models on the records in question, see ``scores_among``; or None.
         diagnostics: Numbers about the attack's progress.
         failure: Why the attack failed, or "".
     """
@@ -69,17 +69,13 @@ class Membership:
     failure: str = ""
     rule: Rule | None = None
     references: tuple[nn.Module, ...] = ()
-    quantile: QuantileRule | None = None
-    online: OnlineTest | None = None
 
     @property
     def kind(self) -> str:
-        """How it scores: "loss", "network", "quantile", "gaussian", "pairwise", or "online" with its rule."""
-        if self.online is not None:
-            return f"online {self.online.rule}"
+        """How it scores: "loss", "network", "gaussian" or "pairwise"."""
         if self.rule is not None:
             return self.rule.part
-        return "quantile" if self.quantile is not None else "network" if self.network is not None else "loss"
+        return "network" if self.network is not None else "loss"
 
     @torch.no_grad()
     def scores(self, images: Tensor, classes: Tensor) -> Tensor:
@@ -88,13 +84,10 @@ class Membership:
         Records are normalised images (N, C, H, W), protected like test images if the defence requires it, and their classes.
 
         Raises:
-            AttackError: When the attack failed, since equal scores for all records would wrongly suggest privacy; also of an
-                online test.
+            AttackError: When the attack failed, since equal scores for all records would wrongly suggest privacy.
         """
         if self.model is None:
             raise AttackError(f"a test that failed scores no record: {self.failure or 'no reason given'}")
-        if self.online is not None:
-            raise AttackError("an online test scores records by models that are trained on them: call scores_among")
         if not len(images):
             return torch.zeros(0, dtype=torch.float64)
         logits = predict(self.model, images)
@@ -102,52 +95,19 @@ class Membership:
         if self.rule is not None:
             others = torch.stack([confidence_of(predict(one, images), classes) for one in self.references])
             found: Tensor = self.rule(confidence_of(logits, classes), others)
-        elif self.quantile is not None:
-            found = self.quantile(confidence_of(logits, classes), images, classes)
         elif self.network is not None:
             found = self.network(membership_features(logits, classes).to(self.network.mean))
         else:
             found = -loss_of(logits, classes)
         return found.cpu().double()
 
-    def scores_among(
-        self, plain: Batch, shown: Tensor, train: Callable[[Batch, int], nn.Module], trained: int
-    ) -> Tensor:
-        """Scores (N,) of all records in question at once, by any test; an online test trains its shadow models on them.
-
-        Args:
-            plain: The records before every defence, N.
-            shown: Their images (N, C, H, W), as ``scores`` takes them.
-            train: Trains a new model on a batch as the client does, defences included, as ``Knowledge.train``.
-            trained: How many of the records the client's model was trained on.
-
-        Raises:
-            AttackError: When the attack failed, or of an online test as of ``OnlineTest.assigned``.
-        """
-        classes = plain.targets.argmax(1).cpu()
-        if self.online is None or self.model is None:
-            return self.scores(shown, classes)
-        inside = self.online.assigned(len(plain), trained)
-        references = []
-        for at, members in enumerate(inside):
-            own_model = train(plain.rows(members), self.online.seed + at).eval()
-            references.append(confidence_of(predict(own_model, shown), classes))
-        own = confidence_of(predict(self.model, shown), classes)
-        return self.online.scores(own, torch.stack(references), inside)
-
     def to_tensors(self) -> Tensors:
         """The test as tensors: weights and float buffers under PART/NAME; empty if the attack failed.
 
-        Parts are "model", "network", "quantile", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one
-        tensor. An online test has ``ONLINE`` beside its model.
+        Parts are "model", "network", "gaussian" or "pairwise" (a rule), and "references", with all shadow models in one tensor.
         """
-        tensors: Tensors = {} if self.online is None else {ONLINE: self.online.to_tensor()}
-        for part, module in (
-            ("model", self.model),
-            ("network", self.network),
-            ("quantile", self.quantile),
-            (self.kind, self.rule),
-        ):
+        tensors: Tensors = {}
+        for part, module in (("model", self.model), ("network", self.network), (self.kind, self.rule)):
             if module is not None:
                 tensors |= on_cpu(shared_tensors(module), f"{part}/")
         shadows = [shared_tensors(one) for one in self.references]
@@ -176,8 +136,6 @@ class Membership:
             if weight is None or weight.ndim != 2:
                 raise AttackError("network/hidden.weight is missing or is no matrix")
             network = _rebuild(MembershipNetwork(weight.shape[1], weight.shape[0]), parts["network"])
-        quantile = _quantile(parts["quantile"])
-        online = OnlineTest.of(tensors[ONLINE]) if ONLINE in tensors else None
         rule: Rule | None = None
         if parts["gaussian"]:
             rule = _rebuild(GaussianRule(0, 0, 1, 0), parts["gaussian"])
@@ -185,19 +143,12 @@ class Membership:
             ratios = parts["pairwise"].get("ratios")
             if ratios is None or ratios.ndim != 1 or not len(ratios):
                 raise AttackError("pairwise/ratios is missing or is no vector")
-            rule = _rebuild(PairwiseRule(torch.zeros(len(ratios)), 0, 1), parts["pairwise"])
-            if not 0 <= float(rule.settings[0]) <= 1:
-                raise AttackError(f"pairwise/settings holds the correction {float(rule.settings[0])}; allowed: 0 to 1")
+            rule = _rebuild(PairwiseRule(torch.zeros(len(ratios)), 0), parts["pairwise"])
+            if not 0 <= float(rule.correction) <= 1:
+                raise AttackError(f"pairwise/correction is {float(rule.correction)}; allowed: 0 to 1")
         if (rule is None) != (not references):
             raise AttackError("a rule needs references, and references a rule")
-        return cls(
-            _rebuild(copy.deepcopy(model), parts["model"]),
-            network,
-            rule=rule,
-            references=references,
-            quantile=quantile,
-            online=online,
-        )
+        return cls(_rebuild(copy.deepcopy(model), parts["model"]), network, rule=rule, references=references)
 
 
 class MembershipAttack(Attack[ClientUpdate, Membership], observes=TrainingUpdate, guesses="membership"):
@@ -261,19 +212,6 @@ def _rebuild(module: Module, values: NamedTensors) -> Module:
     if different := sorted(set(shared_tensors(module)) ^ set(values)):
         raise AttackError(f"missing or unknown names: {different[:3]} ({len(different)})")
     return overwrite(module, values)
-
-
-def _quantile(values: NamedTensors) -> QuantileRule | None:
-    """The rule that the part "quantile" holds, or None without that part."""
-    if not values:
-        return None
-    hidden, out = (values.get(f"{layer}.weight") for layer in ("hidden", "out"))
-    if hidden is None or out is None or hidden.ndim != 2 or out.ndim != 2 or not len(out) or len(out) % 2:
-        raise AttackError("quantile/hidden.weight or quantile/out.weight is missing or is no matrix")
-    rule = _rebuild(QuantileRule(hidden.shape[1], hidden.shape[0], len(out) // 2, 1), values)
-    if not 1 <= float(rule.side) <= MOST_SIDE:
-        raise AttackError(f"quantile/side is {float(rule.side)}; allowed: 1 to {MOST_SIDE}")
-    return rule
 
 
 def _rebuild_all(model: Module, values: NamedTensors) -> tuple[Module, ...]:

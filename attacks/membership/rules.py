@@ -14,9 +14,8 @@ SURE = 1e12
 """Pseudo-observations of a prior that no data move."""
 LEAST_VARIANCE = 1e-12
 """Smallest variance of a record's confidence over shadow models; a record on which all of them agree keeps a finite score."""
-
-MOST_LOG_SCALE = 6.0
-"""Largest and, negative, smallest logarithm of a predicted standard deviation, in units of that of all records."""
+GAMMA = 2.0
+"""Factor by which a record must dominate a population record."""
 
 
 class GaussianRule(nn.Module):
@@ -51,11 +50,6 @@ class GaussianRule(nn.Module):
             references: (S, N) confidences under the shadow models.
             outside: (S, N), bool: the shadow model was not trained on the record, true at least once for each; None: always.
         """
-        middle, scale, _ = self.prediction(references, outside)
-        return (own - middle) / scale
-
-    def prediction(self, references: Tensor, outside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Location, scale and degrees of freedom, each (N,), of the predicted confidence of one more model; see ``forward``."""
         held = _mask(references, outside)
         mean, mean_weight, variance, variance_weight = self.prior.to(references)
         count = held.sum(0)
@@ -65,137 +59,51 @@ class GaussianRule(nn.Module):
         squares = ((references - average).square() * held).sum(0)
         between = mean_weight * count / weight * (average - mean).square()
         spread = (variance_weight * variance + squares + between) / (variance_weight + count)
-        scale = (spread * (1 + 1 / weight)).clamp(min=LEAST_VARIANCE).sqrt()
-        return middle, scale, variance_weight + count
+        residual: Tensor = (own - middle) / (spread * (1 + 1 / weight)).clamp(min=LEAST_VARIANCE).sqrt()
+        return residual
 
 
 class PairwiseRule(nn.Module):
-    """Share of population records that a record dominates: Pr_z[(Pr(x | model) / Pr(x)) / (Pr(z | model) / Pr(z)) >= gamma].
+    """Share of population records that a record dominates: Pr_z[(Pr(x | model) / Pr(x)) / (Pr(z | model) / Pr(z)) >= ``GAMMA``].
 
     Ties, of which a small population makes many, are broken by the record's own ratio.
 
     Args:
         ratios: (Z,) log(Pr(z | model) / Pr(z)) of population records under the client's model.
-        correction: a, from 0 to 1; see ``marginal``.
-        gamma: Factor by which a record must dominate another, above 0.
+        correction: a, from 0 to 1; see ``log_ratio``.
 
     Source: Zarifzadeh, Liu, Shokri 2024, section 3.
     """
 
     part = "pairwise"
 
-    def __init__(self, ratios: Tensor, correction: float, gamma: float) -> None:
+    def __init__(self, ratios: Tensor, correction: float) -> None:
         super().__init__()
         self.ratios = nn.Buffer(ratios.detach().double().sort().values)
-        self.settings = nn.Buffer(torch.tensor([correction, math.log(gamma)], dtype=torch.float64))
+        self.correction = nn.Buffer(torch.tensor(correction, dtype=torch.float64))
 
     def forward(self, own: Tensor, references: Tensor, outside: Tensor | None = None) -> Tensor:
         """Scores (N,) in [0, 1 + 1 / Z]; arguments as of ``GaussianRule.forward``."""
-        correction, threshold = self.settings.to(own)
-        ratio = log_ratio(own, references, float(correction), outside)
-        dominated = torch.searchsorted(self.ratios.to(own), ratio - threshold, right=True)
+        ratio = log_ratio(own, references, float(self.correction), outside)
+        dominated = torch.searchsorted(self.ratios.to(own), ratio - math.log(GAMMA), right=True)
         return (dominated + torch.sigmoid(ratio)) / len(self.ratios)
 
 
-class StandardisingNetwork(nn.Module):
-    """Features, less their mean and over their deviation, through one hidden layer.
-
-    Args:
-        num_features: Number of features.
-        hidden: Width of the hidden layer.
-        outputs: Number of outputs.
-    """
-
-    def __init__(self, num_features: int, hidden: int, outputs: int) -> None:
-        super().__init__()
-        self.mean = nn.Buffer(torch.zeros(num_features))
-        self.std = nn.Buffer(torch.ones(num_features))
-        self.hidden = nn.Linear(num_features, hidden)
-        self.out = nn.Linear(hidden, outputs)
-
-    def outputs_of(self, features: Tensor) -> Tensor:
-        """Features (N, F) -> outputs (N, ``outputs``)."""
-        found: Tensor = self.out(torch.tanh(self.hidden((features - self.mean) / self.std)))
-        return found
-
-    def standardise_as(self, features: Tensor) -> None:
-        """Take mean and deviation from features (N, F); one that never changes stays zero."""
-        self.mean.copy_(features.mean(0))
-        self.std.copy_(features.std(0).where(features.std(0) > 1e-6, 1.0))
-
-
-class QuantileRule(StandardisingNetwork):
-    """Predict mean and standard deviation of a record's confidence from the record, and standardise the confidence by them.
-
-    A network with one hidden layer sees the image, averaged down to ``side`` pixels, and has two outputs for each class.
-
-    Args:
-        num_features: C * side * side.
-        hidden: Width of the hidden layer.
-        num_classes: K.
-        side: Of the averaged image, at most.
-
-    Source: Bertran et al. 2023, section 3 (a Gaussian's quantiles).
-    """
-
-    def __init__(self, num_features: int, hidden: int, num_classes: int, side: int) -> None:
-        super().__init__(num_features, hidden, 2 * num_classes)
-        self.unit = nn.Buffer(torch.tensor([0.0, 1.0]))
-        self.side = nn.Buffer(torch.tensor([float(side)]))
-
-    def features(self, images: Tensor) -> Tensor:
-        """Averaged pixels (N, F) of images (N, C, H, W)."""
-        height, width = (min(int(self.side), length) for length in images.shape[2:])
-        return nn.functional.adaptive_avg_pool2d(images.to(self.mean), (height, width)).flatten(1)
-
-    def expected(self, features: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the standard deviation, (N,) each, in the unit of ``unit`` (mean and deviation of all records)."""
-        pairs = self.outputs_of(features).view(len(features), -1, 2)[
-            torch.arange(len(classes), device=classes.device), classes
-        ]
-        return pairs[:, 0], pairs[:, 1].clamp(-MOST_LOG_SCALE, MOST_LOG_SCALE)
-
-    def forward(self, own: Tensor, images: Tensor, classes: Tensor) -> Tensor:
-        """Scores (N,) float64 on the CPU.
-
-        Args:
-            own: (N,) confidences under the client's model.
-            images: (N, C, H, W), normalised.
-            classes: (N,).
-
-        Raises:
-            AttackError: When the network is for other images or fewer classes.
-        """
-        if self.features(images[:1]).shape[1] != len(self.mean) or 2 * int(classes.max()) >= self.out.out_features:
-            raise AttackError("the test's quantile network is for other images or fewer classes")
-        found = (one.double().cpu() for one in self.expected(self.features(images), classes.to(self.mean.device)))
-        middle, log_scale = found
-        center, unit = self.unit.double().cpu()
-        residual: Tensor = ((own.cpu() - center) / unit - middle) / log_scale.exp()
-        return residual
-
-
-def gaussian_loss(middle: Tensor, log_scale: Tensor, values: Tensor) -> Tensor:
-    """Mean negative log-likelihood of values (N,) under Gaussians, less the constant log(2 pi) / 2."""
-    return (log_scale + ((values - middle) / log_scale.exp()).square() / 2).mean()
-
-
 def log_ratio(own: Tensor, references: Tensor, correction: float, outside: Tensor | None = None) -> Tensor:
-    """log(Pr(x | model) / Pr(x)), (N,); Pr(x | model) is the probability of the true class. Arguments: ``GaussianRule.forward``."""
+    """log(Pr(x | model) / Pr(x)), (N,); Pr(x | model) is the probability of the true class. Arguments: ``GaussianRule.forward``.
+
+    By the offline approximation Pr(x | models with x) = a Pr(x | models without x) + 1 - a with a = ``correction``,
+
+        Pr(x) = ((1 + a) Pr(x | models without x) + 1 - a) / 2.
+    """
     held = _mask(references, outside)
     known = nn.functional.logsigmoid(references).masked_fill(held == 0, -math.inf)
     likely = known.logsumexp(0) - held.sum(0).log()
-    return nn.functional.logsigmoid(own) - marginal(likely, correction)
-
-
-def marginal(likely: Tensor, correction: float) -> Tensor:
-    """Log Pr(x) from log Pr(x | models without x), by the offline approximation Pr(x | models with x) = a Pr(x | without) + 1 - a.
-
-    Pr(x) = ((1 + a) Pr(x | without) + 1 - a) / 2
-    """
     rest = (1 - correction) / 2
-    weighted = likely + math.log((1 + correction) / 2)
-    return weighted if rest == 0 else torch.logaddexp(weighted, torch.full_like(weighted, math.log(rest)))
+    known = likely + math.log((1 + correction) / 2)
+    if rest:
+        known = torch.logaddexp(known, torch.full_like(known, math.log(rest)))
+    return nn.functional.logsigmoid(own) - known
 
 
 def _mask(references: Tensor, outside: Tensor | None) -> Tensor:

@@ -50,17 +50,8 @@ class Shadow:
     seed: int
 
 
-def members_field() -> int:
-    """A field with the number of training records of each shadow model; 0: half of the auxiliary data."""
-    return checked_field(
-        0,
-        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
-        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
-    )
-
-
 @algorithm
-class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="server"):
+class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows=True):
     """Base of attacks whose server trains shadow models as a client trains its model, defences included, on auxiliary records.
 
     Attributes:
@@ -72,7 +63,11 @@ class ShadowAttack(MembershipAttack, needs_auxiliary=True, trains_shadows="serve
     threat = "global model, one update, auxiliary data, the client's training procedure; true classes of the records in question"
 
     num_shadows: int = starts_field(8)
-    num_members: int = members_field()
+    num_members: int = checked_field(
+        0,
+        lambda count: is_whole(count) and (count == 0 or FEWEST <= count <= MOST_EXAMPLES),
+        f"0, or a whole number from {FEWEST} to {MOST_EXAMPLES}",
+    )
 
     def shadows(self, knowledge: Knowledge, generator: torch.Generator) -> Iterator[Shadow]:
         """Train the shadow models, each on random auxiliary records; ``AttackError`` without as many non-members as members."""
@@ -150,7 +145,9 @@ class ShadowModels(
             torch.cat([torch.arange(len(shadow)) < len(shadow) // 2 for shadow in shadows]).float().to(features.device)
         )
         network = MembershipNetwork(features.shape[1], HIDDEN)
-        network.standardise_as(features)
+        network.mean.copy_(features.mean(0))
+        # A feature that never changes stays zero.
+        network.std.copy_(features.std(0).where(features.std(0) > 1e-6, 1.0))
         for layer in (network.hidden, network.out):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
@@ -172,6 +169,6 @@ def _shadow_features(knowledge: Knowledge, shadow: Shadow) -> Tensor:
 
 def area(members: Tensor, others: Tensor) -> float:
     """Area under the ROC curve: the share of pairs in which the member's score is higher, ties counting half."""
-    from scipy.stats import mannwhitneyu  # slow to import, and of use to this attack alone
+    from scipy.stats import mannwhitneyu  # slow to import
 
     return float(mannwhitneyu(members.numpy(), others.numpy()).statistic) / (len(members) * len(others))

@@ -28,7 +28,6 @@ MEMBERSHIP_LOW_TPR = Share("membership-low-tpr", over_seeds=OverSeeds.AREA, fami
 MEMBER_SCORE = Metric("member-score", range=(-math.inf, math.inf), in_rows=False)
 OTHER_SCORE = Metric("other-score", range=(-math.inf, math.inf), in_rows=False)
 """Scores of a test of membership, of members and of other records; the server makes rows of both together."""
-SHADOW_MEMBERS = Metric("shadow-members", "training records of each online shadow model", range=FROM_0, shown=())
 """Of each client, whose shadow models have as many training records each."""
 
 ATTRIBUTE_ACCURACY = Hit("attribute-accuracy", family=metric.ATTRIBUTES)

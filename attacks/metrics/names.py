@@ -18,13 +18,11 @@ class Role(StrEnum):
     """An attack with knowledge that no server of the run has."""
     NULL_BASELINE = "null baseline"
     """A guess that needs no attack, such as the grey image."""
-    NULL_CONTROL = "null control"
-    """An attack's guess from updates of noise: whatever it shows, no update contained it."""
     SCALE = "scale"
     """Made from the truth or its class, to read scores by, such as a blurred copy: neither a baseline nor an attack."""
 
 
-BESIDE = (Role.NULL_BASELINE, Role.NULL_CONTROL, Role.SCALE)
+BESIDE = (Role.NULL_BASELINE, Role.SCALE)
 """Roles of numbers to read an attack's scores by."""
 
 

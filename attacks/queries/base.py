@@ -24,8 +24,7 @@ class Query:
     """One client's query, with the further knowledge of an honest-but-curious server. Each image keeps its row.
 
     Attributes:
-        features: (B, C', H', W') maps, or (B, N, D) tokens of a split transformer: the server half's input, after all defences,
-            decoded.
+        features: (B, C', H', W') maps: the server half's input, after all defences, decoded.
         latent: (B, ...), the sent tensor; equal to ``features`` if no defence encodes them.
         client_model: The client half, in eval mode; the server has its weights.
         server_model: The server half, features -> logits (B, K), in eval mode.

@@ -99,27 +99,32 @@ class LearnedQueryAttack(QueryAttack[Guess], needs_auxiliary=True, effort={"iter
             judge: (predictions for held-out examples, their targets, targets of the training examples) -> scores.
         """
         sender = knowledge.require_sender()
-        kept, held = split_rows(knowledge, generator)
+        count = len(knowledge.auxiliary)
+        if count < MIN_EXAMPLES:
+            raise AttackError(
+                f"{count} auxiliary examples are too few to learn from; at least {MIN_EXAMPLES} are needed"
+            )
+        order = torch.randperm(count, generator=generator)
+        kept, held = order[count // HOLDOUT :], order[: count // HOLDOUT]
         features = features_by_row(sender, self.training, knowledge.auxiliary.images, generator)
         shown = features(kept[:sample])
         network = build(shown).to(shown.device)
-        train_network(
-            network, lambda rows: loss(network(features(rows)), truth[rows].to(shown.device)), kept, generator,
-            iterations=self.iterations, batch_size=self.batch_size, learning_rate=self.learning_rate,
-        )  # fmt: skip
+        optimizer = torch.optim.Adam(network.parameters(), self.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.iterations)
+        # Dropout draws globally: from a stream of its own, that the caller's state neither decides nor notices.
+        with drawing_from(generator):
+            network.train()
+            for _ in range(self.iterations):
+                rows = kept[torch.randperm(len(kept), generator=generator)[: self.batch_size]]
+                value = loss(network(features(rows)), truth[rows].to(shown.device))
+                if not torch.isfinite(value):
+                    raise AttackError("the training diverged")
+                step_down(optimizer, value, schedule)
+        network.eval().requires_grad_(False)
         with torch.no_grad():
             found = in_batches(lambda rows: network(features(rows)).cpu(), held)
         scores = judge(found, truth[held].cpu(), truth[kept].cpu())
         return replace(self, learned=LearnedNetwork(network, tuple(shown.shape[1:]), scores))  # type: ignore[type-var]
-
-
-def split_rows(knowledge: Knowledge, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of auxiliary examples to learn from, and one in eight that is held out, drawn at random."""
-    count = len(knowledge.auxiliary)
-    if count < MIN_EXAMPLES:
-        raise AttackError(f"{count} auxiliary examples are too few to learn from; at least {MIN_EXAMPLES} are needed")
-    order = torch.randperm(count, generator=generator)
-    return order[count // HOLDOUT :], order[: count // HOLDOUT]
 
 
 def features_of(sender: Sender, training: str, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -165,27 +170,3 @@ def features_by_row(sender: Sender, training: str, images: Tensor, generator: to
 def in_batches(compute: TensorMap, rows: Tensor) -> Tensor:
     """``compute`` of all rows (N,), ``AT_ONCE`` at a time: its results one below the other."""
     return torch.cat([compute(some) for some in torch.split(rows, AT_ONCE)])
-
-
-def train_network(
-    network: nn.Module,
-    loss: TensorMap,
-    rows: Tensor,
-    generator: torch.Generator,
-    *,
-    iterations: int,
-    batch_size: int,
-    learning_rate: float,
-) -> None:
-    """Adam on the loss of batches of rows, drawn without replacement within a batch; then the network is frozen in eval mode."""
-    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, iterations)
-    # Dropout draws globally: from a stream of its own, that the caller's state neither decides nor notices.
-    with drawing_from(generator):
-        network.train()
-        for _ in range(iterations):
-            value = loss(rows[torch.randperm(len(rows), generator=generator)[:batch_size]])
-            if not torch.isfinite(value):
-                raise AttackError("the training diverged")
-            step_down(optimizer, value, schedule)
-    network.eval().requires_grad_(False)

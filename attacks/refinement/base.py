@@ -104,11 +104,6 @@ class Chain(Attack[ClientUpdate, Reconstruction]):
         return any(stage.needs_auxiliary for stage in self.stages)
 
     @property
-    def learns_prior(self) -> bool:
-        """Whether any stage learns a prior that can hallucinate images."""
-        return any(stage.learns_prior for stage in self.stages)
-
-    @property
     def knows_defenses(self) -> bool:
         """Whether any stage knows the clients' defences."""
         return any(stage.knows_defenses for stage in self.stages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -32,7 +31,7 @@ HOLDOUT = 8
 
 @dataclass(frozen=True)
 class LearnedMap:
-    """Trained network of a ``NetworkRefinement``.
+    """Trained network of a ``LearnedRestorer``.
 
     Attributes:
         network: Images (B, C, H, W) in [0, 1] -> clean ones, in eval mode; None when there is nothing to undo.
@@ -43,53 +42,6 @@ class LearnedMap:
     network: nn.Module | None
     shape: Shape
     diagnostics: Numbers
-
-
-@algorithm
-class NetworkRefinement(
-    Refinement,
-    needs_auxiliary=True,
-    effort={"iterations": "training_iterations"},
-    quick={"iterations": 40, "width": 4, "batch_size": 8},
-):
-    """Base of refinements by a U-Net that was trained on spoiled and clean auxiliary images.
-
-    Attributes:
-        iterations: Steps of Adam; the learning rate warms up and falls to zero.
-        width: Channels of the U-Net at full resolution, at least 1.
-        batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
-    """
-
-    iterations: int = steps_field(200)
-    width: int = width_field(12)
-    batch_size: int = examples_field(32)
-    learned: LearnedMap = learned_field()
-
-    def train(
-        self, network: nn.Module, clean: Batch, spoil: Callable[[Batch], Tensor], generator: torch.Generator
-    ) -> nn.Module:
-        """Adam on the squared error of what ``network`` makes of spoiled images, under fresh draws at every step."""
-        if clean.images.device.type == "cpu":
-            # 1.3 times as fast on a processor (one thread, 28 to 64 pixels); on a card it was not measured.
-            network.to(memory_format=torch.channels_last)
-        optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
-        # The rate rises for a fifth of the way, which must be longer than one step.
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(self.iterations, 6), pct_start=0.2)
-        for _ in range(self.iterations):
-            examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
-            loss = (network(spoil(examples)) - examples.images).square().mean()
-            step_down(optimizer, loss, schedule)
-        return network.eval()
-
-    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
-        """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
-        network, shape = self.learned.network, tuple(guess.images.shape[1:])
-        if network is None:
-            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
-        if shape != self.learned.shape:
-            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
-        images = mapped(network, guess.images.to(next(network.parameters()))).to(guess.images)
-        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
 
 
 def mapped(network: nn.Module, images: Tensor) -> Tensor:
@@ -108,7 +60,12 @@ class WithoutSigns(nn.Module):
 
 
 @algorithm
-class LearnedRestorer(NetworkRefinement):
+class LearnedRestorer(
+    Refinement,
+    needs_auxiliary=True,
+    effort={"iterations": "training_iterations"},
+    quick={"iterations": 40, "width": 4, "batch_size": 8},
+):
     """Restore recovered images by a U-Net that is trained to undo the clients' input defences on auxiliary images.
 
     The server runs the clients' input defences on auxiliary images, with new draws at every step, and the network learns the mean
@@ -120,10 +77,20 @@ class LearnedRestorer(NetworkRefinement):
     One auxiliary example in eight is held out. The diagnostics of every guess measure restoration from an *exact* protected image:
     ``holdout_psnr``, and ``holdout_psnr_unrestored`` of the protected image itself. If the first is not above the second, the
     restorer is no evidence about the defence.
+
+    Attributes:
+        iterations: Steps of Adam; the learning rate warms up and falls to zero.
+        width: Channels of the U-Net at full resolution, at least 1.
+        batch_size: Auxiliary images per step, at most all of them; also the group that a defence mixes examples of.
     """
 
     source = "Ronneberger 2015 (U-Net), trained on pairs; the VisualMixer paper (NDSS 2024) does not test it"
     threat = "a guess of the protected images; the defences' algorithm; auxiliary images like the clients'"
+
+    iterations: int = steps_field(200)
+    width: int = width_field(12)
+    batch_size: int = examples_field(32)
+    learned: LearnedMap = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
         """Train the network; deterministic given the generator."""
@@ -147,8 +114,28 @@ class LearnedRestorer(NetworkRefinement):
             return noisy.clamp(0, 1)
 
         channels = clean.images.shape[1]
-        network = UNet(2 * channels, channels, self.width, generator).to(clean.images)
-        return self.train(nn.Sequential(WithoutSigns(), network), clean, protected, generator)
+        unet = UNet(2 * channels, channels, self.width, generator).to(clean.images)
+        network = nn.Sequential(WithoutSigns(), unet)
+        if clean.images.device.type == "cpu":
+            # 1.3 times as fast on a processor (one thread, 28 to 64 pixels); on a card it was not measured.
+            network.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
+        # The rate rises for a fifth of the way, which must be longer than one step.
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, max(self.iterations, 6), pct_start=0.2)
+        for _ in range(self.iterations):
+            examples = select(clean, torch.randperm(len(clean), generator=generator)[: self.batch_size])
+            step_down(optimizer, (network(protected(examples)) - examples.images).square().mean(), schedule)
+        return network.eval()
+
+    def refine(self, observation: ClientUpdate, guess: Reconstruction, generator: torch.Generator) -> Reconstruction:
+        """Maps every image; where there is nothing to undo they stay as they are, with ``nothing_to_undo`` = 1."""
+        network, shape = self.learned.network, tuple(guess.images.shape[1:])
+        if network is None:
+            return replace(guess, diagnostics=guess.diagnostics | {"nothing_to_undo": 1.0})
+        if shape != self.learned.shape:
+            raise AttackError(f"images have shape {shape}, auxiliary ones {self.learned.shape}")
+        images = mapped(network, guess.images.to(next(network.parameters()))).to(guess.images)
+        return replace(guess, images=images, diagnostics=guess.diagnostics | self.learned.diagnostics)
 
 
 def kept_and_held(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -29,8 +29,9 @@ from flower_audits import CLIPPING, CONFIDENCE, DELTA, print_table, record_of
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from attacks.dp_audit.canary_clients import NORM, client_parts
+from attacks.dp_audit.canary_clients import NORM, PlacedClient, parts_of
 from attacks.dp_audit.verdict import Audit, audited
+from defenses.random_draws import generator_for
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.tensors import Update
 
@@ -99,7 +100,7 @@ def audit(setting: Setting, seed: int) -> Audit:
     received = Message(RecordDict({"arrays": record_of(weights)}), dst_node_id=1, message_type="train")
     context = cast(Context, None)  # the mod hands it on and reads nothing of it
 
-    def release(update: Update, _client: int, _round: int) -> Update:
+    def release(update: Update) -> Update:
         def trained(message: Message, _: Context) -> Message:
             moved = record_of({name: np.asarray(weights[name] + update[name].numpy()) for name in weights})
             return Message(RecordDict({"arrays": moved}), reply_to=message)
@@ -107,9 +108,15 @@ def audit(setting: Setting, seed: int) -> Audit:
         sent: Any = mod(received, context, trained).content["arrays"]
         return {name: torch.from_numpy(np.asarray(array.numpy() - weights[name])) for name, array in sent.items()}
 
-    parts = client_parts(
-        release, setting.shapes, clients=setting.clients, rounds=setting.rounds, length=NORM * CLIPPING, seed=seed
-    )
+    coins = torch.rand(setting.clients, generator=generator_for("canary clients", seed, "coins")) < 0.5
+    placed = [PlacedClient.of(setting.shapes, seed, at) for at in range(setting.clients)]
+    scores = torch.zeros(setting.clients, len(setting.shapes), dtype=torch.float64)
+    for at, client in enumerate(placed):
+        for number in range(1, setting.rounds + 1):
+            sent = release(client.update(bool(coins[at]), NORM * CLIPPING, number))
+            scores[at] += client.scores(sent, number)
+    turns = torch.tensor([client.turns for client in placed])
+    parts = parts_of(dict(zip(setting.shapes, scores.T, strict=True)), coins, turns)
     return audited(parts, setting.epsilon, DELTA, CONFIDENCE)
 
 

@@ -1,9 +1,9 @@
 """Compare the rules of LiRA and RMIA with published implementations on the same confidences of trained models.
 
 A pool of 2,000 digits has 16 shadow models, in pairs that share it out between them, so that each record is outside of exactly 8.
-One target model trains on a random half. 2,000 other digits are the population, outside of all 16. The offline attacks use the 8
-models without a record of the pool, the online ones also the 8 with it. All 16 judge the population, of which Privacy Meter takes
-the 8 highest probabilities. The published code runs from checkouts that the caller names:
+One target model trains on a random half. 2,000 other digits are the population, outside of all 16. The attacks use the 8 models
+without a record of the pool. All 16 judge the population, of which Privacy Meter takes the 8 highest probabilities. The published
+code runs from checkouts that the caller names:
 
 - LeakPro (github.com/aidotse/LeakPro), ``AttackLiRA.run_attack`` and ``AttackRMIA._run_attack``;
 - Privacy Meter (github.com/privacytrustlab/ml_privacy_meter), ``run_rmia``.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import itertools
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attacks.membership.loss_threshold import confidence_of, predict
-from attacks.membership.online_rules import online_scores
-from attacks.membership.rules import SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
+from attacks.membership.rules import GAMMA, SURE, GaussianRule, PairwiseRule, estimate_prior, log_ratio, pooled_variance
 from attacks.scoring.intervals import Estimate
 from attacks.scoring.roc import auc, auc_interval, tpr_at_fpr
 from clients.data.datasets import load_dataset
@@ -48,7 +47,7 @@ RANDOM_LABELS = 0.2
 RATES = (0.01, 0.001)
 """False positive rates of the tables."""
 POOL, PAIRS = 2000, 8
-CORRECTION, GAMMA = 0.3, 1.0
+CORRECTION, FACTOR = 0.3, 1.0
 """Privacy Meter has no other factor than 1."""
 NEAR, ROUNDING = 0.01, 1e-9
 """Largest difference of an AUC or a rate that counts as agreement, and that of two multiples of 0.001 by rounding."""
@@ -164,23 +163,24 @@ def ours(found: Judgements) -> dict[str, Tensor]:
     spread = pooled_variance(found.references, found.outside)
     ratios = log_ratio(found.own_population, found.population, CORRECTION)
     highest = log_ratio(found.own_population, found.population.sort(0, descending=True).values[:PAIRS], CORRECTION)
-    online = {f"online LiRA, variance='{kind}'": kind for kind in ("each", "fixed", "shrunk")} | {
-        "online RMIA": "ratio"
-    }
     return {
         "LiRA, variance='each'": GaussianRule(0, 0, 1, 0)(*given),
         "LiRA, variance='fixed'": GaussianRule(0, 0, spread, SURE)(*given),
         "LiRA, variance='shrunk'": GaussianRule(*estimate_prior(found.references, found.outside))(*given),
-        "RMIA": PairwiseRule(ratios, CORRECTION, GAMMA)(*given),
+        "RMIA": pairwise(ratios)(*given),
         TIED: dominated(ratios, given),
         HIGHEST: dominated(highest, given),
-        **{name: online_scores(rule, found.own, found.references, ~found.outside) for name, rule in online.items()},
     }
+
+
+def pairwise(ratios: Tensor) -> PairwiseRule:
+    """The rule with ``FACTOR`` in place of ``GAMMA``."""
+    return PairwiseRule(ratios + math.log(FACTOR / GAMMA), CORRECTION)
 
 
 def dominated(ratios: Tensor, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Numbers (N,) of population records that each record dominates, as published code scores records."""
-    scores: Tensor = PairwiseRule(ratios, CORRECTION, GAMMA)(*given)
+    scores: Tensor = pairwise(ratios)(*given)
     return torch.floor(scores * len(ratios) + 1e-9)
 
 
@@ -206,10 +206,10 @@ def by_leakpro(found: Judgements, folder: Path) -> dict[str, Tensor]:
     lira, rmia = load_leakpro(folder)
     where = {"in_members": np.flatnonzero(found.members), "out_members": np.flatnonzero(~found.members)}
     scores = {}
-    for online, (name, kind) in itertools.product((False, True), VARIANCES):
+    for name, kind in VARIANCES:
         attack = object.__new__(lira)
         everything = {
-            "shadow_models_logits": found.references.numpy(), "target_logits": found.own.numpy(), "online": online,
+            "shadow_models_logits": found.references.numpy(), "target_logits": found.own.numpy(), "online": False,
             "out_indices": found.outside.numpy(), "num_shadow_models": 2 * PAIRS, "audit_dataset": where,
             "configs": MagicMock(), "fix_var_threshold": 2, "var_calculation": kind,
         }  # fmt: skip
@@ -217,21 +217,18 @@ def by_leakpro(found: Judgements, folder: Path) -> dict[str, Tensor]:
         if kind == "fixed":  # of all records: the threshold that the class never reaches
             attack.fix_var_threshold, attack.var_calculation = 10**6, "carlini"
         attack.run_attack()
-        scores[f"{'online ' * online}LiRA, variance='{name}'"] = _joined(attack, found.members)
-    for online in (False, True):
-        scores["online RMIA" if online else "RMIA"] = _leakpro_rmia(rmia, found, where, online=online)
-    scores |= dict.fromkeys((TIED, HIGHEST), scores["RMIA"])
-    return scores
+        scores[f"LiRA, variance='{name}'"] = _joined(attack, found.members)
+    return scores | dict.fromkeys(("RMIA", TIED, HIGHEST), _leakpro_rmia(rmia, found, where))
 
 
-def _leakpro_rmia(rmia: Any, found: Judgements, where: dict[str, Any], *, online: bool) -> Tensor:
+def _leakpro_rmia(rmia: Any, found: Judgements, where: dict[str, Any]) -> Tensor:
     attack, mean = object.__new__(rmia), found.population.sigmoid().mean(0)
-    ratios = found.own_population.sigmoid() / (mean if online else (1 + CORRECTION) / 2 * mean + (1 - CORRECTION) / 2)
+    ratios = found.own_population.sigmoid() / ((1 + CORRECTION) / 2 * mean + (1 - CORRECTION) / 2)
     everything = {
         # Two classes with the confidence as the difference of their logits have the same probability of the true one.
         "logits_theta": _two_classes(found.own), "logits_shadow_models": [_two_classes(one) for one in found.references],
         "ground_truth_indices": np.zeros(POOL, dtype=int), "out_indices": found.outside.numpy(), "temperature": 1.0,
-        "online": online, "offline_a": CORRECTION, "epsilon": 1e-6, "gamma": GAMMA, "ratio_z": ratios.numpy(),
+        "online": False, "offline_a": CORRECTION, "epsilon": 1e-6, "gamma": FACTOR, "ratio_z": ratios.numpy(),
         "audit_dataset": where,
     }  # fmt: skip
     vars(attack).update(everything)

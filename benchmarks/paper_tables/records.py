@@ -48,8 +48,7 @@ def chosen(rows: Sequence[Row], cell: Cell) -> list[Row]:
 def _fits(row: Row, cell: Cell) -> bool:
     if (row.metric, row.defense, row.attack) != (cell.metric, cell.defense, cell.attack):
         return False
-    null = row.role is Role.NULL_BASELINE
-    if null != (cell.attack in NULLS) or row.role is Role.NULL_CONTROL:
+    if (row.role is Role.NULL_BASELINE) != (cell.attack in NULLS):
         return False
     if cell.observation not in ("", row.card.observation):
         return False

@@ -17,8 +17,7 @@ from flwr.app import ConfigRecord, Context
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from attacks.dp_audit.example_gradients import NO_CANARY, set_gradients
-from attacks.dp_audit.placed_canaries import NORM, PlacedCanaries
+from attacks.dp_audit.placed_canaries import NO_CANARY, NORM, PlacedCanaries, set_gradients
 from attacks.observations import AttackError
 from clients.external_app.canary_images import MOST_CANARIES, CanaryDataset, numbers_in
 from clients.messages.node import answers_of, draws_from_seed, draws_of, partition_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attacks.dp_audit.example_gradients import NO_CANARY
+from attacks.dp_audit.placed_canaries import NO_CANARY
 
 NUMBER_BITS, TAG_BITS = 14, 24
 PIXELS = 2 + NUMBER_BITS + TAG_BITS

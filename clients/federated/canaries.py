@@ -12,8 +12,16 @@ from torch.utils.data import Dataset
 
 from attacks.dp_audit.canary_clients import NORM as CLIENT_NORM
 from attacks.dp_audit.canary_clients import PlacedClient, client_defense
-from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.placed_canaries import BRIGHT, DARK, NORM, PlacedCanaries, audited_defense
+from attacks.dp_audit.placed_canaries import (
+    BRIGHT,
+    DARK,
+    EMPTY,
+    NO_CANARY,
+    NORM,
+    PlacedCanaries,
+    audited_defense,
+    set_gradients,
+)
 from attacks.local_model import shared_tensors
 from clients.federated.plan import FederatedPlan
 from clients.task.local_data import LocalData

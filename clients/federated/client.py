@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from attacks.attributes.property_inference import majority
 from attacks.local_model import shared_tensors
 from attacks.metrics.training import EPSILON_WITH_PROBES
 from clients.federated.budget import budget_spent
@@ -102,13 +101,6 @@ class LocalClient(Client):
         if observation == "aggregate":  # the client's part of it, which is its probe
             return replace(self.truths("probe"), pooled=True)
         return super().truths(observation)
-
-    def sensitive(self, observation: str) -> list[Tensor]:
-        """Sensitive value of each probe target for "probe-attribute" (see ``attacks.attributes.property_inference.majority``)."""
-        if observation != "probe-attribute":
-            return super().sensitive(observation)
-        probed = map(self.probed_positions, range(self.task.plan.probe_targets))
-        return [torch.tensor([majority(self.data.train_sensitive(positions))]) for positions in probed]
 
     @cached_property
     def canaries(self) -> ClientCanaries | None:

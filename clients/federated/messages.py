@@ -20,7 +20,6 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.federated.client import Ledger, LocalClient, LocalResult
-from clients.federated.local_training import train_alone
 from clients.federated.plan import FederatedPlan
 from clients.messages.account import answer_once, book, require_update
 from clients.messages.agreed_model import note_update, require_agreed
@@ -122,4 +121,4 @@ def _account(context: Context, client: LocalClient, result: LocalResult) -> Reco
 
 
 HANDLERS = {"train": train, "train.probe": probe, "query.coins": coins, "evaluate": evaluate}
-SIDE = ClientSide("federated", LocalClient, FederatedPlan, HANDLERS, train_alone)
+SIDE = ClientSide("federated", LocalClient, FederatedPlan, HANDLERS)

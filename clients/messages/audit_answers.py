@@ -13,7 +13,7 @@ from attacks.metrics.guesses import MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.names import Scores, scores_to_texts
 from attacks.scoring.oracle import Oracle
 from clients.messages.node import Records, answers_of, reply_to
-from clients.scoring.audit import ALONE, NO_IMAGES, Train, audit_baselines, audit_guesses
+from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
 from clients.scoring.guesses import read_guesses
 from clients.secrets.policy import refusal
 from clients.task.local_data import Client
@@ -32,12 +32,11 @@ def answer_audit(
     context: Context,
     client: Client,
     build_model: Callable[[], nn.Module] | None = None,
-    train: Train | None = None,
 ) -> Message:
     """Score the server's guesses against a client's images; only numbers leave, unless pictures are shared.
 
     The caller must call ``answers_of(context).require("audits", ...)`` first. ``build_model`` builds the model of a membership
-    test; default: the model of the task. ``train`` is that of ``audit_guesses``.
+    test; default: the model of the task.
     """
     config, answers = values_of(message, "config"), answers_of(context)
     observation, kind = str(config["observation"]), str(config["kind"])
@@ -55,7 +54,7 @@ def answer_audit(
         guesses = read_guesses(kind, tensors_of(message, "guesses"), int(config["guesses"]), model)
         sent = tensors_of(message, "oracle")
         oracle = Oracle.from_tensors(sent, client.data.card.input_shape) if sent else None
-        audited = audit_guesses(client, observation, guesses, oracle, train)
+        audited = audit_guesses(client, observation, guesses, oracle)
         for guess, _ in guesses:
             if isinstance(guess, Membership):
                 without_order(audited.scores.get(ALONE, {}))

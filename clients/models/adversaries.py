@@ -18,60 +18,13 @@ SMALLEST: Mapping[str, int] = {"vgg16": 32, "vgg_small": 8}
 """Side in pixels of the smallest images that a model takes; those that are not named take any."""
 
 
-class Adversaries:
-    """Base of builders of adversaries for a cut model, in that model's architecture.
+@dataclass(frozen=True)
+class AdversaryBuilder:
+    """Builds adversaries of a classifier that is cut between feature maps (B, Z, H', W'), in that classifier's architecture.
 
     "split" is the server half with new weights. "tuned" is the same with the weights of the attacked model, except for its last
-    layer. "full" is a whole model that takes the features in place of images.
-
-    Attributes:
-        weights: State dict of the attacked model; needed for "tuned" alone.
-    """
-
-    weights: NamedTensors | None
-
-    def __call__(self, architecture: str, num_values: int, seed: int) -> nn.Module:
-        """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU; ``seed`` alone decides its new
-        weights.
-
-        Raises:
-            ModelError: When the architecture is unknown, the cut is, or "tuned" has no weights to start from.
-        """
-        match architecture:
-            case "split":
-                return self._server_half(self._attacked(num_values, seed))
-            case "tuned":
-                return self._server_half(self._tuned(self._attacked(num_values, seed)))
-            case "full":
-                return self._full(num_values, seed)
-        raise ModelError(f"architecture is {architecture!r}; allowed: 'split', 'tuned', 'full'")
-
-    def _tuned(self, model: nn.Module) -> nn.Module:
-        if self.weights is None:
-            raise ModelError("architecture is 'tuned', but there are no weights of the attacked model to start from")
-        last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
-        kept = {name: tensor for name, tensor in self.weights.items() if not name.startswith(f"{last}.")}
-        model.load_state_dict(model.state_dict() | kept)
-        return model
-
-    def _attacked(self, num_values: int, seed: int) -> nn.Module:
-        """The model that ``weights`` are of, with new ones; its last linear layer is the one that answers."""
-        raise NotImplementedError
-
-    def _server_half(self, model: nn.Module) -> nn.Module:
-        """The server half of what ``_attacked`` gives."""
-        return model
-
-    def _full(self, num_values: int, seed: int) -> nn.Module:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class AdversaryBuilder(Adversaries):
-    """Builds adversaries of a classifier that is cut between feature maps (B, Z, H', W').
-
-    Where the features are too small for "full", each value is first repeated over a square of the smallest side that makes them
-    fit.
+    layer. "full" is a whole model that takes the features in place of images. Where the features are too small for it, each value
+    is first repeated over a square of the smallest side that makes them fit.
 
     Attributes:
         name: A key of ``CUTS``.
@@ -92,19 +45,35 @@ class AdversaryBuilder(Adversaries):
     norm: str = "group"
     weights: NamedTensors | None = None
 
+    def __call__(self, architecture: str, num_values: int, seed: int) -> nn.Module:
+        """A network, features (B, ...) -> logits (B, num_values), in train mode on the CPU; ``seed`` alone decides its new
+        weights.
+
+        Raises:
+            ModelError: When the architecture is unknown, the cut is, or "tuned" has no weights to start from.
+        """
+        if architecture == "full":
+            return self._full(num_values, seed)
+        if architecture not in ("split", "tuned"):
+            raise ModelError(f"architecture is {architecture!r}; allowed: 'split', 'tuned', 'full'")
+        model = self._build(num_values, self.input_shape, seed)
+        if architecture == "tuned":
+            if self.weights is None:
+                raise ModelError(
+                    "architecture is 'tuned', but there are no weights of the attacked model to start from"
+                )
+            last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+            kept = {name: tensor for name, tensor in self.weights.items() if not name.startswith(f"{last}.")}
+            model.load_state_dict(model.state_dict() | kept)
+        return halves(model, self.name, self.cut)[1]
+
     def _build(self, num_values: int, shape: ImageShape, seed: int) -> nn.Module:
         return build_model(
             self.name, num_classes=num_values, input_shape=shape, width=self.width, norm=self.norm, seed=seed
         )
 
-    def _attacked(self, num_values: int, seed: int) -> nn.Module:
-        return self._build(num_values, self.input_shape, seed)
-
-    def _server_half(self, model: nn.Module) -> nn.Module:
-        return halves(model, self.name, self.cut)[1]
-
     def _full(self, num_values: int, seed: int) -> nn.Module:
-        client, _ = halves(self._attacked(num_values, seed), self.name, self.cut)
+        client, _ = halves(self._build(num_values, self.input_shape, seed), self.name, self.cut)
         with torch.no_grad():
             features = client.eval()(torch.zeros(1, *self.input_shape))
         _, channels, height, width = features.shape

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
 from attacks.membership.loss_threshold import Membership
-from attacks.membership.online_rules import OnlineTest
-from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE, SHADOW_MEMBERS
+from attacks.metrics.guesses import ATTRIBUTE_ACCURACY, LABEL_ACCURACY, MEMBER_SCORE, OTHER_SCORE
 from attacks.metrics.images import PLACE, RECOGNITION
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from attacks.metrics.training import COUNTED_IMAGES
 from attacks.normalisation import normalise
-from attacks.observations import AttackError
 from attacks.scoring.metrics import score, score_representatives
 from attacks.scoring.oracle import Oracle
 from clients.scoring.guesses import Guess
@@ -39,10 +37,9 @@ from clients.scoring.image_scores import (
 from clients.scoring.null_baselines import BlindGuesses, flat_psnr
 from clients.scoring.retrieval import CANDIDATES, Known, attacked_images, identified, other_images
 from clients.scoring.table_audit import FREQUENT, cell_baselines, cell_scores
-from clients.task.batches import CHUNK, chunks, join
+from clients.task.batches import CHUNK, chunks
 from clients.task.local_data import Client
 from clients.task.truths import Probed, Truths
-from defenses.base import Batch
 from defenses.tensors import Numbers, Tensors
 
 COUNTS = GuessName(Role.TRAINING)
@@ -50,8 +47,6 @@ COUNTS = GuessName(Role.TRAINING)
 MOST_COUNTED = 1000
 """Images of a client, evenly spaced, that are counted at most."""
 
-Train = Callable[[Batch, int], nn.Module]
-"""Trains a new model on a batch, by a seed, as a client trains."""
 ALONE = GuessName()
 """The guesses that a message asks about."""
 
@@ -78,7 +73,6 @@ def audit_guesses(
     observation: str,
     guesses: Sequence[tuple[Guess, Tensor | None]],
     oracle: Oracle | None = None,
-    train: Train | None = None,
 ) -> AuditScores:
     """Scores one guess per observed update or batch of smashed data.
 
@@ -87,14 +81,13 @@ def audit_guesses(
         observation: The kind of what is attacked, such as "probe".
         guesses: Each with the classes (B,) that an oracle sees in its images, or None.
         oracle: The oracle itself, which then compares features of the guesses with those of the truth.
-        train: Trains a new model on a batch as this client trains, for online tests of membership.
 
     Returns:
         Of ``ALONE``. For reconstructions every image metric against both references, ``flat_psnr``, ``identified``, ``PLACE`` and
         ``LABEL_ACCURACY``, with an oracle ``RECOGNITION``, and with its weights what ``Oracle.compare`` gives. For labels
         ``LABEL_ACCURACY``. For attributes see ``audit_attributes``, for representatives ``score_representatives``, for rows of a
         table ``clients.scoring.table_audit``. For tests of membership ``MEMBER_SCORE`` and ``OTHER_SCORE``, one value per training
-        and per test example, of tests that did not fail; of online tests also ``SHADOW_MEMBERS``.
+        and per test example, of tests that did not fail.
 
     Raises:
         ValueError: When the number of guesses is not the number of observed updates, or their image shape is not the data's.
@@ -108,7 +101,7 @@ def audit_guesses(
     for target, ((guess, recognised), truth) in enumerate(zip(guesses, known.views, strict=True)):
         if isinstance(guess, Membership):
             # A failed test gave no scores: its records would pass for records that were tested alike.
-            found = {} if guess.failure else membership_scores(client, guess, train)
+            found = {} if guess.failure else membership_scores(client, guess)
         elif isinstance(guess, Cells):
             found = cell_scores(client.data, guess, truth, known.embed)
         elif isinstance(guess, Representatives):
@@ -168,25 +161,12 @@ def audit_attributes(client: Client, observation: str, guesses: Sequence[Attribu
     return AuditScores({ALONE: {ATTRIBUTE_ACCURACY.of(): [hit for hits in found for hit in hits]}})
 
 
-def membership_scores(client: Client, test: Membership, train: Train | None = None) -> Scores:
+def membership_scores(client: Client, test: Membership) -> Scores:
     """Scores of a membership test for this client's training and test examples, shown to the model as in use.
 
-    With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other. An online test
-    trains shadow models on members and others together; no model and none of its weights leave the client.
-
-    Raises:
-        AttackError: Of an online test without ``train``, or with too few shadow models (``OnlineTest.assigned``).
+    With ``local-steps``, an example that earlier rounds used and this one did not is neither member nor other.
     """
-    if test.online is not None:
-        return _online_scores(client, test, test.online, train)
     scores: dict[ScoreName, list[Tensor]] = defaultdict(list)
-    for metric, batch, shown in _examined(client):
-        scores[metric].append(test.scores(shown, batch.targets.argmax(1)))
-    return {metric: torch.cat(pieces).tolist() for metric, pieces in scores.items()}
-
-
-def _examined(client: Client) -> Iterator[tuple[ScoreName, Batch, Tensor]]:
-    """Members and then others in pieces: the score, the examples, and their images as the model sees them."""
     for metric, positions, read in (
         (MEMBER_SCORE, client.trained_on(), client.data.plain),
         (OTHER_SCORE, torch.arange(client.data.num_test), client.data.test_plain),
@@ -194,17 +174,9 @@ def _examined(client: Client) -> Iterator[tuple[ScoreName, Batch, Tensor]]:
         for piece in chunks(len(positions), CHUNK):
             batch = read(positions[piece])
             shown = client.data.protected_test("membership", batch, metric.name, int(piece[0]))
-            yield metric.of(), batch, normalise(shown.images, client.data.card)
-
-
-def _online_scores(client: Client, test: Membership, online: OnlineTest, train: Train | None) -> Scores:
-    if train is None:
-        raise AttackError("an online test trains models as the client does; allowed: clients of the federated scenario")
-    _, batches, shown = zip(*_examined(client), strict=True)
-    members = len(client.trained_on())
-    scores = test.scores_among(join(batches), torch.cat(shown), train, members).tolist()
-    found = {MEMBER_SCORE.of(): scores[:members], OTHER_SCORE.of(): scores[members:]}
-    return found | {SHADOW_MEMBERS.of(): [float(online.members_of_each(members))]}
+            images = normalise(shown.images, client.data.card)
+            scores[metric.of()].append(test.scores(images, batch.targets.argmax(1)))
+    return {metric: torch.cat(pieces).tolist() for metric, pieces in scores.items()}
 
 
 def audit_baselines(

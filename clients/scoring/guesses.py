@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attacks.guesses import Attributes, Cells, Labels, Reconstruction, Representatives
-from attacks.membership.federation.round_signals import PART, RoundsTest
+from attacks.membership.gradient_alignment import PART, RoundsTest
 from attacks.membership.loss_threshold import Membership
 from clients.wire.texts import RecordError, shortened
 from defenses.tensors import NamedTensors, Tensors, part_of

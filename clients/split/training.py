@@ -63,12 +63,6 @@ class SplitClient(Client):
             embed=self._embed if self.data.card.is_table and not SplitPlan.narrow(self.task.plan).trains_edge else None,
         )
 
-    def sensitive(self, observation: str) -> list[Tensor]:
-        """Sensitive values of the test examples for "smashed-attribute"."""
-        if observation == "smashed-attribute":
-            return [self.data.test_sensitive()]
-        return super().sensitive(observation)
-
     @torch.no_grad()
     def _embed(self, rows: Tensor) -> Tensor:
         """What the frozen client half makes of rows of a table, before any defence: (n, F, D) on the CPU."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from clients.data.augmentation import random_crop_and_flip
-from clients.data.images import ImageData
 from clients.secrets.draws import Draws, digest_of
 from clients.task.batches import join, local_batch
 from clients.task.task import FLOAT_BYTES, Plan, Task
@@ -208,18 +207,11 @@ class LocalData:
         """Labels of its test examples: classes (num_test,), or label vectors (num_test, K)."""
         return self.dataset.test.truth(self._test)
 
-    def train_sensitive(self, positions: Tensor) -> Tensor:
-        """Values (n,) of the sensitive attribute of training examples at ``positions``; ``ValueError`` where the data have none."""
-        return self._sensitive(self.dataset.train)[self._train[positions]]
-
     def test_sensitive(self) -> Tensor:
         """Values (num_test,) of the sensitive attribute of its test examples; ``ValueError`` where the data have none."""
-        return self._sensitive(self.dataset.test)[self._test]
-
-    def _sensitive(self, part: ImageData) -> Tensor:
-        if part.sensitive is None:
+        if self.dataset.test.sensitive is None:
             raise ValueError(f"dataset {self.dataset.name!r} has no sensitive attribute")
-        return part.sensitive
+        return self.dataset.test.sensitive[self._test]
 
     def test_plain(self, positions: Tensor) -> Batch:
         """Test examples of this client at ``positions`` (n,), unprotected."""

@@ -9,14 +9,12 @@ from typing import Annotated, Any, ClassVar
 
 from flwr.app import Context, Message
 from pydantic import ConfigDict
-from torch import nn
 
 from clients.task.local_data import Client
 from clients.task.task import Plan, Task, TaskError
 from clients.wire.limits import MOST_RATE, MOST_ROUNDS, Limit
 from clients.wire.schema import STRICT, parsed
 from clients.wire.texts import shortened
-from defenses.base import Batch
 from defenses.registry import collected, modules_in
 
 Handler = Callable[[Message, Context], Message]
@@ -34,8 +32,6 @@ class ClientSide:
         plan: Class of the scenario's plans, a run's fixed settings for the clients.
         handlers: Message type, such as "train" or "train.step", -> its handler. Scenarios may have handlers of the same type; the
             task names its scenario.
-        train: Trains a new model on given examples as a client trains, (plan, examples, seed) -> model in eval mode; None where
-            clients train no whole model.
 
     Raises:
         ValueError: When it would answer a message of all scenarios.
@@ -45,7 +41,6 @@ class ClientSide:
     client: type[Client]
     plan: type[Plan]
     handlers: Mapping[str, Handler]
-    train: Callable[[Any, Batch, int], nn.Module] | None = None
 
     def __post_init__(self) -> None:
         if taken := COMMON & set(self.handlers):

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from attacks.base import AnyAttack
 from attacks.spec import ATTACKS
 from clients.data.card import DataCard
-from clients.data.datasets import has_sensitive_attribute, is_table
+from clients.data.datasets import is_table
 from clients.data.partitions import parse_partition
 from clients.task.auxiliary import OWN_AUXILIARY
 from clients.task.scenarios import client_side, client_sides
@@ -31,7 +31,7 @@ from simulations.settings.defaults import AUTO, SCENARIOS_GROUP
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.scenarios import WholeModelSettings
 from strategies.audit.adaptive import adaptive_attacks
-from strategies.audit.kinds import ATTRIBUTE_SETTING, Kind
+from strategies.audit.kinds import Kind
 
 NO_DEFENSE = Pipeline()
 
@@ -163,30 +163,6 @@ class Experiment(Scenario):
     def idle_defenses(self, height: int, width: int) -> list[str]:
         """Reasons why defences have no effect on images of this size, one clause each, for notices of a run that goes on."""
         return list(dict.fromkeys(why for pipeline in self.pipelines for why in pipeline.idle(height, width)))
-
-    def check_attribute_attacks(self, kind: Kind) -> None:
-        """Raise ``ConfigError`` for attacks on an attribute that the data lack, or of which the server knows nothing."""
-        if not self.attacks[kind]:
-            return
-        chosen = f"{ATTRIBUTE_SETTING} is {self.attribute_attacks!r}"  # type: ignore[attr-defined]
-        self.require_attribute(chosen, f"{ATTRIBUTE_SETTING} = ''")
-        if self.auxiliary_data not in OWN_AUXILIARY:
-            raise ConfigError(
-                f"{chosen}, which learn from examples with the same attribute, and auxiliary-data is {self.auxiliary_data!r}; "
-                f"allowed: {' or '.join(OWN_AUXILIARY)}"
-            )
-        if self.auxiliary_data == "held-out" and not (self.owns_data or self.auxiliary_fraction):
-            raise ConfigError(
-                f"{chosen}, which learn from the server's own examples: auxiliary-fraction is 0, raise it"
-            )
-
-    def require_attribute(self, what: str, instead: str) -> None:
-        """Raise ``ConfigError`` for data without a sensitive attribute: ``what`` needs one, ``instead`` is the remedy."""
-        if not has_sensitive_attribute(self.dataset):
-            raise ConfigError(
-                f"{what}, and dataset = {self.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
-                f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
-            )
 
     @property
     def all_attacks(self) -> list[str]:

@@ -210,7 +210,7 @@ def card(cards: Cards) -> Column:
 
 def attack(below: Callable[[Cell], Sequence[str]]) -> Column:
     """The attack of a cell with small print."""
-    return Column("Attack", lambda cell: Shown(cell.name, below(cell)), "attack")
+    return Column("Attack", lambda cell: Shown(cell.attack, below(cell)), "attack")
 
 
 def round_of(cell: Cell) -> str:

@@ -98,11 +98,6 @@ class Row:
         return self.role in (Role.ATTACK, Role.UPPER_BOUND)
 
     @property
-    def learns_prior(self) -> bool:
-        """Whether the attack has an image prior and could hallucinate images, by its threat card."""
-        return self.card.more.get("learns_prior") is True
-
-    @property
     def study(self) -> tuple[str, str, str, str, str]:
         """Values that must agree before numbers may be averaged over seeds: each cut of a model is a deployment of its own."""
         return (self.experiment, self.scenario, self.dataset, self.model, self.cut)
@@ -135,11 +130,6 @@ class Row:
         """Strict JSON in ASCII with its line feed: NaN becomes null, infinities become text."""
         data = {name: getattr(self, name) for name in NAMES if name != "extra"}
         return json_line(changed(data | {"card": self.card.to_json(), **self.extra}, _strict))
-
-
-def shown_name(role: Role, attack: str) -> str:
-    """Name of an attack or a null baseline on pages."""
-    return f"{attack} on noise" if role is Role.NULL_CONTROL else attack
 
 
 def number_of(value: Any) -> float | None:

@@ -11,10 +11,6 @@ from torch import nn
 from attacks.base import AnyAttack
 from attacks.dp_audit.canary_clients import client_defense
 from attacks.dp_audit.placed_canaries import audited_defense
-from attacks.membership.online import OnlineAttack
-from attacks.membership.online_rules import FEWEST_WITH, least_shadows
-from attacks.observations import AttackError
-from attacks.spec import stages_of
 from clients.data.card import DataCard
 from clients.federated.canaries import trained_sizes
 from clients.federated.plan import FederatedPlan
@@ -27,14 +23,12 @@ from defenses.training.example_gradients import GHOST, PER_EXAMPLE
 from defenses.updates.client_dp import ClientDP
 from simulations.experiment.experiment import WholeModelExperiment
 from simulations.experiment.scenario import KnownClients, Rounds
-from simulations.report.text import count
 from simulations.settings.errors import ConfigError, naming
 from simulations.settings.scenarios import FederatedSettings
 from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind
-from strategies.federated.audit import update_rounds
 from strategies.federated.curious import CuriousFedAvg
-from strategies.federated.observations import KINDS, PROBE, PROBE_ATTRIBUTE, STEPS, UPDATE
+from strategies.federated.observations import KINDS, PROBE, STEPS
 from strategies.training.checkpoint import Checkpoint
 
 
@@ -54,9 +48,7 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
     def check(self) -> None:
         """Refuse defences of data that are never sent, and auxiliary data of other kinds."""
         self.check_whole_model()
-        self.check_attribute_attacks(PROBE_ATTRIBUTE)
         self.check_groups(self.num_clients)
-        self._check_histories(self.num_clients)
         if self.dp_canaries and not any(map(audited_defense, self.pipelines)) | any(
             map(client_defense, self.pipelines)
         ):
@@ -80,21 +72,6 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
         sent = not isinstance(defense, SmashedDefense | EdgeTrainingDefense)
         return "" if sent else f"protects smashed data, which clients of scenario = {self.scenario!r} do not send"
 
-    def _check_histories(self, num_clients: int) -> None:
-        """Refuse attacks on update histories that need more attacked rounds, or more clients in a round, than there are."""
-        rounds = len(update_rounds(self.attacked_rounds, self.rounds))
-        for attack in (stages_of(one)[0] for one in self.attacks[UPDATE] if rounds):
-            if rounds < attack.profile.least_rounds:
-                raise ConfigError(
-                    f"attack-rounds is {self.attack_rounds!r}, with updates of {count(rounds, 'round')} of {self.rounds}, "
-                    f"and {attack} in update-attacks needs {attack.profile.least_rounds}; name more, or leave the attack out"
-                )
-            if max(num_clients, 1) < attack.profile.least_clients:
-                raise ConfigError(
-                    f"num-clients is {num_clients}, and {attack} in update-attacks needs "
-                    f"{attack.profile.least_clients}; use more clients, or leave the attack out"
-                )
-
     def check_data(self, pipeline: Pipeline, card: DataCard) -> None:
         """Build the model, and check that the training defences can protect it."""
         model = self.plan(pipeline, card=card).build_model()
@@ -109,25 +86,12 @@ class FederatedExperiment(FederatedSettings, WholeModelExperiment):
             )
 
     def check_clients(self, clients: KnownClients) -> None:
-        """Refuses sums over more clients than there are, and attacks that compare more."""
+        """Refuses sums over more clients than there are."""
         self.check_groups(len(clients.sizes))
-        self._check_histories(len(clients.sizes))
 
     def check_share(self, train: int, test: int) -> None:
-        """Refuses probes of more images than a client trains on, and online tests with too few shadow models."""
+        """Refuses probes of more images than a client trains on."""
         self.check_probe_images(train)
-        for attack in self.attacks[UPDATE]:
-            if not isinstance(attack, OnlineAttack):
-                continue
-            try:
-                least = least_shadows(attack.num_members or train, train + test)
-            except AttackError as error:
-                raise ConfigError(f"update-attacks: {attack}: {error}") from None
-            if attack.num_shadows < least:
-                raise ConfigError(
-                    f"update-attacks: num_shadows of {attack} is {attack.num_shadows}; allowed: {least} or more, as a client has "
-                    f"about {train} training and {test} test examples, each of them in and outside of {FEWEST_WITH} shadow models"
-                )
 
     def training(self, plan: Plan, auditor: Auditor, clients: KnownClients, label: str) -> Rounds:
         """Federated averaging by a curious server."""

@@ -13,6 +13,7 @@ import torch
 from attacks.queries.training import MIN_EXAMPLES
 from attacks.sender import Sender
 from clients.data.card import DataCard
+from clients.data.datasets import has_sensitive_attribute
 from clients.inference.plan import InferencePlan
 from clients.models.cuts import CUTS
 from clients.models.library import ModelError
@@ -27,6 +28,7 @@ from simulations.experiment.scenario import LARGEST_MESSAGE, KnownClients, Round
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.scenarios import InferenceSettings
 from strategies.audit.auditor import Auditor
+from strategies.audit.kinds import ATTRIBUTE_SETTING
 from strategies.inference.observations import ATTRIBUTE, KINDS
 from strategies.inference.offline_adversary import OfflineAdversaries
 from strategies.inference.public_model import PublicTraining, read_weights
@@ -68,11 +70,20 @@ class InferenceExperiment(InferenceSettings, WholeModelExperiment):
                 f"attack-rounds is {self.attack_rounds!r}, and queries are attacked once all are answered: add final, or set "
                 f"{' and '.join(kind.setting for kind in on)} = ''"
             )
-        self.check_attribute_attacks(ATTRIBUTE)
+        if self.attacks[ATTRIBUTE]:
+            self._require_attribute(f"{ATTRIBUTE_SETTING} is {self.attribute_attacks!r}", f"{ATTRIBUTE_SETTING} = ''")
         for pipeline in self.pipelines:
             if pipeline.needs_adversary:
                 why = f"defenses: {pipeline} learns from an adversary of a sensitive attribute"
-                self.require_attribute(why, "delta='max', which needs none")
+                self._require_attribute(why, "delta='max', which needs none")
+
+    def _require_attribute(self, what: str, instead: str) -> None:
+        """Raise ``ConfigError`` for data without a sensitive attribute: ``what`` needs one, ``instead`` is the remedy."""
+        if not has_sensitive_attribute(self.dataset):
+            raise ConfigError(
+                f"{what}, and dataset = {self.dataset!r} has no sensitive attribute: take garment-digit, photo-face, or two "
+                f"attributes of CelebA such as celeba:Wearing_Lipstick,Wearing_Hat; or set {instead}"
+            )
 
     def _check_model(self) -> None:
         require_known("model", self.model, dict.fromkeys(CUTS), also="")

@@ -22,7 +22,7 @@ from simulations.experiment.scenario import KnownClients, Rounds
 from simulations.settings.errors import ConfigError, require_known
 from simulations.settings.scenarios import SplitSettings
 from strategies.audit.auditor import Auditor
-from strategies.split.observations import KINDS, SMASHED, TOKEN_ATTRIBUTE, smashed_attacks
+from strategies.split.observations import KINDS, SMASHED, smashed_attacks
 from strategies.split.server import Holder
 from strategies.split.split_fed import Schedule, SplitFed
 
@@ -53,7 +53,6 @@ class SplitExperiment(SplitSettings, Experiment):
             raise ConfigError(
                 "labels is 'server', but with partition = 'node' the server has none; set labels = 'client'"
             )
-        self.check_attribute_attacks(TOKEN_ATTRIBUTE)
         if self.nesterov and self.optimizer != "sgd":
             raise self.refusal("nesterov", "False", by="optimizer")
 
@@ -112,15 +111,6 @@ class SplitExperiment(SplitSettings, Experiment):
                 raise ConfigError(
                     f"client {partition} holds {train} training and {test} test examples; a split run needs {MIN_EXAMPLES} of each"
                 )
-        self._check_memory(clients)
-
-    def _check_memory(self, clients: KnownClients) -> None:
-        """All tokens whose attribute is guessed are held at once."""
-        if not self.attacks[TOKEN_ATTRIBUTE]:
-            return
-        plans = [self.plan(pipeline, card=clients.card) for pipeline in self.pipelines]
-        edges = [(plan.build_halves()[0], plan.shape().widening) for plan in plans]
-        self.check_memory(clients, max(edge.num_tokens * edge.dim * widening for edge, widening in edges))
 
     def check_share(self, train: int, test: int) -> None:
         """Refuse probes of more images than a client has to show."""
@@ -138,7 +128,6 @@ class SplitExperiment(SplitSettings, Experiment):
             schedule=schedule_of(self),
             batches_per_message=self.batches_per_message,
             attacks=smashed_attacks(self.attacks_on(plan.defenses, SMASHED)),
-            attribute_attacks=self.attacks_on(plan.defenses, TOKEN_ATTRIBUTE),
             attack_rounds=self.attacked_rounds,
             min_usable=self.min_usable,
             label=label,

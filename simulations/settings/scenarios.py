@@ -29,12 +29,6 @@ from simulations.settings.common import CommonSettings
 from simulations.settings.defaults import AUTO
 from simulations.settings.errors import ConfigError
 
-ATTRIBUTE_ATTACKS: Any = setting(
-    AUTO,
-    "attacks that infer a sensitive attribute from queries (inference), tokens of test images (split) or one-step probes "
-    "(federated), separated by ;; auto: with scenario = inference, a static and a retrained adversary if the data set has "
-    "such an attribute; otherwise none",
-)
 WEIGHTS: Any = setting(
     "",
     "initial weights; empty: random weights. inference: efficientnet-lite0 (ImageNet's; install fedveil[pretrained]), or the "
@@ -110,7 +104,6 @@ class FederatedSettings(WholeModelSettings):
         "attacks on one-step probes, separated by ;; auto: every attack that applies to network and update, exact ones first",
     )
     update_attacks: str = setting(AUTO, "attacks on real training updates, separated by ;; auto: as for probes")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
     active_attacks: str = setting(
         "",
         "attacks that send clients a manipulated model in place of the agreed model, separated by ;. They need an active server; "
@@ -171,7 +164,7 @@ class FederatedSettings(WholeModelSettings):
 Normalisation = Literal["", "data", "imagenet", "efficientnet-lite0"]
 """With the keys of ``clients.models.packaged_weights.NORMALISATIONS``, repeated because that module imports torch."""
 Architecture = Literal["split", "tuned", "full"]
-"""Architectures of an adversary (``attacks.attributes.inference``), repeated for the same reason."""
+"""Architectures of an adversary (``attacks.queries.attributes``), repeated for the same reason."""
 
 
 class InferenceSettings(WholeModelSettings):
@@ -196,7 +189,11 @@ class InferenceSettings(WholeModelSettings):
         "efficientnet-lite0; empty: those of named weights, otherwise the data set's. A checkpoint needs the value of its own run",
     )
     query_attacks: str = setting("QueryInversion()", "attacks on queries, separated by ;")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
+    attribute_attacks: str = setting(
+        AUTO,
+        "attacks that infer a sensitive attribute from queries, separated by ;; auto: a static and a retrained adversary if the "
+        "data set has such an attribute; otherwise none",
+    )
     offline_adversary: Architecture = setting(
         "split",
         "architecture of the adversary against which a defence is trained: the server half with new weights (split), the server "
@@ -257,7 +254,6 @@ class SplitSettings(CommonSettings):
     optimizer: Optimizer = setting("sgd", "optimizer of both halves")
     batches_per_message: Images = BATCHES_PER_MESSAGE
     smashed_attacks: str = setting("TokenDecoder(); FeatureInversion()", "attacks on smashed data, separated by ;")
-    attribute_attacks: str = ATTRIBUTE_ATTACKS
 
 
 SETTINGS: Mapping[str, type[CommonSettings]] = {

@@ -72,7 +72,7 @@ class AuditPictures:
             each = {key: iter(values) for key, values in found.items() if len(values) == number}
             places = scores_alone.get(PLACE.of(), [])
             numbers = map(int, places if len(places) == number else ())
-            role = outcome.role(attack_card(job, outcome.attack))
+            role = attack_card(job, outcome.attack).role
             for target, guess in theirs:
                 scores = [{key: _finite(next(values, None)) for key, values in each.items()} for _ in guess.images]
                 self.keep(

@@ -15,7 +15,7 @@ from attacks.base import AnyAttack
 from attacks.guesses import Attributes, Cells, Labels, found_nothing
 from attacks.membership.loss_threshold import Membership
 from attacks.metrics.costs import ATTACK_SECONDS
-from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE, SHADOW_MEMBERS
+from attacks.metrics.guesses import MEMBER_SCORE, MEMBERSHIP_AUC, OTHER_SCORE
 from attacks.metrics.images import ORACLE_ACCURACY
 from attacks.metrics.names import GuessName, Role, ScoreName, Scores
 from clients.scoring.audit import ALONE, COUNTS, MOST_SHARED
@@ -169,7 +169,7 @@ class Auditor:
     def _audit(self, job: AttackJob, outcome: Outcome) -> None:
         seen, card = job.observed.seen, attack_card(job, outcome.attack)
         if why := outcome.why_none:
-            about: dict[str, Any] = {"attack": repr(outcome.attack), "role": outcome.role(card), "card": card}
+            about: dict[str, Any] = {"attack": repr(outcome.attack), "role": card.role, "card": card}
             self.recorder.row(job.task, **about, **without_score(why, len(seen)), **outcome.cost)
             return
         guesses: dict[int, list[tuple[int, Any]]] = defaultdict(list)
@@ -191,13 +191,10 @@ class Auditor:
         scores = _gather(replies).get(ALONE, {})
         if guessed == "membership":
             self._membership(job.task, outcome, card, scores, replies, failures=len(failed))
-            sizes = {name: values for name, values in joined(scores.values()).items() if name == SHADOW_MEMBERS.of()}
-            self._rows(job.task, _guess(outcome, card), card, {0: sizes})
         else:
             lost = sum(most[partition] for partition in replies.failed)
             self._rows(job.task, _guess(outcome, card), card, scores, outcome=outcome, seen=seen, unscored=lost)
-        if not outcome.of_noise:
-            self._diagnostics(job.task, outcome, card)
+        self._diagnostics(job.task, outcome, card)
         few = not job.kind.pooled and max(one.num_examples for one in seen) <= MOST_SHARED
         shown = job.kind.chosen or few or self.shows_training or guessed == "representatives"
         if guessed in ("images", "representatives") and self.share_images and shown:
@@ -313,7 +310,7 @@ def _images_of(guess: Any) -> int:
 
 
 def _guess(outcome: Outcome, card: ThreatCard) -> GuessName:
-    return GuessName(outcome.role(card), repr(outcome.attack))
+    return GuessName(card.role, repr(outcome.attack))
 
 
 def _gather(replies: Mapping[int, Message]) -> dict[GuessName, dict[int, Scores]]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attacks.base import AnyAttack
 from attacks.metrics.costs import ATTACK
-from attacks.metrics.names import Role
 from attacks.observations import untried
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
@@ -93,7 +92,6 @@ class Outcome:
         oracle_accuracy: The oracle's accuracy on auxiliary examples that it was not trained on.
         oracle: The oracle's weights, for the clients; only where guesses are paired with the images (smashed data).
         oracle_error: Why there is no oracle although the server has auxiliary data, or "".
-        of_noise: The attack was run on updates of noise: the null control of an attack with a prior.
     """
 
     attack: AnyAttack
@@ -104,7 +102,6 @@ class Outcome:
     oracle_accuracy: float | None = None
     oracle: Tensors = field(default_factory=dict)
     oracle_error: str = ""
-    of_noise: bool = False
     computed_on: str = ""
 
     @property
@@ -116,13 +113,9 @@ class Outcome:
     def why_none(self) -> str:
         """What ended it, or why it applies to no observation; "" where there are guesses to score."""
         reasons = list(dict.fromkeys(guess.failure for guess in self.guesses))
-        if self.error or self.of_noise or not all(map(untried, reasons)):
+        if self.error or not all(map(untried, reasons)):
             return self.error
         return str(reasons[0]) + (f" (and {count} more with other reasons)" if (count := len(reasons) - 1) else "")
-
-    def role(self, card: ThreatCard) -> Role:
-        """Role of the outcome's rows and pictures, by the threat card of the attack."""
-        return Role.NULL_CONTROL if self.of_noise else card.role
 
 
 @dataclass(frozen=True)
@@ -167,8 +160,6 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
     if sent and any(one and one(card.local_steps or 1) for one in matches):
         card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")
-    if attack.learns_prior:
-        card = card.but(learns_prior=True)
     if not attack.knows_defenses:
         card = card.but(knows_defenses=False)
     if not attack.needs_auxiliary:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import torch
 from torch.nn import functional as F
@@ -22,32 +21,8 @@ from strategies.audit.auditor import Auditor
 from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.threat_card import ThreatCard
 
-S = TypeVar("S", bound=Seen)
-
 MAJORITY = "majority"
 """Name of the baseline."""
-
-
-def judged(
-    auditor: Auditor,
-    task: Task,
-    kind: Kind,
-    seen: Sequence[S],
-    card: ThreatCard,
-    *,
-    images: int = 0,
-    each: int | None = None,
-) -> list[S]:
-    """Observations whose clients score guesses; a request to score the null baselines finds them.
-
-    ``images`` is as in ``Auditor.baselines``; ``each`` counts the values of an attribute that are guessed of an observation (None:
-    one for each image behind it).
-    """
-    if kind.of_attributes:
-        judges = _majority_judges(auditor, task, kind, seen, card, each)
-    else:
-        judges = auditor.baselines(task, kind, seen, card, images)
-    return [one for one in seen if one.partition in judges]
 
 
 def attack_judged(
@@ -60,21 +35,24 @@ def attack_judged(
     groups: Iterable[tuple[AnyAttack, ...]],
     label: str,
 ) -> None:
-    """Queue groups of attacks on the observations that are ``judged``; ``label`` is the pipeline's short name in file names."""
-    if seen := judged(auditor, task, kind, seen, card):
+    """Queue groups of attacks on the observations whose clients score guesses; a request to score null baselines finds these.
+
+    ``label`` is the pipeline's short name in file names.
+    """
+    judged_by = _majority_judges if kind.of_attributes else Auditor.baselines
+    judges = judged_by(auditor, task, kind, seen, card)
+    if seen := [one for one in seen if one.partition in judges]:
         name = f"{label}-r{task.round:04d}-{kind.name}"
         auditor.submit_groups(name, groups, kind, Observed(task, weights, seen), card)
 
 
-def _majority_judges(
-    auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Seen], card: ThreatCard, each: int | None
-) -> list[int]:
+def _majority_judges(auditor: Auditor, task: Task, kind: Kind, seen: Sequence[Seen], card: ThreatCard) -> list[int]:
     """Clients that score guesses of a sensitive attribute, found by a request to score this baseline."""
     values = Auxiliary(task.plan).sensitive()
     assert values is not None  # or there would be no attacks on it
     counts: dict[int, list[int]] = defaultdict(list)
     for one in sorted(seen, key=lambda one: (one.partition, one.target)):
-        counts[one.partition].append(one.num_examples if each is None else each)
+        counts[one.partition].append(one.num_examples)
     candidates = []
     for answer in F.one_hot(torch.arange(int(values.max()) + 1)).float():
         candidates.append({p: [Attributes(answer.repeat(count, 1)) for count in of] for p, of in counts.items()})

@@ -16,19 +16,15 @@ from attacks.base import AnyAttack
 from attacks.choice import Turns
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives, found_nothing
-from attacks.learned.learning_to_invert import noise_like
 from attacks.observations import AttackError, ClientUpdate, UpdateHistory, untried
 from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
-from attacks.uploads.base import UploadedImages
 from clients.task.auxiliary import OWN_AUXILIARY, Auxiliary
 from clients.task.task import Plan
 from clients.training.evaluation import device_name, place
 from defenses.random_draws import generator_for
 from strategies.audit.jobs import AttackJob, AttackResult, Outcome
-from strategies.audit.kinds import digest
-from strategies.audit.threat_card import FROM_SEED
 
 MOST_LEARNED = 8
 """Fitted attacks that a process keeps."""
@@ -37,15 +33,13 @@ MOST_LEARNED = 8
 def run_job(job: AttackJob) -> AttackResult:
     """Run a job in this process. A crash of an attack is a result as well; it must not end the run."""
     outcomes = []
-    runner, silent, turns = _Runner(job), _Runner(job, of_noise=True), Turns()
+    runner, turns = _Runner(job), Turns()
     for attack in job.attacks:
         if job.in_turn and (why := turns.needless(attack)) is not None:
             outcomes += [Outcome(attack, [], 0.0, why)] if why else []
             continue
         outcomes.append(_timed(runner, attack))
         turns.note(attack, outcomes[-1].guesses)
-        if attack.learns_prior and not outcomes[-1].why_none:
-            outcomes.append(replace(_timed(silent, attack), of_noise=True))
     return AttackResult(job, outcomes)
 
 
@@ -64,25 +58,16 @@ def _timed(runner: _Runner, attack: AnyAttack) -> Outcome:
 
 
 class _Runner:
-    """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack.
+    """Runs the attacks of one job, which share the observations; chains also share the guess of their first attack."""
 
-    ``of_noise``: attacks are given noise in place of every update, the null control of attacks with a prior.
-    """
-
-    def __init__(self, job: AttackJob, *, of_noise: bool = False) -> None:
+    def __init__(self, job: AttackJob) -> None:
         self.job = job
-        self.of_noise = of_noise
         self.first: dict[str, list[Any]] = {}
 
     def __call__(self, attack: AnyAttack) -> Outcome:
         plan = self.job.task.plan
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
-        if attack.profile.shares_updates and self.job.card.randomness not in ("", FROM_SEED):
-            raise AttackError(
-                "does not apply: the client that scores the test would receive other clients' updates; allowed: a simulation, "
-                "whose clients draw from its seed"
-            )
         guesses = self._guess(attack)
         if not self.has_auxiliary or not isinstance(guesses[0], Reconstruction | Representatives):
             return Outcome(attack, guesses, 0.0)
@@ -109,24 +94,18 @@ class _Runner:
     @functools.cached_property
     def observations(self) -> list[Any]:
         """What the attacks see of the round, all of one model; no attack changes it."""
-        found = self.job.kind.observations(self.job.observed)
-        if not self.of_noise:
-            return found
-        return [silenced(one, noise) for one, noise in zip(found, self._streams("noise for updates"), strict=True)]
+        return self.job.kind.observations(self.job.observed)
 
     @functools.cached_property
     def histories(self) -> list[UpdateHistory]:
-        """What attacks on several rounds see: of each update, those that the same client sent before, and the other clients'."""
+        """What attacks on several rounds see: of each update, also those that the same client sent before."""
         rounds = [*self.job.earlier, self.job.observed]
         updates = [*(self.job.kind.observations(earlier) for earlier in self.job.earlier), self.observations]
-        by_place: dict[tuple[int, int], list[tuple[ClientUpdate, tuple[ClientUpdate, ...]]]] = {}
+        by_place: dict[tuple[int, int], list[ClientUpdate]] = {}
         for observed, ours in zip(rounds, updates, strict=True):
-            sent = list(zip(observed.seen, ours, strict=True))
-            for seen, update in sent:
-                others = (one for by, one in sent if by.partition != seen.partition and by.target == seen.target)
-                by_place.setdefault((seen.partition, seen.target), []).append((update, tuple(others)))
-        mine = (by_place[seen.partition, seen.target] for seen in self.job.observed.seen)
-        return [UpdateHistory(*zip(*pairs, strict=True)) for pairs in mine]
+            for seen, update in zip(observed.seen, ours, strict=True):
+                by_place.setdefault((seen.partition, seen.target), []).append(update)
+        return [UpdateHistory(tuple(by_place[seen.partition, seen.target])) for seen in self.job.observed.seen]
 
     def _guess(self, attack: AnyAttack) -> list[Any]:
         first, *refinements = stages_of(attack)
@@ -154,16 +133,6 @@ class _Runner:
         ]
 
 
-def silenced(observation: Any, generator: torch.Generator) -> Any:
-    """The observation with noise for its update, each tensor as long as before, or its images; ``AttackError`` without either."""
-    if isinstance(observation, UploadedImages):
-        noise = torch.rand(observation.images.shape, generator=generator)
-        return replace(observation, images=noise.to(observation.images))
-    if not isinstance(observation, ClientUpdate):
-        raise AttackError(f"{type(observation).__name__} holds neither an update nor images that noise could stand for")
-    return replace(observation, update=noise_like(observation.update, generator))
-
-
 _learned: OrderedDict[tuple[str, Plan, str], AnyAttack] = OrderedDict()
 """What this process fitted last."""
 
@@ -173,12 +142,7 @@ def _fitted(stage: AnyAttack, job: AttackJob) -> AnyAttack:
     stage = job.kind.limited(stage, job.observed)
     observed = job.observed if stage.learns_from_defenses else job.kind.undefended(job.observed)
     plan = observed.task.plan
-    model = f"{observed.task.round} {digest(observed.weights)}" if stage.profile.learns_from_model else ""
-    key = (
-        repr(stage),
-        plan if stage.profile.learns_from_model else plan.of_training,
-        f"{job.kind.depends_on(observed)} {model}",
-    )
+    key = repr(stage), plan.of_training, job.kind.depends_on(observed)
     if key in _learned:
         _learned.move_to_end(key)
     else:

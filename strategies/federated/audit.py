@@ -17,7 +17,6 @@ from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob, grouped
 from strategies.audit.kinds import Kind, Observed
-from strategies.audit.majority import judged
 from strategies.audit.threat_card import ACTIVE_SERVER, KEPT_STATISTICS, KnownLabels, ThreatCard, strength
 from strategies.federated.observations import ACTIVE, KINDS, STEPS, UPDATE, SeenUpdate
 
@@ -65,7 +64,8 @@ class UpdateAudit:
             return
         card = self.card(task, kind, seen, weights, accuracy).but(rung=rung)
         images = fewest_guesses(self.attacks[kind], seen)
-        if not (seen := judged(self.auditor, task, kind, seen, card, images=images, each=1)):
+        judges = self.auditor.baselines(task, kind, seen, card, images)
+        if not (seen := [one for one in seen if one.partition in judges]):
             return
         observed = Observed(task, weights, seen)
         name = f"{self.label}-r{task.round:04d}-{kind.name}{rung and f'-{rung}'}"

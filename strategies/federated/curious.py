@@ -26,7 +26,7 @@ from strategies.federated.active import ActiveServer
 from strategies.federated.aggregates import SecureSums
 from strategies.federated.audit import UpdateAudit, seen_updates
 from strategies.federated.dp_audit import audit_of
-from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, PROBE_ATTRIBUTE, STEPS, UPDATE
+from strategies.federated.observations import ACTIVE, AGGREGATE, PROBE, STEPS, UPDATE
 from strategies.federated.replies import (
     MOST_LEDGER,
     alike,
@@ -39,7 +39,7 @@ from strategies.federated.replies import (
 from strategies.training.central_training import DivergedError
 from strategies.training.evaluation import record_reports
 
-PROBED = (PROBE, PROBE_ATTRIBUTE, AGGREGATE)
+PROBED = (PROBE, AGGREGATE)
 """Kinds of observations that come from the probes of the plan."""
 
 
@@ -54,8 +54,8 @@ class CuriousFedAvg(FedAvg):
 
     Args:
         attacks: Kind of observation (``strategies.federated.observations``) -> attacks on it: on one-step probes, on training
-            updates, on the sensitive attribute behind probes, on sums of probes, and, in studies of such attacks, those that send
-            a manipulated model instead of the agreed one.
+            updates, on sums of probes, and, in studies of such attacks, those that send a manipulated model instead of the agreed
+            one.
         aggregate_clients: Numbers of clients in the sums; without any, no sum is attacked.
         rungs: Further sizes of probes, in order, which belong to the same rounds as those of the plan.
         attack_rounds: Attacked server rounds; ``plan.rounds`` + 1 is the model after the last one. None: the first round and that

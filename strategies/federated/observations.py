@@ -13,10 +13,9 @@ from attacks import choice
 from attacks.active.base import ManipulatedProbe
 from attacks.base import Profile
 from attacks.observations import Aggregate, ClientUpdate, Probe, TrainingUpdate
-from clients.federated.local_training import probes_alone, train_alone
-from clients.task.auxiliary import Auxiliary
+from clients.federated.local_training import train_alone
 from defenses.tensors import Update
-from strategies.audit.kinds import Kind, Observed, Seen, digest, undefended
+from strategies.audit.kinds import Kind, Observed, Seen
 
 
 @dataclass(frozen=True)
@@ -104,29 +103,12 @@ def _of_members_or_rounds(profile: Profile) -> bool:
 
 
 def _not_of_single_images(profile: Profile) -> bool:
-    """What learns from one client's probes does not know sums, either."""
-    wrong = profile.observes_history or profile.learns_from_model or not profile.begins_chains
-    return wrong or _of_active_server(profile)
+    return profile.observes_history or not profile.begins_chains or _of_active_server(profile)
 
 
 def _trains(observed: Observed) -> dict[str, Any]:
     """Training on the server's own examples, as a client trains on its."""
     return {"train": functools.partial(train_alone, observed.task.plan)}
-
-
-def _makes_probes(observed: Observed) -> dict[str, Any]:
-    """One-step updates of the server's own images as well."""
-    return _trains(observed) | {"probes": functools.partial(probes_alone, observed.task, observed.weights)}
-
-
-def _knows_attributes(observed: Observed) -> dict[str, Any]:
-    return _makes_probes(observed) | {"sensitive": Auxiliary(observed.task.plan).sensitive()}
-
-
-def _same_layers(observed: Observed) -> Observed:
-    """Observations without defences, but with the attacked model's layers."""
-    plain, defended = undefended(observed), observed.task.plan.defenses
-    return replace(plain, task=plain.task.but(norm="group")) if defended.needs_group_norm else plain
 
 
 _Updates = functools.partial(Kind, seen=SeenUpdate, accepts=ClientUpdate, refuses=_of_active_server, knows=_trains)
@@ -138,7 +120,7 @@ UPDATE = _Updates(
 )  # fmt: skip
 PROBE = _Updates(
     "probe", "one-step probe", Probe, read_updates, "one-step probes", instead_of=UPDATE.title, refuses=_of_members,
-    auto=lambda: choice.ON_PROBES, knows=_makes_probes,
+    auto=lambda: choice.ON_PROBES,
 )  # fmt: skip
 """Updates of one step on few images: the strongest setting of the papers."""
 STEPS = _Updates(
@@ -146,12 +128,6 @@ STEPS = _Updates(
     refuses=_of_members_or_rounds, auto=lambda: choice.ON_UPDATES, setting_of=UPDATE.name,
 )  # fmt: skip
 """Updates of several local steps, each on a few other images: between a one-step probe and a round."""
-PROBE_ATTRIBUTE = _Updates(
-    "probe-attribute", "attributes of one-step probes", Probe, read_updates, start="PropertyInference()", chosen=False,
-    of_attributes=True, depends_on=lambda observed: f"{observed.task.round} {digest(observed.weights)}",
-    undefended=_same_layers, knows=_knows_attributes,
-)  # fmt: skip
-"""One-step updates; attacks guess one sensitive value for each."""
 ACTIVE = _Updates(
     "active", "probe of a manipulated model", ManipulatedProbe, functools.partial(read_updates, observation=ManipulatedProbe),
     "probes of manipulated models", start="ImprintLayer()", accepts=None, refuses=lambda _: False,
@@ -162,4 +138,4 @@ AGGREGATE = _Updates(
     refuses=_not_of_single_images, made_for=Probe, refined=True, chosen=False, pooled=True,
 )  # fmt: skip
 """Sums of several clients' one-step updates: with secure aggregation, the server sees nothing else of them."""
-KINDS = (PROBE, UPDATE, PROBE_ATTRIBUTE, ACTIVE, AGGREGATE, STEPS)
+KINDS = (PROBE, UPDATE, ACTIVE, AGGREGATE, STEPS)

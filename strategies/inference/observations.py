@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.attributes.inference import AttributeInference
 from attacks.base import Knowledge
+from attacks.queries.attributes import AttributeInference
 from attacks.queries.base import Query
 from attacks.queries.training import RETRAINED, STATIC
 from attacks.sender import Sender

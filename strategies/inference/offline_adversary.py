@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacks.attributes.inference import AttributeInference
 from attacks.local_model import shared_tensors
+from attacks.queries.attributes import AttributeInference
 from attacks.queries.training import STATIC
 from attacks.refinement.restoration import HOLDOUT
 from clients.inference.plan import CutModel, InferencePlan
@@ -42,7 +42,7 @@ class OfflineAdversaries:
     """One adversary for each cut, shared by all pipelines of a run: it sees unprotected features alone.
 
     Its randomness is not that of the attacks, which have another network of the same architecture (one of
-    ``attacks.attributes.inference.ARCHITECTURES``).
+    ``attacks.queries.attributes.ARCHITECTURES``).
     """
 
     def __init__(self, architecture: str, iterations: int) -> None:

@@ -59,8 +59,8 @@ def _read_model(observed: Observed) -> list[Any]:
 
 
 def _needs_more_than_a_model(profile: Profile) -> bool:
-    """Steps, which are not sent, or training at clients."""
-    return profile.reads_steps or profile.trains_shadows == "client"
+    """Steps, which are not sent."""
+    return profile.reads_steps
 
 
 _Kind = functools.partial(Kind, knows=_trains)

@@ -7,8 +7,6 @@ unless an upper bound asks for it (``SmashedAttack.beyond_run``).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import AnyAttack
 from attacks.smashed.base import SmashedAttack
 from clients.scoring.image_scores import paper_scale
 from clients.split.plan import SplitPasses, SplitPlan
@@ -27,11 +24,9 @@ from defenses.tensors import Tensors
 from strategies.audit.auditor import Auditor
 from strategies.audit.jobs import AttackJob
 from strategies.audit.kinds import Observed
-from strategies.audit.majority import attack_judged
 from strategies.audit.threat_card import KnownLabels, ThreatCard, strength
 from strategies.exchange.faults import fault, like
-from strategies.split.evaluation import Listener
-from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE, SeenTestTokens, SeenTokens
+from strategies.split.observations import SMASHED, SeenTokens
 from strategies.split.server import Holder, SplitServer
 
 
@@ -236,49 +231,3 @@ def _slice(seen: SeenTokens, attack: SmashedAttack[Any], transmissions: int, cou
         orders=as_sent(seen.orders, transmissions, counts) if shown and seen.orders is not None else None,
         gradient=seen.gradient if step else None,
     )
-
-
-class AttributeAudit:
-    """Queue the attacks on the sensitive attribute in the tokens of evaluations.
-
-    What is attacked is the evaluation behind an attacked round, of the model that it leaves; for the model after the last round it
-    is the last evaluation, as no other follows.
-    """
-
-    def __init__(
-        self, auditor: Auditor, attacks: Iterable[AnyAttack], rounds: Iterable[int], last_round: int, label: str
-    ) -> None:
-        self.auditor, self.attacks, self.label = auditor, tuple(attacks), label
-        self.rounds = frozenset(min(at, last_round) for at in rounds)
-        self._sent: dict[int, list[Tensor]] = defaultdict(list)
-
-    def listener(self, task: Task) -> Listener | None:
-        """The listener of the evaluation in the task's round; None where the round is not attacked."""
-        self._sent.clear()
-        if not self.attacks or task.round not in self.rounds:
-            return None
-        return lambda partition, tokens: self._sent[partition].append(tokens)
-
-    def observe(self, task: Task, server: SplitServer) -> None:
-        """Queue the attacks on this round's evaluation; clients whose tokens are incomplete are left out."""
-        seen = []
-        for partition, parts in sorted(self._sent.items()):
-            count, tokens = server.holders[partition].num_test, torch.cat(parts)
-            if len(tokens) >= count:
-                seen.append(SeenTestTokens(partition, 0, count, tokens[:count].clone()))
-        self._sent.clear()
-        if not seen:
-            return
-        card = self.auditor.card(
-            task,
-            TOKEN_ATTRIBUTE,
-            seen,
-            server.accuracy,
-            attacked="test images",
-            **server.about,
-            labels=KnownLabels.UNKNOWN,
-            transmissions=1,
-        )
-        # One piece of work: what the attacks see is large, and kept in a file until they are done.
-        groups = [self.attacks]
-        attack_judged(self.auditor, task, TOKEN_ATTRIBUTE, server.weights(), seen, card, groups, self.label)

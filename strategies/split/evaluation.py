@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -37,24 +36,21 @@ from strategies.exchange.faults import fault, like
 from strategies.exchange.guard import Rows
 from strategies.split.server import SplitServer
 
-Listener = Callable[[int, Tensor], None]
-"""Receives each client's tokens (n, N, D) on the CPU, in the order of its test images."""
-
 COUNTS = ("true-positives", "false-positives", "false-negatives")
 
 
-def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) -> float:
+def evaluate(task: Task, server: SplitServer) -> float:
     """Write rows of the test accuracy, the loss and Matthews' correlation, and return the accuracy.
 
     The counts of all clients are pooled before anything is divided. Test images are protected as in use; without a defence
-    the same numbers stand for clean images. ``listener`` gets what the clients send.
+    the same numbers stand for clean images.
 
     Raises:
         TooFewReplies: When too few clients take part.
     """
     contents: dict[int, RecordDict] = {}
     config = server.exchange.config(task)
-    for partition, parts in _logits(task, server, listener).items():
+    for partition, parts in _logits(task, server).items():
         contents[partition] = RecordDict({"config": config, "logits": to_record({"0": torch.cat(parts)})})
     good = server.exchange.ask(
         task, "evaluate", contents,
@@ -83,7 +79,7 @@ def evaluate(task: Task, server: SplitServer, listener: Listener | None = None) 
     return found[TEST_ACCURACY.name]
 
 
-def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[int, list[Tensor]]:
+def _logits(task: Task, server: SplitServer) -> dict[int, list[Tensor]]:
     """Partition -> the server half's logits of its test images, in parts; only of clients that sent all of them."""
     half, usual = server.server.eval(), task.plan.batch_size * server.batches_per_message
     edge = {"edge": to_record(server.edge)} if SplitPlan.narrow(task.plan).trains_edge else {}
@@ -110,8 +106,6 @@ def _logits(task: Task, server: SplitServer, listener: Listener | None) -> dict[
                 remaining[partition] = 0
                 continue
             tokens = tensors_of(good[partition], "features")["0"]
-            if listener is not None:
-                listener(partition, tokens)
             with torch.no_grad():
                 found[partition].append(half(tokens.to(device())).cpu())
             remaining[partition] -= counts[partition]

@@ -1,7 +1,4 @@
-"""Observations of the server of split learning: smashed data, and a step of the client half where that is trained.
-
-A sensitive attribute is looked for in the tokens of test images, as the evaluation behind a round sends them.
-"""
+"""Observations of the server of split learning: smashed data, and a step of the client half where that is trained."""
 
 from __future__ import annotations
 
@@ -13,14 +10,11 @@ from torch import Tensor
 
 from attacks.base import AnyAttack
 from attacks.local_model import shared_tensors
-from attacks.queries.base import Query
 from attacks.sender import Sender
 from attacks.smashed.base import EdgeStep, SmashedAttack, SmashedData
 from clients.models.split.halves import EdgeHalf
 from clients.models.split.server_half import ServerHalf
-from clients.models.split.split_models import SplitAdversaryBuilder
 from clients.split.plan import SplitPlan
-from clients.task.auxiliary import Auxiliary
 from clients.task.task import load_weights
 from clients.training.evaluation import device
 from defenses.tensors import Update, part_of
@@ -47,24 +41,10 @@ class SeenTokens(Seen):
     orders: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class SeenTestTokens(Seen):
-    """The first test images of one client, as one evaluation sent them: ``features`` (B, N, D), after all defences."""
-
-    features: Tensor
-
-
 def _sends(observed: Observed) -> dict[str, Any]:
     """The clients' sending side with the weights of this round, as the server can run it."""
     edge, card = _halves(observed)[0], observed.task.plan.data_card()
     return {"sender": Sender(edge, observed.task.plan.defenses, card.mean, card.std)}
-
-
-def _knows_attributes(observed: Observed) -> dict[str, Any]:
-    """The attribute and builders of adversaries for the tokens as well."""
-    plan, card = SplitPlan.narrow(observed.task.plan), observed.task.plan.data_card()
-    builder = SplitAdversaryBuilder(plan.model, card.input_shape, plan.shape(), part_of(observed.weights, SERVER))
-    return _sends(observed) | {"sensitive": Auxiliary(plan).sensitive(), "adversary": builder}
 
 
 def _read(observed: Observed) -> list[Any]:
@@ -88,19 +68,6 @@ def _read(observed: Observed) -> list[Any]:
         for seen in observed.seen
         if isinstance(seen, SeenTokens)
     ]
-
-
-def _read_tests(observed: Observed) -> list[Any]:
-    """The tokens as the server half received them."""
-    card, (edge, server) = observed.task.plan.data_card(), _halves(observed)
-    sent = [seen.features.to(device()) for seen in observed.seen if isinstance(seen, SeenTestTokens)]
-    return [
-        Query(
-            features=tokens, latent=tokens, client_model=edge, server_model=server, input_shape=card.input_shape,
-            mean=card.mean, std=card.std, pipeline=observed.task.plan.defenses,
-        )
-        for tokens in sent
-    ]  # fmt: skip
 
 
 def _limited(stage: AnyAttack, observed: Observed) -> AnyAttack:
@@ -130,14 +97,7 @@ SMASHED = Kind(
     limited=_limited, depends_on=_trained_edge, knows=_sends,
 )  # fmt: skip
 """Batches of training, or of the images that the audit asks for."""
-TOKEN_ATTRIBUTE = Kind(
-    "smashed-attribute", "attributes of smashed data", Query, _read_tests, seen=SeenTestTokens,
-    start="AttributeInference()", chosen=False, paired=True, of_attributes=True,
-    # Adversaries may start from the server's half.
-    depends_on=lambda observed: digest(observed.weights), knows=_knows_attributes,
-)  # fmt: skip
-"""A client's test images; attacks guess their sensitive attribute from the tokens sent for evaluation."""
-KINDS = (SMASHED, TOKEN_ATTRIBUTE)
+KINDS = (SMASHED,)
 
 
 def smashed_attacks(attacks: Iterable[AnyAttack]) -> list[SmashedAttack[Any]]:

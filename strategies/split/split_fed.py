@@ -21,7 +21,6 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from attacks.base import AnyAttack
 from attacks.metrics.training import (
     BATCHES_LOST,
     BYTES_PER_SAMPLE,
@@ -44,7 +43,7 @@ from strategies.audit.score_rows import mean_and_interval
 from strategies.exchange.exchange import Posted
 from strategies.exchange.faults import fault, numbered
 from strategies.exchange.guard import require_enough, update_bound
-from strategies.split.audit import AttributeAudit, SplitAudit
+from strategies.split.audit import SplitAudit
 from strategies.split.evaluation import evaluate, record_costs
 from strategies.split.observations import EDGE, SERVER
 from strategies.split.server import Holder, SplitServer, Tally
@@ -90,7 +89,6 @@ class SplitFed(SplitServer):
         holders: Partition -> the server's knowledge of the client's data.
         batches_per_message: K.
         attacks: Attacks on smashed data.
-        attribute_attacks: Attacks on the sensitive attribute behind the tokens of test images.
         attack_rounds: Attacked rounds; ``plan.rounds`` + 1 is the model after the last one.
         min_usable: Least share of requested clients with a usable reply at every step; the run stops below it.
     """
@@ -104,7 +102,6 @@ class SplitFed(SplitServer):
         schedule: Schedule,
         batches_per_message: int = 1,
         attacks: Iterable[SmashedAttack[Any]] = (),
-        attribute_attacks: Iterable[AnyAttack] = (),
         attack_rounds: Iterable[int] = (),
         min_usable: float = 0.5,
         label: str = "p00",
@@ -118,7 +115,6 @@ class SplitFed(SplitServer):
         """Of the batches of the round that is being trained."""
         self.optimizer = build_optimizer(plan, [{"params": fast}, {"params": slow}])
         self._audit = SplitAudit(auditor, tuple(attacks), self.attack_rounds, label)
-        self._attributes = AttributeAudit(auditor, attribute_attacks, self.attack_rounds, plan.rounds, label)
 
     # State --------------------------------------------------------------------------------------------------------------
 
@@ -163,8 +159,7 @@ class SplitFed(SplitServer):
         task = self._task(server_round)
         if server_round == 0:
             record_costs(self.plan, self.auditor.recorder)
-        self.accuracy = evaluate(task, self, self._attributes.listener(task))
-        self._attributes.observe(task, self)
+        self.accuracy = evaluate(task, self)
 
     def _task(self, server_round: int) -> Task:
         # Neither the initial nor the final model is trained: an audit's step on it is as long as the nearest round's.

@@ -11,7 +11,7 @@ from attacks.uploads.base import AsUploaded
 LETTERS = {
     "B": "SurrogateMatching Spear PatchEmbeddingInversion",
     "C": "InvertingGradients LabelInference LossThreshold ClassGAN",
-    "D": "LearningToInvert ShadowModels PropertyInference", "F": "ClassFishing", "G": "ImprintLayer TrapWeights",
+    "D": "ShadowModels LiRA", "F": "ClassFishing", "G": "ImprintLayer TrapWeights",
     "": "TokenDecoder QueryInversion AsUploaded",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Planted bugs of differential privacy are refuted, and Flower's own classes are what the tables say."""
+"""Flower's own classes are what the tables say, and an account with a planted bug has less noise."""
 
 import logging
 import math
@@ -10,15 +10,11 @@ from typing import Any
 import flower_central_dp as central
 import flower_local_dp as local
 import pytest
-from broken import BareLayer, HalfNoise, PrivateDivisor, SkippedClip
-from broken_clients import BROKEN_CLIENTS, BareTensor, HalfClientNoise, SameClientNoise, ShortClientAccount, TensorClip
+from broken_clients import BROKEN_CLIENTS, ShortClientAccount
 
-from attacks.dp_audit.canary_clients import TURNING, audit_client_dp
-from attacks.dp_audit.gradient_canaries import ALL, NUMBER, audit_dp_sgd
 from clients.flower_private import act_as_task
 from defenses.registry import DEFENSES
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
-from defenses.training.dp_sgd import DPSGD
 from defenses.updates.client_dp import ClientDP
 
 # benchmarks/results/dp_audit.md has the bounds of 20 seeds and more at the budgets of these tests.
@@ -35,35 +31,6 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     logger.setLevel(before)
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_bugs_of_dp_sgd_are_refuted_by_the_view_that_shows_them(subtests: pytest.Subtests) -> None:
-    for broken, parts in (
-        (HalfNoise, {ALL, "0.weight", "2.weight"}), (BareLayer, {"2.bias"}), (SkippedClip, {ALL, "0.weight"}),
-    ):  # fmt: skip
-        with subtests.test(broken=broken.__name__):
-            found = audit_dp_sgd(broken(target_epsilon=2.0), runs=16)
-            assert found.claimed == pytest.approx(2.0, rel=2e-3)  # the account is that of a correct one
-            assert found.shown_gaussian.epsilon > 1.3 * found.claimed
-            assert parts <= set(found.refuted_by)
-    settings: dict[str, Any] = {"target_epsilon": 1.0, "neighbours": "add-or-remove", "sample_rate": 1.0}
-    budget: dict[str, Any] = {"runs": 1, "rounds": 1, "counted": 200}
-    found = audit_dp_sgd(PrivateDivisor(**settings), **budget)
-    assert found.refuted_by == [NUMBER]
-    assert found.shown.epsilon > 1.3 * found.claimed  # without an assumption
-    assert not audit_dp_sgd(DPSGD(**settings), **budget).refuted
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_bugs_of_client_level_privacy_are_refuted_by_the_view_that_shows_them(subtests: pytest.Subtests) -> None:
-    for kind, view in ((HalfClientNoise, ALL), (BareTensor, "2.bias"), (TensorClip, ALL), (SameClientNoise, TURNING)):
-        with subtests.test(kind=kind.__name__):
-            found = audit_client_dp(kind(**CLAIM), clients=600, rounds=2)
-            assert found.claimed == pytest.approx(2.0, rel=1e-6)
-            assert view in found.refuted_by
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.attributes.property_inference import PropertyInference
 from attacks.base import Attack, Knowledge
 from attacks.guesses import Reconstruction
 from attacks.membership.loss_threshold import Membership
@@ -20,7 +19,6 @@ from defenses.base import Batch
 from defenses.images.visual_mixer import VisualMixer
 from defenses.spec import parse
 from defenses.tensors import Update
-from tests.attacks.attributes import test_property_inference as properties
 from tests.attacks.queries import query_wire
 from tests.attacks.tabular import test_reading as tables
 from tests.attacks.uploads import test_joint_encodings as encodings
@@ -72,9 +70,7 @@ def cases() -> Iterator[Case]:
 
 
 def _cases(name: str, cls: Any) -> Iterator[Case]:
-    if cls is PropertyInference:
-        yield Case(name, "plain", _properties, lambda: properties.observed(2)[0])
-    elif issubclass(cls.profile.observes, ClientUpdate):
+    if issubclass(cls.profile.observes, ClientUpdate):
         for defense in pipelines_against(name):
             yield Case(name, defense, lambda d=defense: _known(name, d), lambda: updates.wires(cls, 2))  # type: ignore[misc]
     elif cls.profile.observes is SmashedData and "images" in cls.profile.data:
@@ -121,18 +117,6 @@ def _probes(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Updat
     with uncounted():
         made = list(updates.probes(batch, count, seed))
     yield from made
-
-
-def _properties() -> Knowledge:
-    own = properties.knowledge()
-    assert own.probes is not None
-
-    def probes(*given: Any) -> Iterator[tuple[Tensor, Update]]:
-        with uncounted():
-            made = list(own.probes(*given))  # type: ignore[misc]
-        yield from made
-
-    return replace(own, probes=probes)
 
 
 def first_guesses(seen: Sequence[Any]) -> list[Any]:

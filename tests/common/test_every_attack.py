@@ -19,7 +19,6 @@ from attacks.active.base import ActiveAttack, AgreedModel
 from attacks.spec import ATTACKS
 from defenses.base import Batch
 from defenses.spec import parse_statements
-from defenses.tensors import Update
 from tests.attacks.wire import CLASSES, MEAN, SIDE, STD, classes, observe, patch_net, pictures, relu_net, sigmoid_net
 from tests.common.any_attack import pipelines_against, quick, registered
 from tests.common.test_every_defense import texts_of
@@ -32,7 +31,7 @@ NAMES = {
     if issubclass(cls.profile.observes, attacks.ClientUpdate) and cls.profile.guesses != "attributes"  # type: ignore[attr-defined]
 }
 DEAR = (
-    "LBFGSL2", "LBFGSCosine", "ClassFishing", "CocktailParty", "NoiseModelInversion", "ClassGAN", "LearnedDenoiser",
+    "LBFGSL2", "LBFGSCosine", "ClassFishing", "CocktailParty", "NoiseModelInversion", "ClassGAN",
 )  # fmt: skip
 """Attacks that take long for a guess even with their quick settings."""
 ON_PIXELS = ("CocktailParty", "ImprintLayer", "MatchedFilter", "Spear", "SpearPlusPlus", "TrapWeights")
@@ -44,10 +43,7 @@ OTHERS = [(name, one) for name in NAMES for one in pipelines_against(name) if (n
 
 
 def history_of(model: nn.Module, image: Tensor, label: Tensor) -> attacks.UpdateHistory:
-    others = [
-        tuple(observe(model, pictures(1, seed=at), classes(1, seed=at)) for at in some) for some in ((90, 91), (92, 93))
-    ]
-    return attacks.UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)), tuple(others))
+    return attacks.UpdateHistory((observe(model, image, label), observe(model, 1 - image, label)))
 
 
 def train(batch: Batch, seed: int) -> nn.Module:
@@ -61,19 +57,12 @@ def train(batch: Batch, seed: int) -> nn.Module:
     return model.eval()
 
 
-def probes(batch: Batch, count: int, seed: int) -> Iterator[tuple[Tensor, Update]]:
-    """Undefended updates of one image each, at the attacked model."""
-    generator = torch.Generator().manual_seed(seed)
-    for rows in torch.randint(len(batch), (count, 1), generator=generator):
-        yield rows, observe(sigmoid_net(seed=5), batch.images[rows], batch.targets[rows].argmax(1)).update
-
-
 @cache
 def fitted(name: str, defense: str) -> Any:
     """The quick attack after it has learned from 24 auxiliary pictures and this defence."""
     targets = nn.functional.one_hot(classes(24, seed=8), CLASSES).float()
     auxiliary = Batch(pictures(24, seed=8), targets)
-    knowledge = attacks.Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train, probes=probes)
+    knowledge = attacks.Knowledge(auxiliary, pipelines_against(name)[defense], MEAN, STD, train)
     return quick(NAMES[name]).fit(knowledge, torch.Generator().manual_seed(9))
 
 
@@ -130,9 +119,6 @@ def streams(count: int, seed: int = 0) -> list[torch.Generator]:
 def guessed(guess: Any) -> Tensor:
     if isinstance(guess, attacks.Membership):
         images, labels = data(4)
-        if guess.online is not None:
-            plain = Batch(images, nn.functional.one_hot(labels, CLASSES).float())
-            return guess.scores_among(plain, (images - torch.tensor(MEAN)) / torch.tensor(STD), train, 2)
         return guess.scores((images - torch.tensor(MEAN)) / torch.tensor(STD), labels)
     return guess.images if isinstance(guess, attacks.Reconstruction | attacks.Representatives) else guess.classes
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from clients.models.adversaries import Adversaries
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
 from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
 from clients.models.split.halves import EdgeHalf, Embedding, Halves, RawPatches, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 from defenses.spec import suggest
-from defenses.tensors import ImageShape, NamedTensors
+from defenses.tensors import ImageShape
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -237,35 +236,3 @@ _OF_TABLES: dict[str, Callable[[int, Sequence[int], SplitShape], Halves]] = {
     "difm": functools.partial(_difm, False),
     "difm-factors": functools.partial(_difm, True),
 }
-
-
-@dataclass(frozen=True)
-class SplitAdversaryBuilder(Adversaries):
-    """Builds adversaries of a split transformer, tokens (B, N, D) -> logits.
-
-    "full" has as many blocks as both halves together; the tokens that travel take the place of embedded patches.
-
-    Attributes:
-        name: See ``clients.models.split.split_models.split_model_names``.
-        input_shape: (C, H, W) of the attacked model's images.
-        shape: Of the attacked model, which is one of images.
-        weights: State dict of the attacked server half; needed for "tuned" alone.
-
-    Source: the adversaries of ADP, "split" and "full", which are of convolutional networks (``clients.models.adversaries``).
-    """
-
-    name: str
-    input_shape: ImageShape
-    shape: SplitShape
-    weights: NamedTensors | None = None
-
-    def _build(self, num_values: int, shape: SplitShape, seed: int) -> nn.Module:
-        return build_split_model(
-            self.name, num_classes=num_values, input_shape=self.input_shape, shape=shape, seed=seed
-        )[1]
-
-    def _attacked(self, num_values: int, seed: int) -> nn.Module:
-        return self._build(num_values, self.shape, seed)
-
-    def _full(self, num_values: int, seed: int) -> nn.Module:
-        return self._build(num_values, replace(self.shape, edge_blocks=0), seed)

@@ -13,7 +13,7 @@ from attacks.metrics.registry import metric_of
 from attacks.observations import UNTRIED
 from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
-from simulations.run_folder.rows import Row, shown_name
+from simulations.run_folder.rows import Row
 from strategies.audit.jobs import FIT
 
 FITS = "fit of defences"
@@ -71,7 +71,7 @@ def _by_reason(rows: Iterable[Row]) -> list[Failure]:
 def _reason(row: Row) -> tuple[str, str, int, str]:
     client = FITS if row.metric == FIT else "" if row.client is None else f"client {row.client}"
     message = row.message or "; ".join(each_once(row.card.attack_failures))
-    return row.defense, shown_name(row.role, row.attack) or client, row.seed, message
+    return row.defense, row.attack or client, row.seed, message
 
 
 def each_once(reasons: Sequence[str]) -> list[str]:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attacks.metrics.names import Role
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.rows import number_in, read_lines
 from simulations.report.text import count
-from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import MOST_WHOLE
 
 _RUNG = re.compile(r"(\d{1,7})(?:x(\d{1,7}))?")
@@ -25,7 +23,6 @@ class Picture:
 
     Attributes:
         attack: Attack text, "" for the original and the protected image.
-        role: What the guess is for; "" for no guess.
         final: Whether ``round`` is the model after the last round.
         target: (experiment, seed, client, target, image), as far as they are given: which example it is.
         kind: "original", "protected" or "reconstruction".
@@ -55,17 +52,6 @@ class Picture:
     rounds: int = 0
     rung: str = ""
     caption: str = ""
-    role: str = ""
-
-    @property
-    def of_noise(self) -> bool:
-        """Whether the attack made it from updates of noise."""
-        return self.role == Role.NULL_CONTROL
-
-    @property
-    def guess(self) -> str:
-        """Text of the attack, with a suffix for guesses from noise."""
-        return shown_name(Role.NULL_CONTROL, self.attack) if self.of_noise else self.attack
 
     @property
     def is_guess(self) -> bool:
@@ -104,7 +90,7 @@ def read_index(directory: Path) -> tuple[list[Picture], list[str]]:
 
 def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
-    texts = ("defense", "attack", "kind", "file", "observation", "rung", "caption", "role")
+    texts = ("defense", "attack", "kind", "file", "observation", "rung", "caption")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
     known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
     names = {**data, "target": f"{data.get('target', '')}{_size(data.get('rung'))}"}

@@ -108,14 +108,13 @@ def grids(
 ) -> list[Grid]:
     """A grid for each defence, in the order of ``pipelines``, unknown ones last.
 
-    ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. Nor are guesses from
-    noise. It is of the defence's round in ``leading``, or else of its first one, and there of real messages if there are any.
+    ``upper_bounds`` are texts of attacks that know more than any server: shown as such, and never first. A grid is of the
+    defence's round in ``leading``, or else of its first one, and there of real messages if there are any.
     """
     groups = grouped(pictures, lambda one: (one.defense, one.round, one.observation))
     order = list(dict.fromkeys([*pipelines, *(defense for defense, *_ in groups)]))
     short = short_names(list(dict.fromkeys(picture.attack for picture in pictures if picture.attack)), LONG)
     names = {attack: f"{name} (upper bound)" if attack in upper_bounds else name for attack, name in short.items()}
-    names |= {one.guess: f"{short[one.attack]} (from noise)" for one in pictures if one.of_noise}
     first, found = leading or {}, dict[str, Grid]()
 
     def place(one: tuple[str, int, str]) -> tuple[Any, ...]:
@@ -135,7 +134,7 @@ def best_guess(pictures: Sequence[Picture], cell: Cell, embed: Embedder) -> Stri
     """
     place = (cell.defense, cell.round, cell.observation, cell.card.rung)
     own = [one for one in pictures if (one.defense, one.round, one.observation, one.rung) == place]
-    guesses = [one for one in own if one.guess == cell.attack and one.is_guess]
+    guesses = [one for one in own if one.attack == cell.attack and one.is_guess]
     if not guesses:
         return None
     best = max(guesses, key=lambda one: one.rank)
@@ -154,10 +153,10 @@ def _grid(
     pictures: Sequence[Picture], names: Mapping[str, str], embed: Embedder, upper_bounds: Collection[str]
 ) -> Grid:
     one, targets = pictures[0], grouped(pictures, lambda one: one.target)
-    attacks = list(dict.fromkeys(picture.guess for picture in pictures if picture.kind == "reconstruction"))
+    attacks = list(dict.fromkeys(picture.attack for picture in pictures if picture.kind == "reconstruction"))
 
     def rank(target: tuple[Any, ...]) -> tuple[bool, bool, float, float]:
-        able = (one for one in targets[target] if one.attack not in upper_bounds and not one.of_noise and one.is_guess)
+        able = (one for one in targets[target] if one.attack not in upper_bounds and one.is_guess)
         return max((one.rank for one in able), default=(False, False, -math.inf, -math.inf))
 
     first = sorted(targets, key=rank, reverse=True)
@@ -175,7 +174,7 @@ def _named(target: tuple[Any, ...]) -> str:
 def _tiles(
     pictures: Sequence[Picture], attacks: Sequence[str], names: Mapping[str, str], embed: Embedder
 ) -> tuple[Tile, ...]:
-    by_place = {(picture.kind, picture.guess): picture for picture in pictures}
+    by_place = {(picture.kind, picture.attack): picture for picture in pictures}
     wanted = [("original", ""), ("protected", ""), *(("reconstruction", attack) for attack in attacks)]
     others = [place for place in by_place if place not in wanted]
     tiles: list[Tile] = []

@@ -68,7 +68,7 @@ from simulations.report.text import (
     whole_percent,
     within,
 )
-from simulations.run_folder.rows import Row, shown_name
+from simulations.run_folder.rows import Row
 
 FEW = 2
 """Rows of the positive control up to which it is not folded."""
@@ -291,7 +291,7 @@ def other_numbers(study: Study) -> Table:
     of_sections = {name for section in sections() for name in section.metrics}
 
     def place(row: Row) -> tuple[str, str, str, str, str]:
-        at, guess = round_mark(row.round, row.final), shown_name(row.role, row.attack)
+        at, guess = round_mark(row.round, row.final), row.attack
         return row.defense, guess, at, row.metric, row.reference
 
     groups = grouped((row for row in study.rows if not _has_place(row, of_sections)), place)

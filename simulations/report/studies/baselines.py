@@ -1,4 +1,4 @@
-"""Comparisons for scores: null baselines, an attack's own guess from noise, and the rate at which members are named."""
+"""Comparisons for scores: null baselines, and the rate at which members are named."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from attacks.metrics.images import RECOGNITION
 from attacks.metrics.names import Role
 from simulations.report.studies.rows import grouped
 from simulations.run_folder.rows import Row
-
-ON_NOISE = "from noise"
-"""Name of an attack's own guess from noise among its null baselines."""
 
 Audit = tuple[Any, ...]
 """(experiment, scenario, dataset, model, cut, seed, round, observation, clients of a sum): what score and null share."""
@@ -44,24 +41,15 @@ class Nulls:
     """Look up the null baselines (or the scales) of a row: same round and observation, and its defence's own where it has any."""
 
     def __init__(self, rows: Iterable[Row], *, scales: bool = False) -> None:
-        roles = (Role.SCALE,) if scales else (Role.NULL_BASELINE, Role.NULL_CONTROL)
-        able = (row for row in rows if row.role in roles and row.value is not None)
+        role = Role.SCALE if scales else Role.NULL_BASELINE
+        able = (row for row in rows if row.role is role and row.value is not None)
         self._of_defense = grouped(able, lambda row: (*_scored(row), row.defense))
 
     def of(self, row: Row) -> dict[str, float]:
         """Name -> mean of every null baseline with the row's metric and reference."""
         # Clients hold the same images whatever the defence, so the undefended run's baselines serve for all.
-        own, plain = ([r for r in self._alike(row, of) if r.role is not Role.NULL_CONTROL] for of in (row.defense, ""))
-        found = {r.attack: r.value for r in closest(row, own or plain, lambda r: r) if r.value is not None}
-        # What an attack makes of noise is a baseline for itself alone, and noise is as long as the updates of its own pipeline.
-        if row.role is not Role.NULL_CONTROL:
-            mine = [r for r in self._alike(row, row.defense) if (r.role, r.attack) == (Role.NULL_CONTROL, row.attack)]
-            values = [r.value for r in closest(row, mine, lambda r: r) if r.value is not None]
-            found |= {ON_NOISE: values[-1]} if values else {}
-        return found
-
-    def _alike(self, row: Row, defense: str) -> Sequence[Row]:
-        return self._of_defense.get((*_scored(row), defense), ())
+        own, plain = (self._of_defense.get((*_scored(row), of), ()) for of in (row.defense, ""))
+        return {r.attack: r.value for r in closest(row, own or plain, lambda r: r) if r.value is not None}
 
     def best(self, row: Row) -> tuple[str, float] | None:
         """The highest of ``of(row)``; without any, of membership and recognition the chance."""

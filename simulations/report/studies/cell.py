@@ -15,7 +15,6 @@ from simulations.report.studies.intervals import Count
 from simulations.report.studies.messages import Image, MessageSize
 from simulations.report.studies.score import PARTLY_FAILED, Score, Scored
 from simulations.report.text import setting
-from simulations.run_folder.rows import shown_name
 from strategies.audit.threat_card import ThreatCard
 
 RESULTS = tuple(one.decides for one in FAMILIES)
@@ -67,11 +66,6 @@ class Cell:
     final: bool = False
     scales: dict[str, float] = field(default_factory=dict)
     clients: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the attack on pages."""
-        return shown_name(self.role, self.attack)
 
     @property
     def rung(self) -> MessageSize:

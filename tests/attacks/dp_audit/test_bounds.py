@@ -140,9 +140,7 @@ def test_a_claim_below_the_truth_is_refuted_by_its_part_and_the_truth_is_not() -
     truth = gaussian_epsilon(1.0, DELTA)
     wrong, right = (audited(parts, claim, DELTA, 0.95) for claim in (truth / 2, truth))
     assert (wrong.refuted, wrong.refuted_by, wrong.strongest[0]) == (True, ["leaks"], "leaks")
-    assert "REFUTED by leaks" in str(wrong)
     assert (right.refuted, right.refuted_by) == (False, [])
-    assert "not refuted" in str(right)
     assert 0.6 * truth < right.shown_gaussian.epsilon < truth
 
 

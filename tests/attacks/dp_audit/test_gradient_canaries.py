@@ -1,6 +1,5 @@
-"""Audits of correct DP-SGD: places of canaries, scores that can be computed by hand, bounds below the claim and above 0."""
+"""Gradient canaries: their places, gradients and scores."""
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,36 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY, set_gradients
-from attacks.dp_audit.gradient_canaries import NUMBER, _Run, audit_dp_sgd
-from attacks.dp_audit.placed_canaries import TURNING, PlacedCanaries, audited_defense, gradient_parts
+from attacks.dp_audit.placed_canaries import (
+    EMPTY,
+    NO_CANARY,
+    TURNING,
+    PlacedCanaries,
+    audited_defense,
+    gradient_parts,
+    set_gradients,
+)
 from attacks.dp_audit.verdict import ALL
 from attacks.observations import AttackError
-from defenses.base import Training
 from defenses.neighbours import ADD_OR_REMOVE, REPLACE_ONE
 from defenses.spec import parse
 from defenses.training.dp_sgd import DPSGD
 from strategies.federated.dp_audit import CanaryAudit
 
-pytestmark = pytest.mark.filterwarnings("ignore:Optimal order is the")
 PUBLIC: dict[str, Any] = {"neighbours": "add-or-remove", "sample_rate": 0.5}
-PARTS = {ALL, "0.weight", "0.bias", "2.weight", "2.bias"}
-
-
-def test_without_noise_a_score_is_the_clipped_gradient_times_the_steps_that_have_it() -> None:
-    """Medians: ordinary examples have gradients, too, which are small at most weights."""
-    for defense, rounds, steps, norm, expected in (
-        (DPSGD(noise_multiplier=0.0), 3, 1, 10.0, 3.0),
-        (DPSGD(noise_multiplier=0.0), 2, 1, 0.5, 1.0),
-        (DPSGD(noise_multiplier=0.0), 2, 3, 10.0, 2.0),  # in a third of three times two steps
-        # Half the steps have a canary; 0 is in the middle between both coins.
-        (DPSGD(noise_multiplier=0.0, **PUBLIC), 3, 1, 10.0, 1.5),
-        (DPSGD(noise_multiplier=0.0, **PUBLIC), 3, 1, 0.5, 0.75),
-    ):
-        drawn = _Run(defense, rounds, steps, norm, ("by hand",)).canaries()
-        scores, coins = (torch.cat(part) for part in zip(*drawn.values(), strict=True))
-        assert float(scores[coins].median()) == pytest.approx(expected, abs=0.02)
-        assert float(scores[~coins].median()) == pytest.approx(-expected, abs=0.02)
 
 
 def test_in_a_federation_0_lies_half_way_between_both_coins_too() -> None:
@@ -47,64 +33,6 @@ def test_in_a_federation_0_lies_half_way_between_both_coins_too() -> None:
     for changes, expected in ((PUBLIC, 0.25), ({}, 0.0)):
         audit._defense = DPSGD(max_grad_norm=2.0, **changes)
         assert audit._middle(4) == expected
-
-
-def assert_bounds(claim: float, least: float, least_gaussian: float) -> None:
-    """benchmarks/results/dp_audit.md: of 40 seeds each, no bound is above the claim or below these floors."""
-    found = audit_dp_sgd(DPSGD(target_epsilon=claim), runs=16)
-    assert found.claimed == pytest.approx(claim, rel=2e-3)
-    assert least < found.shown.epsilon < found.shown_gaussian.epsilon < claim
-    assert least_gaussian < found.shown_gaussian.epsilon
-    assert not found.refuted
-    assert (found.shown.confidence, found.shown.delta, found.shown.assumption) == (0.975, 1e-5, "")
-    assert "Gaussian" in found.shown_gaussian.assumption
-    assert set(found.by_part) == PARTS
-
-
-@pytest.mark.numeric
-def test_bounds_of_correct_dp_sgd_lie_between_0_and_the_claim() -> None:
-    assert_bounds(8.0, 1.8, 5.0)
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_small_claims_sampled_batches_and_hidden_numbers_of_examples_are_audited_too() -> None:
-    assert_bounds(1.0, 0.1, 0.25)
-    assert_bounds(2.0, 0.4, 1.0)
-    found = audit_dp_sgd(DPSGD(target_epsilon=8.0), runs=8, rounds=2, steps=3)
-    assert found.claimed == pytest.approx(8.0, rel=2e-3)
-    assert 0.5 < found.shown.epsilon < found.claimed
-    assert not found.refuted
-    found = audit_dp_sgd(DPSGD(target_epsilon=2.0, **PUBLIC), runs=4, rounds=2, counted=8)
-    assert set(found.by_part) == PARTS | {NUMBER}
-    assert 0 < found.shown.epsilon < found.shown_gaussian.epsilon < found.claimed
-    assert found.by_part[NUMBER][0].canaries == 8
-    assert found.by_part[NUMBER][0].powerless
-    assert not found.shown.powerless
-
-
-@dataclass(frozen=True, repr=False)
-class Unprotected(DPSGD):
-    """Ordinary training under the name of DP-SGD."""
-
-    def protect_training(self, training: Training, generator: torch.Generator) -> Training:
-        return training
-
-
-def test_a_seed_repeats_an_audit_and_bad_values_are_refused() -> None:
-    first, again, other = (audit_dp_sgd(DPSGD(), runs=1, rounds=1, seed=seed) for seed in (3, 3, 4))
-    assert first == again
-    assert first.shown != other.shown
-    for defense, changes, error, message in (
-        (DPSGD(), {"runs": 0}, ValueError, "'runs': 0"),
-        (DPSGD(), {"norm": 0}, ValueError, "norm is 0"),
-        (Unprotected(), {"runs": 1}, AttackError, "no gradients per example"),
-    ):
-        with pytest.raises(error, match=message):
-            audit_dp_sgd(defense, **changes)
-
-
-# ---- places and gradients of canaries
 
 
 SIZES = {"weight": 400, "bias": 4, "head": 40}

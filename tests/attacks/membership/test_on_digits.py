@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from attacks import LiRA, LossThreshold, OnlineLiRA, OnlineRMIA, QuantileRegression, ShadowModels
+from attacks import LiRA, LossThreshold, ShadowModels
 from attacks.base import Knowledge
 from attacks.membership.likelihood import CORRECTIONS, RMIA
-from attacks.membership.loss_threshold import ONLINE, Membership
+from attacks.membership.loss_threshold import Membership
 from attacks.observations import AttackError, ClientUpdate
 from attacks.scoring.roc import auc
 from defenses.base import Batch
@@ -40,14 +39,9 @@ SHADOWS: dict[str, Any] = {"num_shadows": 4, "num_members": MEMBERS}
 ATTACKS: dict[str, Any] = {
     "threshold": LossThreshold(), "network": ShadowModels(num_members=MEMBERS),
     "each": LiRA(**SHADOWS, variance="each"), "fixed": LiRA(**SHADOWS, variance="fixed"), "shrunk": LiRA(**SHADOWS),
-    "pairs": RMIA(**SHADOWS), "quantile": QuantileRegression(),
+    "pairs": RMIA(**SHADOWS),
 }  # fmt: skip
-ONLINE_ATTACKS: dict[str, Any] = {
-    "online each": OnlineLiRA(num_shadows=12, variance="each"),
-    "online fixed": OnlineLiRA(num_shadows=12, variance="fixed"), "online shrunk": OnlineLiRA(num_shadows=12),
-    "online ratio": OnlineRMIA(num_shadows=12), "online large": OnlineLiRA(num_shadows=4, num_members=300),
-}  # fmt: skip
-SENT = {"threshold": set(), "network": {"network"}, "pairs": {"references", "pairwise"}, "quantile": {"quantile"}}
+SENT = {"threshold": set(), "network": {"network"}, "pairs": {"references", "pairwise"}}
 CHANCE = 4 * 0.032
 """Four standard deviations of the AUC of 100 against 400 records of one distribution, sqrt(501 / (12 * 40000)) each."""
 
@@ -64,38 +58,28 @@ def fitted(name: str, train: Trainer) -> Any:
 
 @cache
 def attacked(name: str, train: Trainer) -> Membership:
-    attack = ONLINE_ATTACKS[name] if name in ONLINE_ATTACKS else fitted(name, train)
-    return attack(observed(train), seeded(1))
-
-
-def candidates() -> Batch:
-    """Members, non-members, and records that no client has."""
-    images, classes = (torch.cat(part) for part in zip(*split()[:3], strict=True))
-    return Batch(images, F.one_hot(classes, 10).float())
+    guess: Membership = fitted(name, train)(observed(train), seeded(1))
+    return guess
 
 
 @cache
 def scored(name: str, train: Trainer) -> tuple[Tensor, ...]:
     """Scores of members, of others, and of records that no client has."""
-    guess, plain = attacked(name, train), candidates()
+    guess = attacked(name, train)
     assert not guess.failure
-    shown = normalise(plain.images)
-    if name in ONLINE_ATTACKS:
-        scores = guess.scores_among(plain, shown, knowledge(plain, train).train, MEMBERS)
-    else:
-        scores = guess.scores(shown, plain.targets.argmax(1))
-    return scores.split([MEMBERS, OTHERS, MEMBERS])
+    images, classes = (torch.cat(part) for part in zip(*split()[:3], strict=True))
+    return guess.scores(normalise(images), classes).split([MEMBERS, OTHERS, MEMBERS])
 
 
 @pytest.mark.numeric
 def test_an_overfitted_model_gives_its_members_away_and_nobody_else() -> None:
-    for name in (*ATTACKS, *ONLINE_ATTACKS):
+    for name in ATTACKS:
         members, others, fresh = scored(name, overfit)
         assert auc(members, others) > 0.65, name
         assert abs(auc(fresh, others) - 0.5) < CHANCE, name
         scores = torch.cat([members, others])[torch.randperm(MEMBERS + OTHERS, generator=seeded(3))]
         assert abs(auc(scores[:MEMBERS], scores[MEMBERS:]) - 0.5) < CHANCE, f"{name}: order gives membership away"
-        if name in ("network", "each", "fixed", "shrunk", "pairs"):
+        if name != "threshold":
             assert attacked(name, overfit).diagnostics["shadow-auc"] > 0.65, name
 
 
@@ -113,7 +97,7 @@ def test_the_loss_threshold_is_near_chance_under_differential_privacy() -> None:
 @pytest.mark.long
 @pytest.mark.numeric
 def test_attacks_with_shadow_models_are_near_chance_under_differential_privacy() -> None:
-    for name in ("network", "pairs", "quantile", "shrunk", "online shrunk"):
+    for name in ("network", "pairs", "shrunk"):
         assert near_chance_under_privacy(name), name
     # Of 100 against 100 records of a held-out shadow model: a standard deviation of 0.041.
     assert attacked("network", clip_and_noise).diagnostics["shadow-auc"] < 0.544 + 4 * 0.041
@@ -144,14 +128,14 @@ def test_a_test_crosses_the_wire_as_tensors() -> None:
 
 
 def test_tensors_that_do_not_fit_are_refused() -> None:
-    sent = {name: attacked(name, overfit).to_tensors() for name in ("network", "shrunk", "pairs", "quantile")}
-    own, rule, pairs, line = sent.values()
+    sent = {name: attacked(name, overfit).to_tensors() for name in ("network", "shrunk", "pairs")}
+    own, rule, pairs = sent.values()
     first, reference = next(iter(own)), next(key for key in rule if key.startswith("references/"))
 
     def without(tensors: dict[str, Tensor], beginning: str) -> dict[str, Tensor]:
         return {key: value for key, value in tensors.items() if not key.startswith(beginning)}
 
-    one, settings = torch.ones(1), pairs["pairwise/settings"]
+    one = torch.ones(1)
     for case, message in (
         (without(own, first), "missing or unknown"), (own | {first: torch.ones(3, 3, 3)}, "shape"),
         (own | {first: torch.full_like(own[first], torch.nan)}, "NaN"), (own | {"other/x": one}, "names no part"),
@@ -159,18 +143,10 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         (rule | {reference: rule[reference][:2]}, "different numbers of models"),
         (rule | {"gaussian/prior": torch.full((4,), torch.inf)}, "NaN"),
         (pairs | {"pairwise/ratios": torch.zeros(2, 2)}, "no vector"),
-        (pairs | {"pairwise/settings": settings - 3}, "allowed: 0 to 1"),
-        (line | {"quantile/out.weight": torch.zeros(3)}, "is no matrix"),
-        (without(line, "quantile/hidden.weight"), "missing or is no matrix"),
-        (line | {"quantile/side": torch.zeros(1)}, "quantile/side"),
-        (attacked("online shrunk", overfit).to_tensors() | {ONLINE: torch.tensor([9, 8, 0, 0])}, "no online test"),
+        (pairs | {"pairwise/correction": torch.tensor(-1.0)}, "allowed: 0 to 1"),
     ):  # fmt: skip
         with pytest.raises(AttackError, match=message):
             Membership.from_tensors(case, network(0))
-    images, classes = split()[1]
-    smaller = Membership.from_tensors(line | {"quantile/side": torch.tensor([3.0])}, network(0))
-    with pytest.raises(AttackError, match="other images"):
-        smaller.scores(normalise(images), classes)
 
 
 def test_a_broken_update_fails_alone_and_scores_no_record() -> None:
@@ -216,46 +192,14 @@ def test_records_are_asked_as_deployed_and_all_attacks_share_their_shadow_models
     torch.testing.assert_close(torch.cat(shown), normalise(1 - auxiliary.images).repeat(2, 1, 1, 1))
 
 
-def test_online_shadow_models_train_on_the_records_in_question_and_neither_is_sent() -> None:
-    guess, plain, batches = attacked("online shrunk", overfit), candidates(), list[Batch]()
-
-    def train(batch: Batch, seed: int) -> nn.Module:
-        batches.append(batch)
-        return network(seed)
-
-    guess.scores_among(plain, normalise(plain.images), train, MEMBERS)
-    assert [len(one) for one in batches] == [MEMBERS] * 12, "as many as the client's model"
-    seen = [{image.numpy().tobytes() for image in batch.images} for batch in batches]
-    assert set.union(*seen) == {image.numpy().tobytes() for image in plain.images}
-    tensors = guess.to_tensors()
-    assert {key.split("/")[0] for key in tensors} == {"model", "online"}
-    again = Membership.from_tensors(pickle.loads(pickle.dumps(tensors)), network(99))
-    assert again.online == guess.online
-    assert again.kind == "online shrunk"
-    with pytest.raises(AttackError, match="scores_among"):
-        guess.scores(normalise(plain.images), plain.targets.argmax(1))
-    pool = "shadow models train on the client's members and the scored non-members"
-    assert OnlineLiRA().upper_bound == OnlineRMIA(num_members=400).upper_bound == pool
-    assert not OnlineLiRA().needs_auxiliary
-
-
 def test_knowledge_that_is_not_enough_and_settings_out_of_range_are_refused() -> None:
     known = knowledge(split()[3], overfit)
-    few = replace(known, auxiliary=Batch(known.auxiliary.images[:9], known.auxiliary.targets[:9]))
-    for attack, given in ((RMIA(num_members=201), known), (QuantileRegression(), few)):
-        with pytest.raises(AttackError, match="auxiliary examples"):
-            attack.fit(given, seeded())
+    with pytest.raises(AttackError, match="auxiliary examples"):
+        RMIA(num_members=201).fit(known, seeded())
     assert_limits(
         ShadowModels, num_shadows=(0, 1), num_members=(1, 2)
     )  # fmt: skip
-    assert_limits(RMIA, num_members=(1, 2), correction=(-0.5, 0.0), gamma=(0.0, 0.5))
+    assert_limits(RMIA, num_members=(1, 2))
     assert_limits(LiRA, num_shadows=(1, 2), variance=("none", "fixed"))  # a variance of each record needs two
-    assert_limits(OnlineLiRA, num_shadows=(3, 4), variance=("ratio", "each"))
-    assert_limits(QuantileRegression, side=(4097, 4096))  # which clients would refuse after training
-    assert_limits(QuantileRegression, side=(0, 1), hidden=(0, 1), relabelled=(-1, 0))
-    with pytest.raises(ValueError, match="correction"):
-        RMIA(correction=1.5)
     assert LiRA(num_shadows=1, variance="fixed").num_shadows == 1
     assert fitted("pairs", overfit).learned.choices["correction"] in CORRECTIONS
-    fixed = RMIA(num_shadows=2, num_members=20, correction=0.4).fit(known, seeded())
-    assert fixed.learned.choices == {"correction": 0.4}

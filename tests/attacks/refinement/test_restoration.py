@@ -1,28 +1,19 @@
-"""Networks that learn to restore images: from what defences leave, and from the noise of an inversion."""
+"""A network that learns to restore images from what defences leave."""
 
 import pickle
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
-from attacks import ClientUpdate, InvertingGradients, LearnedDenoiser
 from attacks.base import Knowledge
 from attacks.guesses import Reconstruction
-from attacks.image_measures import mse, psnr
-from attacks.learned.learning_to_invert import noise_like
+from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.refinement.base import Chain
-from attacks.refinement.denoising import noisy
 from attacks.refinement.restoration import LearnedRestorer
 from attacks.refinement.unshuffle import WindowMean
-from clients.data.datasets import load_dataset
-from clients.data.images import to_float
-from defenses import ATS, Batch, Blur, GaussianNoise, ImageNoise, InstaHide, Pipeline, VisualMixer
-from tests.attacks.wire import CLASSES, MEAN, STD, classes, generators, observe, pictures, sigmoid_net
+from defenses import ATS, Batch, Blur, ImageNoise, InstaHide, Pipeline, VisualMixer
+from tests.attacks.wire import MEAN, STD, generators, pictures
 from tests.attacks.wire import stream as seeded
 
 MIXER = VisualMixer(window_lower=4, window_upper=8)  # windows of 4 everywhere at side 12
@@ -73,75 +64,3 @@ def test_trains_against_any_input_defence_repeats_itself_and_needs_enough_images
     assert not all(torch.equal(nets[0][key], nets[2][key]) for key in nets[0])
     with pytest.raises(AttackError, match="16 auxiliary"):
         QUICK.fit(knowledge(MIXER, count=15), seeded())
-
-
-# ---- a denoiser that knows digits
-
-COUNT = 16
-NOISE = GaussianNoise(std=2e-2, per="update")
-
-
-@cache
-def digits() -> Tensor:
-    found = load_dataset("mnist-5k", train_limit=416).train.images
-    images = to_float(found[torch.randperm(len(found), generator=seeded(3))])
-    return F.avg_pool2d(images[..., 2:26, 2:26], 2)
-
-
-def of_digits(count: int = 400) -> Knowledge:
-    images = digits()[COUNT : COUNT + count]
-    targets = F.one_hot(classes(len(images), seed=6), CLASSES).float()
-    return Knowledge(Batch(images, targets), Pipeline(), MEAN, STD, lambda *_: sigmoid_net())
-
-
-def victims() -> list[ClientUpdate]:
-    images, labels, found = digits()[:COUNT], classes(COUNT, seed=10), []
-    for at in range(COUNT):
-        one = observe(sigmoid_net(seed=5), images[at : at + 1], labels[at : at + 1])
-        found.append(replace(one, update=NOISE.protect_update(one.update, seeded(900 + at))))
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_a_denoiser_improves_guesses_from_noisy_updates_and_paints_nothing_from_noise() -> None:
-    attack, truth = LearnedDenoiser(iterations=200).fit(of_digits(), seeded(1)), digits()[:COUNT]
-    first, streams = InvertingGradients(iterations=60, restarts=1), [seeded(at) for at in range(COUNT)]
-    seen = victims()
-    silent = [replace(one, update=noise_like(one.update, seeded(at))) for at, one in enumerate(seen)]
-    mean_image = psnr(digits()[COUNT:].mean(0).expand_as(truth), truth)
-    scores = []
-    for updates in (seen, silent):
-        plain = first.attack_many(updates, streams)
-        refined = Chain((first, attack)).refine_many(updates, plain, streams)
-        scores.append([psnr(torch.cat([guess.images for guess in of]), truth) for of in (plain, refined)])
-    (before, after), (_, painted) = scores
-    for gain in (after - before, after - mean_image, mean_image - painted + 0.5):
-        assert gain.mean() - 2 * gain.std() / COUNT**0.5 > 0.5
-    told = attack.learned.diagnostics
-    assert told["holdout_psnr"] > told["holdout_psnr_noisy"] + 1
-    assert told["holdout_psnr_noise"] < told["holdout_psnr_mean_image"] + 0.2
-
-
-@pytest.mark.numeric
-def test_noise_has_the_strength_that_was_asked_for_at_every_grain() -> None:
-    grey = torch.full((300, 1, 12, 12), 0.5)
-    change = noisy(grey, torch.full((300,), 0.05), seeded()) - grey
-    assert float(change.std()) == pytest.approx(0.05, rel=0.05)
-    across = (change[..., 1:] * change[..., :-1]).flatten(1).mean(1) / 0.05**2
-    # Neighbours share 0, 1/2 or 3/4 of their grains; all three occur.
-    assert min(int(((across - of).abs() < 0.12).sum()) for of in (0, 0.5, 0.75)) > 30
-    assert torch.equal(noisy(grey, torch.zeros(300), seeded()), grey)
-
-
-def test_a_denoiser_goes_by_no_defence_and_refuses_what_it_cannot_learn_from() -> None:
-    quick = LearnedDenoiser(**LearnedDenoiser.profile.quick)
-    assert (quick.learns_from_defenses, quick.profile.learns_from_model) == (False, False)
-    chain = Chain((InvertingGradients(), quick))
-    assert (chain.learns_prior, chain.threat_class) == (True, "D")
-    assert not Chain((InvertingGradients(),)).learns_prior
-    with pytest.raises(AttackError, match="at least 16 auxiliary examples, got 15"):
-        quick.fit(of_digits(15), seeded())
-    told = refine(quick.fit(of_digits(24), seeded()), torch.rand(2, 1, 8, 12, generator=seeded()))
-    assert "images have shape (1, 8, 12), auxiliary ones (1, 12, 12)" in told.failure
-    assert torch.equal(told.images, torch.full((2, 1, 8, 12), 0.5))

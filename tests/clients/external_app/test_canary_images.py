@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from attacks.dp_audit.example_gradients import NO_CANARY
+from attacks.dp_audit.placed_canaries import NO_CANARY
 from clients import protect_mod, save_originals, with_canaries
 from clients.external_app.canaries import KEPT, NodeCanaries, places
 from clients.external_app.canary_images import MOST_CANARIES, CanaryDataset, numbers_in, spelled

@@ -11,8 +11,7 @@ from flwr.app import ConfigRecord, Message
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.dp_audit.example_gradients import EMPTY, NO_CANARY
-from attacks.dp_audit.placed_canaries import BRIGHT
+from attacks.dp_audit.placed_canaries import BRIGHT, EMPTY, NO_CANARY
 from attacks.normalisation import normalise
 from clients.federated.canaries import shared_shapes
 from clients.federated.client import LocalClient

@@ -11,20 +11,16 @@ import torch
 from flwr.app import Message
 from scipy import stats
 from scipy.ndimage import gaussian_filter
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacks.guesses import Labels, Reconstruction
 from attacks.local_model import shared_tensors
 from attacks.membership.loss_threshold import Membership
-from attacks.membership.online_rules import OnlineTest
 from attacks.metrics.guesses import LABEL_ACCURACY
 from attacks.metrics.images import MSE_PAPER, PSNR_PAPER
-from attacks.observations import AttackError
 from attacks.scoring.metrics import label_hits
 from clients.data.card import DataCard
 from clients.federated.client import LocalClient
-from clients.federated.local_training import train_alone
-from clients.federated.plan import FederatedPlan
 from clients.scoring.audit import ALONE, NO_IMAGES, audit_baselines, audit_guesses
 from clients.scoring.guesses import guess_tensors
 from clients.scoring.image_scores import paper_scale, paper_scores, score_both, uniform_label_accuracy
@@ -346,13 +342,12 @@ def test_known_images_are_those_that_differ_by_less_than_half_a_grey_level() -> 
 EXPOSED = PLAIN.but(
     train_limit=400, test_limit=80, model="mlp", rounds=1, weight_decay=0.0, probe_targets=1, probe_images=1
 )
-ONLINE = OnlineTest("shrunk", 6, 0, 5)
 
 
-def membership(online: OnlineTest | None = None) -> Membership:
+def membership() -> Membership:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Membership(EXPOSED.plan.build_model().eval(), online=online)
+        return Membership(EXPOSED.plan.build_model().eval())
 
 
 def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossThreshold()") -> Message:
@@ -362,27 +357,3 @@ def asked(node_config: dict[str, Any], *tests: Membership, attack: str = "LossTh
         about = {"observation": "update", "kind": "membership", "guesses": 1, "attack": attack, "share-images": False}
         reply = node("query.audit", EXPOSED, {"guesses": to_record(guess_tensors(test, 0, None))}, **about)
     return reply
-
-
-def test_shadow_models_train_on_training_and_test_examples_as_the_client_does() -> None:
-    mine = LocalClient(LocalData(EXPOSED, 0, range(100, 140), range(20)))
-    batches = list[Batch]()
-
-    def train(batch: Batch, seed: int) -> nn.Module:
-        batches.append(batch)
-        return train_alone(FederatedPlan.narrow(EXPOSED.plan), batch, seed)
-
-    found = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
-    assert (len(found["member-score"]), len(found["other-score"])) == (40, 20)
-    assert [len(batch) for batch in batches] == [40] * 6, "as many as the client has members"
-    assert found["shadow-members"] == [40]
-    own = {image.numpy().tobytes() for image in mine.data.originals().images}
-    own |= {image.numpy().tobytes() for image in mine.data.test_plain(torch.arange(20)).images}
-    assert {image.numpy().tobytes() for batch in batches for image in batch.images} == own
-    again = flat(audit_guesses(mine, "update", [(membership(ONLINE), None)], train=train))
-    assert again == found
-    few = membership(OnlineTest("shrunk", 4, 0, 5))
-    with pytest.raises(AttackError, match="num_shadows is 4; allowed: 6 or more"):
-        audit_guesses(mine, "update", [(few, None)], train=lambda batch, seed: pytest.fail("trained"))
-    with pytest.raises(AttackError, match="trains models as the client does"):
-        audit_guesses(mine, "update", [(membership(ONLINE), None)])

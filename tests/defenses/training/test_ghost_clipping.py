@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attacks.dp_audit.gradient_canaries import audit_dp_sgd
-from attacks.observations import AttackError
 from defenses.base import DefenseError
 from defenses.pipeline import Pipeline
 from defenses.training.dp_sgd import DPSGD
@@ -239,8 +237,3 @@ def test_examples_whose_gradient_is_not_finite_have_no_share_in_a_step() -> None
                 ends.append(weights(training.model))
             for name, tensor in ends[0].items():
                 torch.testing.assert_close(ends[1][name], tensor, rtol=0, atol=1e-6, msg=f"{build} {clipping} {odd}")
-
-
-def test_canaries_have_no_place_in_it() -> None:
-    with pytest.raises(AttackError, match="keeps no gradients per example"):
-        audit_dp_sgd(NOISY, runs=1, rounds=1)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from attacks.metrics.names import Role
 from simulations.experiment.experiment import Experiment
 from simulations.report.analysis.failures import failed_attacks
 from simulations.report.analysis.run import read_run
@@ -15,12 +14,10 @@ from simulations.server_app import run_experiment
 from tests.attacks.wire import PatchNet
 from tests.lines import read_lines
 from tests.local_grid import LocalGrid
-from tests.simulations.broken_replies import on, raising
 from tests.simulations.federated.test_federation import experiment
 from tests.simulations.short_runs import rows_of as rows_in
 
 INVERSION = "InvertingGradients(iterations=40)"
-LEARNED = "LearningToInvert(updates=32, size=32, hidden=32, iterations=20)"
 
 
 class OfDigits(PatchNet):
@@ -39,20 +36,6 @@ def rows_of(folder: Path, **changes: Any) -> list[dict[str, Any]]:
     }  # fmt: skip
     run_experiment(LocalGrid(2), Experiment.from_mapping(settings))
     return read_lines(folder / "rows.jsonl")
-
-
-@pytest.mark.long
-def test_an_attack_that_learns_does_so_anew_for_each_round_and_defence(tmp_path: Path) -> None:
-    defenses = ("", "Pruning(fraction=0.9, per='step')", "DPSGD(target_epsilon=50.0)")
-    rows = rows_of(
-        tmp_path / "run", probe_attacks=LEARNED, defenses="; ".join(defenses[1:]), attack_rounds="first,final", rounds=2
-    )
-    mine = [row for row in rows if row["attack"] == LEARNED and row["metric"] == "holdout_psnr"]
-    assert {(row["defense"], row["status"]) for row in mine} == {(defense, "ok") for defense in defenses}
-    # Another model in each round and under each defence: another network, whose held-out score is another.
-    assert len({row["value"] for row in mine}) == len(mine) == 2 * len(defenses)
-    cards = [row["card"] for row in rows if row["attack"] == LEARNED and row["metric"] == "psnr"]
-    assert {(card["threat_class"], card.get("attack_failures")) for card in cards} == {("D", None)}
 
 
 @pytest.mark.long
@@ -80,30 +63,6 @@ def test_whole_rounds_are_matched_at_a_surrogate_and_refined_and_the_report_tell
         text = sentence(one)
         parts = ("Training update, 2 steps on ", ". One-step probe, 1 image: ")
         assert [part for part in parts if part in text] == list(parts)
-
-
-@pytest.mark.long
-def test_what_knows_images_is_also_run_on_noise_and_scored_beside(tmp_path: Path) -> None:
-    chain, noise = f"{INVERSION} | LearnedDenoiser(iterations=20, width=4)", "GaussianNoise(std=0.01, per='step')"
-    rows = rows_of(tmp_path / "run", probe_attacks=f"{INVERSION}; {chain}; {LEARNED}", defenses=noise)
-    of_images = [row for row in rows if (row["metric"], row["reference"]) == ("psnr", "original")]
-    psnr = {(row["defense"], row["role"], row["attack"]): row for row in of_images}
-    for defense in ("", noise):
-        by_role = {role: {a for of, as_, a in psnr if (of, as_) == (defense, role)} for role in Role}
-        assert by_role[Role.ATTACK] == {INVERSION, chain, LEARNED}
-        assert by_role[Role.NULL_CONTROL] == {chain, LEARNED}
-        assert by_role[Role.NULL_BASELINE] == {"grey", "mean"}
-        for attack in (chain, LEARNED):
-            mine, of_noise = psnr[defense, Role.ATTACK, attack], psnr[defense, Role.NULL_CONTROL, attack]
-            assert mine["n"] == of_noise["n"] == 4
-            assert mine["value"] != of_noise["value"]
-            assert mine["card"]["learns_prior"] is of_noise["card"]["learns_prior"] is True
-        assert "learns_prior" not in psnr[defense, Role.ATTACK, INVERSION]["card"]
-    # Without a defence the first stage reads the digits a little, and what is made of noise stays below that.
-    assert psnr["", Role.ATTACK, chain]["value"] > psnr["", Role.NULL_CONTROL, chain]["value"] + 1
-    pictures = read_lines(tmp_path / "run" / "pictures" / "index.jsonl")
-    assert {chain, LEARNED} == {one["attack"] for one in pictures if one.get("role") == Role.NULL_CONTROL}
-    assert "(from noise)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
@@ -152,9 +111,8 @@ def test_exact_attacks_recover_whole_batches_or_say_why_not(tmp_path: Path, monk
 
 # Membership over the rounds
 
-OVER_ROUNDS = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment()"
 MEMBERSHIP = {
-    "model": "mlp", "probe_attacks": "", "update_attacks": OVER_ROUNDS, "defenses": "", "attack_rounds": "all",
+    "model": "mlp", "probe_attacks": "", "update_attacks": "GradientAlignment()", "defenses": "", "attack_rounds": "all",
 }  # fmt: skip
 
 
@@ -162,30 +120,8 @@ MEMBERSHIP = {
 def test_attacks_over_rounds_see_each_of_them(tmp_path: Path) -> None:
     rows = rows_in(experiment(tmp_path / "run", rounds=3, **MEMBERSHIP))
     assert not [row for row in rows if row["status"] == "failed"]
-    found = {row["attack"]: row for row in rows if row["metric"] == "membership-auc"}
-    assert set(found) == set(OVER_ROUNDS.split("; "))
-    for attack, row in found.items():
-        assert (row["round"], row["card"]["rounds_observed"], row["card"]["threat_class"]) == (3, 3, "C")
-        assert (row["card"]["members"], row["card"]["others"], row["n"]) == (96, 40, 136)
-        assert row["ci_low"] < row["value"] < row["ci_high"]
-        notes = {one["metric"]: one["value"] for one in rows if one["attack"] == attack}
-        assert (notes["rounds-used"], notes.get("other-clients")) == (3, 2 if attack.startswith("FedMIA") else None)
-
-
-def test_a_client_alone_in_a_round_leaves_a_row_that_says_so(tmp_path: Path) -> None:
-    """A deployed run may lose clients after its set-up."""
-
-    settings = experiment(tmp_path / "run", rounds=2, num_clients=2, min_usable=0.1, **MEMBERSHIP)
-    failed = [row for row in rows_in(settings, on("train", raising)) if row["status"] == "not-applicable"]
-    assert {row["attack"] for row in failed} == {"FedMIA()", "FedMIA(signal='loss')"}
-    assert all(row["message"].startswith("does not apply: ") and not row["failures"] for row in failed)
-
-
-@pytest.mark.long
-def test_rows_say_on_how_many_records_online_shadow_models_train(tmp_path: Path) -> None:
-    usual, wanted, few = attacks = ("OnlineRMIA()", "OnlineRMIA(num_members=20)", "OnlineLiRA(num_shadows=4)")
-    rows = rows_in(experiment(tmp_path, rounds=1, **MEMBERSHIP | {"update_attacks": "; ".join(attacks)}))
-    found = {row["attack"]: (row["value"], row["n"]) for row in rows if row["metric"] == "shadow-members"}
-    assert found == {usual: (32, 3), wanted: (20, 3)}, "as many as a client has members, or as the attack wants"
-    areas = {row["attack"]: row["status"] for row in rows if row["metric"] == "membership-auc"}
-    assert areas == {usual: "ok", wanted: "ok", few: "failed"}, "4 are too few for 32 of 45 records"
+    (row,) = (row for row in rows if row["metric"] == "membership-auc")
+    assert (row["round"], row["card"]["rounds_observed"], row["card"]["threat_class"]) == (3, 3, "C")
+    assert (row["card"]["members"], row["card"]["others"], row["n"]) == (96, 40, 136)
+    assert row["ci_low"] < row["value"] < row["ci_high"]
+    assert [one["value"] for one in rows if one["metric"] == "rounds-used"] == [3]

@@ -5,13 +5,10 @@ from typing import Any
 
 import pytest
 
-from attacks.observations import AttackError
 from simulations.experiment.experiment import Experiment
 from simulations.preflight import preflight
 from simulations.server_app import run_experiment
 from simulations.settings.errors import ConfigError
-from strategies.federated.observations import AGGREGATE, PROBE, UPDATE
-from strategies.outsourced.observations import MODEL
 from tests.local_grid import LocalGrid
 
 SMALL: dict[str, Any] = {
@@ -19,8 +16,6 @@ SMALL: dict[str, Any] = {
     "defenses": "", "probe-attacks": "", "update-attacks": "", "attack-workers": 0, "adaptive": False,
 }  # fmt: skip
 SUMS = {"probe-attacks": "Spear()", "aggregate-clients": "1,2,4", "aggregate-attacks": "Spear()"}
-ROUNDS = {"rounds": 3, "attack-rounds": "all", "update-attacks": "LossTrajectory(); FedMIA()"}
-GARMENTS = {"dataset": "garment-digit:06-24,0-1", "auxiliary-fraction": 0.4, "attribute-attacks": "PropertyInference()"}
 CANARIES = {"dp-canaries": 48, "defenses": "DPSGD(target_epsilon=2.0)", "attack-rounds": ""}
 CLIENT_LEVEL = "ClientDP(max_norm=1.0, target_epsilon=2.0, rounds=2)"
 AT_ONCE: list[tuple[dict[str, Any], str]] = [
@@ -33,20 +28,10 @@ AT_ONCE: list[tuple[dict[str, Any], str]] = [
     (SUMS | {"aggregate-clients": ""}, "aggregate-clients is empty"),
     (SUMS | {"aggregate-attacks": ""}, "aggregate-attacks is empty"),
     (SUMS | {"aggregate-attacks": "LabelInference()"}, "does not attack sums of clients' one-step probes"),
-    (ROUNDS | {"attack-rounds": "final"}, "attack-rounds is 'final', with updates of 1 round of 3, and LossTrajectory() in"),
-    (ROUNDS | {"attack-rounds": "last,final"}, "LossTrajectory() in update-attacks needs 2"),  # both have the last update
-    (ROUNDS | {"rounds": 1}, "LossTrajectory() in update-attacks needs 2"),
-    (ROUNDS | {"num-clients": 1}, "num-clients is 1, and FedMIA() in update-attacks needs 2"),
-    (ROUNDS | {"update-attacks": "LossTrajectory(most_rounds=1)"}, "most_rounds is 1; allowed: a whole number from 2"),
-    (GARMENTS | {"dataset": "mnist-5k"}, "dataset = 'mnist-5k' has no sensitive attribute"),
-    (GARMENTS | {"attribute-attacks": "LabelInference()"}, "does not attack attributes of one-step probes but one-step probes"),
-    (GARMENTS | {"probe-attacks": "PropertyInference()"}, "but attributes of one-step probes (see attribute-attacks)"),
-    (GARMENTS | {"auxiliary-fraction": 0.0}, "auxiliary-fraction is 0, raise it"),
-    (GARMENTS | {"batches-per-message": 3}, "batches-per-message is 3; it is a setting of inference and outsourced and split"),
+    ({"batches-per-message": 3}, "batches-per-message is 3; it is a setting of inference and outsourced and split"),
+    ({"attribute-attacks": "AttributeInference()"}, "attribute-attacks is 'AttributeInference()'; it is a setting of inference"),
 ]  # fmt: skip
 BEFORE_WORK: list[tuple[dict[str, Any], str]] = [
-    ({"update-attacks": "OnlineLiRA(num_members=400)"}, "num_members is 400; allowed: 1 to"),
-    ({"update-attacks": "OnlineRMIA(num_shadows=4)"}, "num_shadows of OnlineRMIA(num_shadows=4) is 4; allowed: "),
     (CANARIES | {"defenses": "ImageNoise(std=0.1)"}, "no pipeline has DPSGD"),
     (CANARIES | {"dp-canaries": 60_000}, "more than the"),
     ({"defenses": CLIENT_LEVEL, "rounds": 3, "attack-rounds": ""}, "over 2 rounds, not 3; allowed: rounds=3"),
@@ -72,18 +57,3 @@ def test_more_clients_in_a_sum_than_are_connected_are_refused_once_they_are_know
     changes = {"num-clients": 0, "output-dir": str(tmp_path / "run"), "aggregate-clients": "2,8"}
     with pytest.raises(ConfigError, match="8 is more than all clients; allowed: at most 4"):
         run_experiment(LocalGrid(4), Experiment.from_mapping({**SMALL, **SUMS, **changes}))
-
-
-def test_attacks_over_rounds_are_taken_where_they_have_enough_rounds_and_clients() -> None:
-    attacks = "FedMIA(); FedMIA(signal='loss'); LossTrajectory(); GradientAlignment()"
-    common = {**SMALL, **ROUNDS, "update-attacks": attacks}
-    enough = Experiment.from_mapping({**common, "attack-rounds": "first,last", "num-clients": 2})
-    assert len(enough.attacks[UPDATE]) == 4
-    Experiment.from_mapping({**common, "attack-rounds": "", "num-clients": 1})
-    alone = {"update-attacks": "GradientAlignment()", "attack-rounds": "final", "num-clients": 1}
-    Experiment.from_mapping({**common, **alone})
-    for attack in attacks.split("; "):
-        assert [repr(one) for one in UPDATE.parse(attack)] == [attack]
-        for kind in (AGGREGATE, PROBE, MODEL):
-            with pytest.raises(AttackError, match="does not attack"):
-                kind.parse(attack)

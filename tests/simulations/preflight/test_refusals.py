@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Message
 from typer.testing import CliRunner
 
-from attacks.attributes.inference import ARCHITECTURES
+from attacks.queries.attributes import ARCHITECTURES
 from clients.data.datasets import load_dataset
 from clients.data.images import fingerprint
 from clients.models.packaged_weights import NORMALISATIONS

@@ -18,7 +18,7 @@ from strategies.federated.observations import ACTIVE, AGGREGATE
 from tests.simulations.compare.test_compare import a_run
 from tests.simulations.report.analysis.test_canaries import audited_rows
 from tests.simulations.report.analysis.test_windows import counted
-from tests.simulations.report.page import test_attributes, test_inference, test_outsourced, test_split
+from tests.simulations.report.page import test_inference, test_outsourced, test_split
 from tests.simulations.report.report_run import (
     CONFIG,
     DRAWN,
@@ -59,13 +59,11 @@ def federated(folder: Path) -> Path:
     return report(folder, rows, config=CONFIG | more, pictures=[*ROUND_PICTURES, missing])
 
 
-def members_and_attributes(folder: Path) -> Path:
-    """Membership, a sensitive attribute, class representatives, and no picture of an attacked image."""
+def members(folder: Path) -> Path:
+    """Membership, class representatives, and no picture of an attacked image."""
     rows = [*FEW, *drawing_rows("", 0.4), *drawing_rows(PIPELINES[1], 0.12, half=0.04)]
     for defense, mean in {"": 0.7, PIPELINES[1]: 0.51}.items():
         rows += member_rows(defense, mean, (mean - 0.05, mean + 0.05), round=3)
-        rows.append(test_attributes.inferred(defense, test_attributes.RETRAINED, mean + 0.1))
-        rows.append(test_attributes.inferred(defense, "majority", 0.5) | {"role": "null baseline"})
     return report(folder, rows, pictures=DRAWN)
 
 
@@ -200,7 +198,7 @@ def comparison(folder: Path) -> Path:
 PAGES: dict[str, Callable[[Path], Path]] = {
     one.__name__: one
     for one in (
-        federated, members_and_attributes, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
+        federated, members, doubts, dp_audit, updates, adversaries, external_app, split, outsourced,
         inference, empty, comparison,
     )
 }  # fmt: skip

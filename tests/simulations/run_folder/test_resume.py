@@ -38,7 +38,7 @@ RUNS: dict[str, tuple[Callable[..., Experiment], dict[str, Any], str, Kills, int
     "federated": (
         experiment,
         {"defenses": "DPSGD(target_epsilon=8.0); VisualMixer()", "rounds": 3, "attack_rounds": "first,final", "dp_canaries": 8,
-         "update_attacks": "LabelInference(); LossThreshold(); LossTrajectory()"},
+         "update_attacks": "LabelInference(); LossThreshold(); GradientAlignment()"},
         "train", (("train", 5, 24), ("train", 14, 15), ("train.probe", 5, 18), ("train.probe", 11, 9)), 27,
     ),
     "a ladder": (

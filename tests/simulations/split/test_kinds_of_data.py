@@ -1,4 +1,4 @@
-"""Data that are more than images of one class, through the split scenario: a sensitive attribute, several labels, tables."""
+"""Data that are more than images of one class, through the split scenario: several labels, tables."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 from torch.nn import functional as F
 
 from attacks.scoring.objective import macro_mcc, micro_mcc
@@ -15,8 +14,6 @@ from clients.wire.records import tensors_of
 from simulations.experiment.experiment import Experiment
 from tests.clients.data.data_files import write_celeba
 from tests.clients.data.table_files import write_census
-from tests.simulations.attribute_scores import assert_scored_by_owners
-from tests.simulations.federated.test_probe_attributes import garments
 from tests.simulations.short_runs import Wire, rows_of
 from tests.simulations.split.test_run import split_experiment
 
@@ -27,56 +24,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return found[0]
 
 
-NOISE = "FeatureNoise(std=30.0)"
-STATIC, RETRAINED = (f"AttributeInference({how}iterations=80, batch_size=16)" for how in ("training='static', ", ""))
-
-
-def attribute_experiment(out: Path, **changes: Any) -> Experiment:
-    """Two clients with 48 garments and digits, 0 or 1, to test; the server has 96 of its own."""
-    small = split_experiment(
-        out, dataset="garment-digit:06-24,0-1", data_dir=garments(out.parent / "garments"), image_size=28, train_limit=240,
-        test_limit=96, rounds=1, defenses=NOISE,
-        auxiliary_fraction=0.4, smashed_attacks="", attribute_attacks=STATIC, adaptive=True, attack_rounds="first,final",
-    )  # fmt: skip
-    return small.but(**changes)
-
-
 Result = tuple[Path, list[dict[str, Any]], Wire]
-
-
-@pytest.fixture(scope="module")
-def attributes(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    out, wire = tmp_path_factory.mktemp("attributes") / "run", Wire()
-    return out, rows_of(attribute_experiment(out), wire), wire
-
-
-@pytest.mark.long
-def test_guesses_of_what_the_evaluation_sent_are_scored_by_their_owners(attributes: Result) -> None:
-    _, rows, wire = attributes
-    assert not [row for row in rows if row["status"] in ("failed", "refused")]
-    mine = {at: tensors_of(request, "indices")["test"] for at, request, _ in wire.of("query.setup")}
-    observed = ("smashed-attribute", "attributes of smashed data")
-    audited = assert_scored_by_owners(
-        rows, wire, observed, (STATIC, RETRAINED), 96,
-        lambda partition, task, _: task.plan.load_data().test.sensitive[mine[partition]],
-    )  # fmt: skip
-    # An attack on the final model attacks the last evaluation, which is the first here.
-    assert [row["round"] for row in audited] == [1] * 2 * 3
-    assert {(row["card"]["attacked"], row["card"]["transmissions"]) for row in audited} == {("test images", 1)}
-
-
-@pytest.mark.long
-@pytest.mark.numeric
-def test_without_a_defence_the_attribute_is_read_and_heavy_noise_hides_it(attributes: Result) -> None:
-    out, rows, _ = attributes
-    found = {(row["defense"], row["attack"]): row for row in rows if row["metric"] == "attribute-accuracy"}
-    assert found["", STATIC]["ci_low"] > 0.5, "well above the most frequent value, which is right half of the time"
-    assert found["", STATIC]["status"] == "ok"
-    assert found["", "majority"]["value"] == 0.5
-    noisy = next(defense for defense, _ in found if defense)
-    assert binomtest(round(found[noisy, RETRAINED]["value"] * 96), 96, 0.5).pvalue > 0.001
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert all(word in page for word in ("attributes of smashed data", ">static<", ">retrained<"))
 
 
 NAMES = ("Male", "Smiling", "Young", "Wearing_Hat")

@@ -9,9 +9,9 @@ from attacks.spec import ATTACKS, parse_attacks
 from defenses.registry import DEFENSES
 from defenses.spec import parse_pipelines
 from strategies.audit.adaptive import adaptive_attacks, adaptive_names
-from strategies.federated.observations import PROBE, PROBE_ATTRIBUTE, UPDATE
+from strategies.federated.observations import PROBE, UPDATE
 from strategies.inference.observations import ATTRIBUTE, QUERY
-from strategies.split.observations import SMASHED, TOKEN_ATTRIBUTE
+from strategies.split.observations import SMASHED
 
 CHOSEN = "DLG(); InvertingGradients(); LabelInference()"
 
@@ -57,8 +57,6 @@ def test_a_static_adversary_is_joined_by_itself_retrained() -> None:
     """With the same settings, whatever the defence names; its positive control runs without a defence."""
     for kind, text, defense in (
         (ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "FeaturePCA(components=2)"),
-        (TOKEN_ATTRIBUTE, "AttributeInference(training='static', iterations=7)", "PatchShuffle()"),
-        (PROBE_ATTRIBUTE, "PropertyInference(training='static', updates=70)", "Pruning(fraction=0.5)"),
         (QUERY, "InverseNetwork(training='static', width=8)", "FeatureNoise(std=0.1)"),
     ):
         plain, defended = parse_pipelines(defense)

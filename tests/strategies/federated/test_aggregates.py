@@ -49,7 +49,7 @@ def test_each_client_scores_no_more_guesses_than_it_has_images() -> None:
 def test_only_attacks_that_guess_images_of_one_update_are_meant_for_sums() -> None:
     found = {name for name, cls in ATTACKS.items() if AGGREGATE.meant(cls())}
     assert {"InvertingGradients", "Spear", "NoiseModelInversion"} <= found
-    assert not {"LabelInference", "LossThreshold", "LearningToInvert", "PropertyInference"} & found
+    assert not {"LabelInference", "LossThreshold"} & found
 
 
 def test_groups_are_disjoint_full_and_drawn_from_the_seed_and_the_size() -> None:
@@ -74,7 +74,7 @@ def test_groups_are_disjoint_full_and_drawn_from_the_seed_and_the_size() -> None
 def test_null_baselines_guess_as_many_images_as_the_attack_that_guesses_fewest() -> None:
     seen = [SeenUpdate(0, 0, 40), SeenUpdate(1, 0, 60)]
     for attacks, images in (
-        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES), ("PropertyInference()", NO_IMAGES),
+        ("LabelInference(); LossThreshold(); ShadowModels()", NO_IMAGES),
         ("InvertingGradients(max_images=5); LabelInference()", 5),
         ("InvertingGradients(max_images=5); InvertingGradients(max_images=3)", 3), ("HeadInversion()", 60),
     ):  # fmt: skip

@@ -13,8 +13,7 @@ from simulations.report.analysis.finding import findings_of
 from simulations.report.analysis.run import read_run
 from simulations.report.analysis.sentences import in_plain_words, recommendation
 from simulations.runtime.findings import print_findings
-from tests.simulations.report.page.test_attributes import RETRAINED, every_row
-from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, study_of, write_run
+from tests.simulations.report.report_run import INVERSION, PIPELINES, demo_rows, row, study_of, write_run
 
 ROWS = demo_rows()
 
@@ -70,11 +69,15 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_an_attribute_is_a_message_of_its_own_and_all_cuts_come_before_probes() -> None:
-    guessed = [one for one in every_row(n=400) if one["attack"] in (RETRAINED, "majority") and one["defense"] == ""]
+    known = {"metric": "attribute-accuracy", "card": {"observation": "attributes of queries"}, "n": 400}
+    guessed = [
+        row(**known, attack="AttributeInference()"),
+        row(**known, attack="majority", role="null baseline", value=0.5),
+    ]
     for share, verdict, mark in ((0.795, "inferred", ""), (0.5, "unknown", " †")):
         low, high = stats.binomtest(round(share * 400), 400).proportion_ci(0.95)
         ends = {"value": share, "ci_low": low, "ci_high": high}
-        rows = [one | (ends if one["attack"] == RETRAINED else {}) for one in guessed]
+        rows = [one | (ends if one["attack"] != "majority" else {}) for one in guessed]
         images, attribute = findings_of(study_of([*ROWS, *rows]), {})[0].every_message
         assert (images.shown, images.counted) == ("16 of 16", "recognisable")
         assert (attribute.verdict, attribute.found, attribute.score.mean) == (verdict, None, share)

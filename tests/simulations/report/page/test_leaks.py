@@ -74,9 +74,9 @@ def test_rates_are_marked_where_the_non_members_cannot_have_them(tmp_path: Path)
 
 
 def test_members_found_are_of_the_attack_with_the_highest_rate(tmp_path: Path) -> None:
-    others = member_rows("", 0.6, (0.55, 0.65), attack="QuantileRegression()")
+    others = member_rows("", 0.6, (0.55, 0.65), attack="ShadowModels()")
     others[1] |= {"value": 0.375, "ci_high": 0.4}
     (line,) = findings_of(study_of(member_rows("", 0.7, SURE) + others), {})
-    assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "QuantileRegression()")
+    assert (line.membership.attack, line.membership_rate.attack) == (MEMBERS, "ShadowModels()")
     shown = build(tmp_path, member_rows("", 0.7, SURE) + others).table("cost")[0]
     assert next(shown[name][0] for name in shown if name.startswith("TPR")) == "37.5 %"

@@ -17,7 +17,7 @@ from tests.simulations.report.report_run import Page
 Pages = dict[str, Path]
 KINDS = {
     "federated": ("top", "glance", "caveats", "cost", "plane", "curves", "control"),
-    "members_and_attributes": ("glance", "membership", "representatives", "attributes"),
+    "members": ("glance", "membership", "representatives"),
     "doubts": ("top", "glance", "caveats", "cost", "control", "attacks", "failures", "cards"),
     "dp_audit": ("glance", "cost", "audited_epsilon"),
     "updates": ("top", "glance", "caveats", "cost", "configuration"),

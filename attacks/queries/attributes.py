@@ -43,8 +43,8 @@ class AttributeInference(
 
     source = "the forward attack of ADP (autoencoder delta protection); its adversary is static, retraining is ours"
     threat = (
-        "features of queries, or of test images in split learning; the client half; the defences' algorithm and what they have "
-        "learned; auxiliary images like the clients', with the sensitive attribute"
+        "features of queries; the client half; the defences' algorithm and what they have learned; auxiliary images like the "
+        "clients', with the sensitive attribute"
     )
 
     architecture: str = choice_field("split", ARCHITECTURES)

@@ -1,1 +1,0 @@
-"""Attacks that infer sensitive attributes of a person, which are not part of the task."""
