@@ -16,10 +16,12 @@ from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
 from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import algorithm, scale_field, steps_field
+from defenses.checks import algorithm, steps_field
 from defenses.module_calls import calls_of
 from defenses.tensors import Numbers
 
+TOTAL_VARIATION = 1e-2
+"""Weight of the image prior."""
 LEARNING_RATE = 0.05
 """For images in [0, 1], falling to zero along a half cosine."""
 
@@ -81,7 +83,7 @@ class HeadInversion(
     SolvingAttack,
     effort={"iterations": "iterations"},
     selection=OWN_OBJECTIVE,
-    quick={"iterations": 40, "max_starts": 2},
+    quick={"iterations": 40},
 ):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 
@@ -105,8 +107,6 @@ class HeadInversion(
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
-        total_variation: Weight of the image prior.
-        max_starts: ``max_starts`` of ``SpearPlusPlus``.
     """
 
     source = (
@@ -115,8 +115,6 @@ class HeadInversion(
     )
 
     iterations: int = steps_field(600)
-    total_variation: float = scale_field(1e-2, zero=True)
-    max_starts: int = steps_field(8)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
@@ -131,7 +129,7 @@ class HeadInversion(
             numbers["leak"] = known.leak
             features, labels = known.features, known.labels
         else:
-            found = SpearPlusPlus(max_starts=self.max_starts).factors(read, layer, observation, generator, numbers)
+            found = SpearPlusPlus().factors(read, layer, observation, generator, numbers)
             features, failure = found.inputs, found.failure
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)
@@ -143,7 +141,7 @@ class HeadInversion(
             return squares.mean(1)
 
         def objective(images: Tensor) -> Tensor:
-            return errors(images) / spread + self.total_variation * total_variation(images)
+            return errors(images) / spread + TOTAL_VARIATION * total_variation(images)
 
         start = torch.full((len(features), *observation.input_shape), 0.5).to(features)
         with torch.enable_grad():

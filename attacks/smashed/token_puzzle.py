@@ -22,7 +22,7 @@ from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
 from defenses.base import DefenseError
-from defenses.checks import algorithm, examples_field, flag_field, steps_field
+from defenses.checks import algorithm, examples_field, steps_field
 from defenses.pipeline import Pipeline
 from defenses.tensors import ImageShape, Numbers
 
@@ -99,7 +99,6 @@ class TokenPuzzle(
 
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)
-    beyond_run: bool = flag_field(False)
     learned: Sender = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

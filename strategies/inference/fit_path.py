@@ -23,7 +23,7 @@ from defenses.fitting import FitContext, placed
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key, generator_for
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
-from defenses.smashed.delta_masks import grad_cam, jet_blue, last_map_layer
+from defenses.smashed.delta_masks import grad_cam, last_map_layer
 from defenses.tensors import Tensors
 from strategies.audit.jobs import Recorder
 from strategies.audit.score_rows import mean_and_interval, share_and_interval
@@ -221,8 +221,13 @@ def _pictures(pipeline: Pipeline, index: int, context: FitContext, task: Task) -
 
 def overlay(images: Tensor, cams: Tensor) -> Tensor:
     """Maps in the colours of "jet", half transparent, on grey images: (B, C, H, W) and (B, H, W), all in [0, 1] -> (B, 3, H, W)."""
-    red, green = jet_blue(1 - cams), (1.5 - (4 * cams - 2).abs()).clamp(0, 1)
-    return (torch.stack([red, green, jet_blue(cams)], 1) + images.mean(1, keepdim=True)) / 2
+    green = (1.5 - (4 * cams - 2).abs()).clamp(0, 1)
+    return (torch.stack([_jet_blue(1 - cams), green, _jet_blue(cams)], 1) + images.mean(1, keepdim=True)) / 2
+
+
+def _jet_blue(values: Tensor) -> Tensor:
+    """Blue of the colour map "jet" for values in [0, 1]; red is its mirror image."""
+    return torch.minimum(4 * values + 0.5, 2.5 - 4 * values).clamp(0, 1)
 
 
 def _cams(context: FitContext, half: nn.Module, images: Tensor) -> Tensor:
