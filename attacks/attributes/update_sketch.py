@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.base import Knowledge
-from attacks.observations import AttackError
+from attacks.observations import AttackError, NotApplicableError
 from attacks.refinement.restoration import HOLDOUT
 from defenses.base import DefenseError
 from defenses.random_draws import seed_of
@@ -104,8 +104,8 @@ def made_by(
 ) -> Iterator[tuple[Tensor, Update]]:
     """Updates of auxiliary examples in some rows, as a client would send them: positions of its images among the rows, update."""
     if knowledge.probes is None:
-        raise AttackError(
-            "does not apply: the attack learns from one-step updates, which only probes of federated learning provide"
+        raise NotApplicableError(
+            "the attack learns from one-step updates, which only probes of federated learning provide"
         )
     own = knowledge.auxiliary.rows(rows)
     try:

@@ -14,7 +14,7 @@ from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError
 from defenses.checks import algorithm, scale_field, starts_field, steps_field
 from defenses.tensors import ImageShape, Numbers
 
@@ -161,9 +161,7 @@ class CocktailParty(
         differences = _differences(mixtures.view(-1, *shape))
         white = Whitened.of(differences, noise)
         if white is None:
-            raise AttackError(
-                "does not apply: an example is constant, or a combination of others, and cannot be separated"
-            )
+            raise NotApplicableError("an example is constant, or a combination of others, and cannot be separated")
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
             rows, objective = self._descend(fixed_point(white.samples, generator), white.samples, penalised)
@@ -211,8 +209,8 @@ def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
     """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing."""
     parts = low_rank(gradient, num_examples, LEAST_GAP)
     if parts.rank < num_examples and parts.gap > 1 / GAP:
-        raise AttackError(
-            f"does not apply: {parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
+        raise NotApplicableError(
+            f"{parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
         )
     return parts
 

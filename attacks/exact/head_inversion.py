@@ -15,7 +15,7 @@ from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import ClientUpdate, NotApplicableError
 from defenses.checks import algorithm, steps_field
 from defenses.module_calls import calls_of
 from defenses.tensors import Numbers
@@ -62,16 +62,16 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     Leakage from Gradients", 2020, section 3.1; the separation is ours.
     """
     if gradient.bias is None:
-        raise AttackError("does not apply: the last layer has no bias, whose gradient is needed")
+        raise NotApplicableError("the last layer has no bias, whose gradient is needed")
     present = gradient.bias < 0
     count = int(present.sum())
     if count != num_examples:
-        raise AttackError(
-            f"does not apply: {count} classes have a negative gradient, for {num_examples} examples: two examples share a class, "
+        raise NotApplicableError(
+            f"{count} classes have a negative gradient, for {num_examples} examples: two examples share a class, "
             "so that only the sum of their features is known, or the model is sure of a wrong class"
         )
     if bool(present.all()):
-        raise AttackError(f"does not apply: all {count} classes have an example; a class without an example is needed")
+        raise NotApplicableError(f"all {count} classes have an example; a class without an example is needed")
     rows, bias = num_examples * gradient.weight, num_examples * gradient.bias
     mean = rows[~present].sum(0) / bias[~present].sum()
     shares = bias[present] + 1
@@ -121,7 +121,7 @@ class HeadInversion(
         read = Read.of(observation)
         layer = read.first_layer()
         if layer.sees_pixels:
-            raise AttackError(f"does not apply: layer {layer.name!r} sees the pixels, for which SpearPlusPlus solves")
+            raise NotApplicableError(f"layer {layer.name!r} sees the pixels, for which SpearPlusPlus solves")
         labels, failure = None, ""
         if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise

@@ -13,7 +13,7 @@ from attacks.assignment import assigned
 from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
-from attacks.observations import AttackError
+from attacks.observations import AttackError, NotApplicableError
 from attacks.sender import Sender, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.block_inversion import decoded
@@ -59,13 +59,13 @@ class Channel:
         with torch.no_grad():
             tokens = sender.edge.embed(normalise(images, sender))
             if order.shape != tokens.shape[:2]:
-                raise AttackError("does not apply: the defences do not send one token for each patch")
+                raise NotApplicableError("the defences do not send one token for each patch")
             expected = sender.edge.encode(tokens.flatten(0, 1)[order.to(tokens.device)])
         if sent.shape != expected.shape:
-            raise AttackError("does not apply: the defences change the length of tokens")
+            raise NotApplicableError("the defences change the length of tokens")
         noise, size = (float(part.double().square().mean().sqrt()) for part in (sent - expected, expected))
         if not noise <= MOST_NOISE * size:
-            raise AttackError("does not apply: the defences change tokens by more than a shuffle and little noise")
+            raise NotApplicableError("the defences change tokens by more than a shuffle and little noise")
         drawn = stages.pipeline.token_order(DRAWS, order.shape[1], key_of(generator))
         return cls(noise if noise > 1e-5 * size else 0.0, kept_share(drawn))
 

@@ -17,7 +17,7 @@ from attacks.choice import Turns
 from attacks.gradient.trial_gradients.memory import is_out_of_memory
 from attacks.guesses import Reconstruction, Representatives, found_nothing
 from attacks.learned.learning_to_invert import noise_like
-from attacks.observations import AttackError, ClientUpdate, UpdateHistory, untried
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError, UpdateHistory, untried
 from attacks.refinement.base import Refinement
 from attacks.scoring.oracle import Oracle, train_oracle
 from attacks.spec import stages_of
@@ -79,8 +79,8 @@ class _Runner:
         if attack.needs_auxiliary and not self.has_auxiliary:
             raise AttackError(f"{attack} learns from auxiliary data, and auxiliary-fraction is 0")
         if attack.profile.shares_updates and self.job.card.randomness not in ("", FROM_SEED):
-            raise AttackError(
-                "does not apply: the client that scores the test would receive other clients' updates; allowed: a simulation, "
+            raise NotApplicableError(
+                "the client that scores the test would receive other clients' updates; allowed: a simulation, "
                 "whose clients draw from its seed"
             )
         guesses = self._guess(attack)

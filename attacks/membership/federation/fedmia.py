@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.base import Attack
 from attacks.local_model import local_model, shared_tensors
 from attacks.membership.federation.round_signals import COSINE, ObservedRound, RoundsTest, record_gradients
-from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError, TrainingUpdate, UpdateHistory
 from defenses.checks import algorithm, choice_field, starts_field
 
 
@@ -57,8 +57,8 @@ class FederationAttack(
             except AttackError as error:
                 problem = str(error)
         if len(found) < self.profile.least_rounds:
-            few = f"does not apply: {len(found)} of {self.profile.least_rounds} rounds observed; name more in attack-rounds"
-            raise AttackError(few if found else problem)
+            few = f"{len(found)} of {self.profile.least_rounds} rounds observed; name more in attack-rounds"
+            raise NotApplicableError(few) if found else AttackError(problem)
         model = copy.deepcopy(observation.updates[-1].model).eval().requires_grad_(False)
         if self.signal == COSINE:
             # Refuses a model without gradients of single records here, at the server, not at each client.
@@ -91,8 +91,8 @@ def _observed(update: ClientUpdate, others: Sequence[ClientUpdate], most_others:
             continue
         usable.append(other)
     if most_others and len(usable) < 2:
-        raise AttackError(
-            "does not apply: no other client's update of the round is there to compare with; allowed: two clients or more"
+        raise NotApplicableError(
+            "no other client's update of the round is there to compare with; allowed: two clients or more"
         )
     weights = {name: value.clone() for name, value in shared_tensors(update.model).items()}
     # A buffer that only some clients sent did not move at the others, as far as the server knows.

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from attacks.local_model import overwrite, shared_tensors
 from attacks.membership.loss_threshold import Membership, loss_of, predict
-from attacks.observations import AttackError
+from attacks.observations import AttackError, NotApplicableError
 from defenses.tensors import NamedTensors, Tensors
 
 LOSSES = ("loss", "drop")
@@ -133,9 +133,7 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
         try:
             found = each(parameters, piece, own)
         except RuntimeError as error:
-            raise AttackError(
-                f"does not apply: {type(model).__name__} has no gradients of single records: {error}"
-            ) from error
+            raise NotApplicableError(f"{type(model).__name__} has no gradients of single records: {error}") from error
         flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
         yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 

@@ -10,7 +10,8 @@ from scipy.optimize import linear_sum_assignment
 from attacks.assignment import assigned
 from attacks.image_measures import mse
 from attacks.observations import AttackError
-from attacks.smashed.tokens.jigsaw import RADIUS, (
+from attacks.smashed.tokens.jigsaw import (
+    RADIUS,
     TokenIntersection,
     TokenJigsaw,
     assign_clusters,
