@@ -117,7 +117,7 @@ class GradientProblem:
 
     @classmethod
     def of(cls, observation: SmashedData, step: EdgeStep, pipeline: Pipeline) -> GradientProblem:
-        """Raises: AttackError when the update does not fit the client half's weights."""
+        """Raises: AttackError when the client half has no weights, or the update does not fit them."""
         if not isinstance(observation.edge, nn.Module) or not any(True for _ in observation.edge.parameters()):
             raise AttackError("the client half has no weights, so that there is no update to attack")
         edge = copy.deepcopy(observation.edge).requires_grad_()
