@@ -105,10 +105,6 @@ class Profile:
     quick: Mapping[str, Any] = field(default_factory=dict)
 
 
-FORMER = {"infers_labels", "infers_attributes", "infers_membership", "on_images", "on_tables"}
-"""Class variables of attacks that ``Profile`` replaces by ``guesses`` and ``data``."""
-
-
 class Attack(Generic[Observation, Guess]):
     """Base of all attacks: a frozen dataclass whose ``repr`` is its configuration text.
 
@@ -126,7 +122,7 @@ class Attack(Generic[Observation, Guess]):
 
     def __init_subclass__(cls, **differs: Any) -> None:
         super().__init_subclass__()
-        stated = {*FORMER, *(one.name for one in fields(Profile))} & vars(cls).keys()
+        stated = {one.name for one in fields(Profile)} & vars(cls).keys()
         # Two of them also depend on settings: properties of every attack, which a class may override.
         if wrong := sorted(
             name for name in stated if not (hasattr(Attack, name) and isinstance(vars(cls)[name], property))

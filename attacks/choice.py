@@ -18,6 +18,7 @@ from attacks.gradient.presets import InvertingGradients
 from attacks.gradient.surrogate import SurrogateMatching
 from attacks.guesses import found_nothing
 from attacks.membership.loss_threshold import LossThreshold
+from attacks.observations import NOT_NEEDED, Untried
 from attacks.spec import stages_of
 
 EXACT: tuple[AnyAttack, ...] = (
@@ -55,11 +56,9 @@ class Turns:
         first, *refinements = stages_of(attack)
         if refinements:
             return None if self._found.get(repr(first)) else ""
-        return (
-            f"not needed: {self._solver} has recovered every image"
-            if self._solver and first.profile.begins_chains
-            else None
-        )
+        if self._solver and first.profile.begins_chains:
+            return Untried(f"not needed: {self._solver} has recovered every image", NOT_NEEDED)
+        return None
 
     def note(self, attack: AnyAttack, guesses: Sequence[Any]) -> None:
         """Take up the guesses of an attack, none where it ended with an error."""

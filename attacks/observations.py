@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from defenses.tensors import ImageShape, Update
 
-UNTRIED = {"does not apply": "not-applicable", "not needed": "not-needed"}
-"""How the reason of an attack begins that has no place on a network or message, or nothing left to find -> status of its row."""
+UNTRIED = NOT_APPLICABLE, NOT_NEEDED = "not-applicable", "not-needed"
+"""Status of the row of an attack that has no place on a network or message, or nothing left to find."""
+
+
+class Untried(str):
+    """Why an attack was not tried, with the status of its row; any other text is the reason of one that was tried in vain."""
+
+    status: str
+
+    def __new__(cls, text: str, status: str = NOT_APPLICABLE) -> Self:
+        """The text, with the status."""
+        made = super().__new__(cls, text)
+        made.status = status
+        return made
+
+    def __str__(self) -> str:
+        return self  # with its status, where an error is raised anew
 
 
 def untried(reason: str) -> str:
     """The status of an attack that was not tried for this reason; "" for one that was tried in vain."""
-    return next((status for begin, status in UNTRIED.items() if reason.startswith(begin)), "")
+    return reason.status if isinstance(reason, Untried) else ""
 
 
 class AttackError(ValueError):
@@ -23,6 +39,13 @@ class AttackError(ValueError):
 
     Any function that reads an observation may raise this error; ``Attack.attack_many`` turns it into a failed guess.
     """
+
+
+class NotApplicableError(AttackError):
+    """A network or message on which the attack has no place: no failure of the run."""
+
+    def __str__(self) -> str:
+        return Untried(f"does not apply: {super().__str__()}")
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -46,7 +69,7 @@ def require_trained(gradient: Update, what: str, *names: str) -> None:
         AttackError: When one is not in the gradient; the message names it.
     """
     if frozen := [name for name in names if name not in gradient]:
-        raise AttackError(f"does not apply: {what} is frozen: no gradient of {frozen[0]!r}")
+        raise NotApplicableError(f"{what} is frozen: no gradient of {frozen[0]!r}")
 
 
 @dataclass(frozen=True)
@@ -97,8 +120,8 @@ class ClientUpdate:
             AttackError: When the update has several local steps; the message names attacks on such updates.
         """
         if self.local_steps != 1:
-            raise AttackError(
-                f"does not apply: the update has {self.local_steps} local steps; allowed: 1 (SurrogateMatching and "
+            raise NotApplicableError(
+                f"the update has {self.local_steps} local steps; allowed: 1 (SurrogateMatching and "
                 "InvertingGradients attack whole rounds)"
             )
 

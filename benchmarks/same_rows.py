@@ -93,7 +93,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "protected updates": LENET | {
         "defenses": "GaussianNoise(std=0.01, per='step'); LaplaceNoise(scale=0.001); Pruning(); Soteria(); Precode(size=16); "
         "Clip(max_norm=1.0); DPSGD(noise_multiplier=1.0); ClientDP(noise_multiplier=1.0); "
-        "FlowerClipping(clipping_norm=1.0); FlowerLocalDP(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5); "
+        "FlowerLocalDP(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5); "
         "STAdam() | Clip(max_norm=2.0)",
         "probe-attacks": SHORT + "; " + quick(
             "NoiseModelInversion", "MaskedInversion", "OmittedLayerInversion", "BottleneckInversion", iterations=10,
@@ -106,7 +106,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "protected images": LENET | {
         "defenses": "VisualMixer(window_lower=4, window_upper=16); ATS(policies='3-1-7+43-18-18'); InstaHide(num_mixed=2); "
-        "Blur(); Downsample(factor=2); BlockShuffle(); ImageNoise(std=0.1)",
+        "Blur(); Downsample(factor=2); ImageNoise(std=0.1)",
         "probe-attacks": f"{SHORT}; " + chains(SHORT, "WindowMean", "Jigsaw", "LearnedRestorer"),
         "update-attacks": "LabelInference()",
     },

@@ -18,7 +18,6 @@ from defenses.base import UpdateDefense as UpdateDefense
 from defenses.fitting import FitContext as FitContext
 from defenses.fitting import FittedDefense as FittedDefense
 from defenses.images.ats import ATS as ATS
-from defenses.images.block_shuffle import BlockShuffle as BlockShuffle
 from defenses.images.blur import Blur as Blur
 from defenses.images.blur import Downsample as Downsample
 from defenses.images.instahide import InstaHide as InstaHide
@@ -42,7 +41,6 @@ from defenses.training.precode import Precode as Precode
 from defenses.training.st_adam import STAdam as STAdam
 from defenses.updates.client_dp import ClientDP as ClientDP
 from defenses.updates.clipping import Clip as Clip
-from defenses.updates.flower_mods import FlowerClipping as FlowerClipping
 from defenses.updates.flower_mods import FlowerLocalDP as FlowerLocalDP
 from defenses.updates.local_statistics import SiloBN as SiloBN
 from defenses.updates.noise import GaussianNoise as GaussianNoise

@@ -235,7 +235,6 @@ class SmashedDefense(Defense):
     Attributes:
         before_blocks: The defence acts on the embedded tokens before the client's blocks, not on the blocks' output.
         edge_blocks: Number of blocks that the client half must have under this defence; None: the experiment decides.
-        raw_patches: Tokens are the patches' pixels, without a learned embedding.
         widening: Length of a protected token divided by the length of an unprotected token.
         takes_maps: The defence also protects the feature maps (B, C, H, W) of a convolutional client half.
     """
@@ -245,11 +244,6 @@ class SmashedDefense(Defense):
     takes_maps: ClassVar[bool] = False
     edge_blocks: ClassVar[int | None] = None
     widening: ClassVar[int] = 1
-
-    @property
-    def raw_patches(self) -> bool:
-        """Whether tokens are the patches' pixels, without a learned embedding."""
-        return False
 
     def check_batch(self, batch_size: int, num_tokens: int) -> None:
         """Refuse a number of images or tokens that the defence cannot protect; most defences accept any.

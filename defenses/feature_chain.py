@@ -96,11 +96,6 @@ class FeatureChain:
         return next((d.edge_blocks for d in self.smashed_defenses if d.edge_blocks is not None), None)
 
     @property
-    def raw_patches(self) -> bool:
-        """Whether tokens are pixels, without a learned embedding."""
-        return any(d.raw_patches for d in self.smashed_defenses)
-
-    @property
     def widening(self) -> int:
         """Length of a sent token divided by the length of an embedded token."""
         return math.prod(d.widening for d in self.smashed_defenses)

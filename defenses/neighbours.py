@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-ADD_OR_REMOVE, REPLACE_ONE, ZERO_OUT = "add-or-remove", "replace-one", "zero-out"
+ADD_OR_REMOVE, REPLACE_ONE = "add-or-remove", "replace-one"
 REPLACE_CLIENT = "replace-client"
 
-SENSITIVITY: Mapping[str, int] = MappingProxyType({ADD_OR_REMOVE: 1, REPLACE_ONE: 2, ZERO_OUT: 1, REPLACE_CLIENT: 2})
+SENSITIVITY: Mapping[str, int] = MappingProxyType({ADD_OR_REMOVE: 1, REPLACE_ONE: 2, REPLACE_CLIENT: 2})
 """Neighbours -> how far they can move a sum of vectors that are clipped to a norm of 1."""
 
 MEANING: Mapping[str, str] = MappingProxyType({
     ADD_OR_REMOVE: "one example added or removed; the number of examples is hidden",
     REPLACE_ONE: "one example replaced by any other; the number of examples is public",
-    ZERO_OUT: "one example's features against zeros; the number of examples is public",
     REPLACE_CLIENT: "one client's whole training set replaced by any other of as many examples; their number is public",
 })  # fmt: skip
 """Neighbours -> in words, for readers of an epsilon."""

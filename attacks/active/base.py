@@ -16,7 +16,7 @@ from attacks.gradient.labels import infer_observed_labels
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError
 from defenses.tensors import ImageShape, Numbers
 
 
@@ -47,11 +47,11 @@ class AgreedModel:
         found = [layer for layer in layers if layer.sees_pixels]
         name = type(self.model).__name__
         if not found:
-            raise AttackError(
-                f"does not apply: no linear layer of the agreed {name} sees the pixels, and clients may refuse another architecture"
+            raise NotApplicableError(
+                f"no linear layer of the agreed {name} sees the pixels, and clients may refuse another architecture"
             )
         if found[0].module.bias is None or not found[0].rectified:
-            raise AttackError(f"does not apply: layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")
+            raise NotApplicableError(f"layer {found[0].name!r} of {name} lacks a bias, or a ReLU behind it")
         return found[0]
 
     def layer_behind(self, layer: LinearLayer) -> str:
@@ -60,7 +60,7 @@ class AgreedModel:
         behind = calls[layer.name][0][2].relu()
         same = [name for name, seen in calls.items() if len(seen) == 1 and torch.equal(seen[0][1], behind)]
         if not same:
-            raise AttackError(f"does not apply: no linear layer sees what layer {layer.name!r} gives to its ReLU")
+            raise NotApplicableError(f"no linear layer sees what layer {layer.name!r} gives to its ReLU")
         return same[0]
 
     def for_pixels(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ class ActiveAttack(SolvingAttack, observes=ManipulatedProbe):
         """Make the model to be sent: the agreed architecture with other weights; buffers and mode stay unchanged.
 
         Raises:
-            AttackError: When the architecture has no place for it, with a message that begins with "does not apply: ".
+            NotApplicableError: When the architecture has no place for it.
         """
 
 
@@ -114,7 +114,7 @@ def pixel_gradient(observation: ClientUpdate, neurons: int = 1, lacks: str = "no
     layer = read.on_pixels()
     gradient = read.of_layer(layer)
     if gradient.bias is None or len(gradient.bias) < neurons:
-        raise AttackError(f"does not apply: layer {layer.name!r} has {lacks}")
+        raise NotApplicableError(f"layer {layer.name!r} has {lacks}")
     return gradient.weight, gradient.bias
 
 

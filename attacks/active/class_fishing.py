@@ -12,7 +12,7 @@ from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, called_o
 from attacks.base import OWN_OBJECTIVE
 from attacks.gradient.presets import InvertingGradients
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate, require_trained
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError, require_trained
 from defenses.checks import MOST_CLASSES, algorithm, steps_field, whole_field
 from defenses.tensors import ImageShape, Numbers, Update
 
@@ -70,8 +70,8 @@ class ClassFishing(
         head = model.get_submodule(name)
         assert isinstance(head, nn.Linear)
         if self.target >= head.out_features:
-            raise AttackError(
-                f"does not apply: target is {self.target}; allowed: a class of the model, 0 to {head.out_features - 1}"
+            raise NotApplicableError(
+                f"target is {self.target}; allowed: a class of the model, 0 to {head.out_features - 1}"
             )
         weight, bias = torch.zeros_like(head.weight), torch.full_like(head.bias, BIAS)
         weight[self.target], bias[self.target] = head.weight.detach()[self.target], 0.0
@@ -92,8 +92,8 @@ class ClassFishing(
     def fished(self, observation: ClientUpdate, numbers: Numbers) -> ClientUpdate:
         """The update of the examples of class c alone."""
         if observation.local_steps != 1:
-            raise AttackError(
-                f"does not apply: the update has {observation.local_steps} local steps; allowed: 1, as later steps change the head"
+            raise NotApplicableError(
+                f"the update has {observation.local_steps} local steps; allowed: 1, as later steps change the head"
             )
         name, gradient = head_of(observation.model, observation.input_shape), observation.gradient()
         weight, bias = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
@@ -102,7 +102,7 @@ class ClassFishing(
         count = round(share * observation.num_examples)
         numbers |= {"fished": float(count), "count_error": abs(share * observation.num_examples - count)}
         if count < 1:
-            raise AttackError(f"does not apply: no example of class {self.target} is in the batch")
+            raise NotApplicableError(f"no example of class {self.target} is in the batch")
         count = min(count, observation.num_examples)
         own = {key: value * (observation.num_examples / count) for key, value in gradient.items()}
         own[weight], own[bias] = self._head(own[weight], own[bias])
@@ -131,4 +131,4 @@ def head_of(model: nn.Module, input_shape: ImageShape) -> str:
         module, _, out = seen[-1]
         if module.bias is not None and torch.equal(out, logits):
             return name
-    raise AttackError(f"does not apply: {type(model).__name__} does not end in a linear layer with a bias")
+    raise NotApplicableError(f"{type(model).__name__} does not end in a linear layer with a bias")

@@ -13,7 +13,7 @@ from attacks.active.base import ActiveAttack, AgreedModel, batch_guess, overwrit
 from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import denormalise
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError
 from defenses.checks import SMALLEST, algorithm, checked_field, is_number, whole_field
 from defenses.tensors import Numbers
 
@@ -83,8 +83,8 @@ class ImprintLayer(
         layer, model = agreed.pixel_layer(), copy.deepcopy(agreed.model)
         behind, (neurons, size) = agreed.layer_behind(layer), layer.module.weight.shape
         if neurons < self.bins:
-            raise AttackError(
-                f"does not apply: layer {layer.name!r} has {neurons} neurons, and bins is {self.bins}; allowed: 2 to {neurons}"
+            raise NotApplicableError(
+                f"layer {layer.name!r} has {neurons} neurons, and bins is {self.bins}; allowed: 2 to {neurons}"
             )
         direction, thresholds = self.learned
         weights, constants = agreed.for_pixels(direction.expand(self.bins, size))
@@ -122,7 +122,7 @@ def _quotients(observation: ClientUpdate, weight: Tensor, signal: Tensor, what: 
     """Which neurons' signals (K,) are more than rounding, and the images that their weights' gradients (K, C * H * W) hold."""
     used = signal.abs() > ROUNDING * signal.abs().max()
     if not used.any():
-        raise AttackError(f"does not apply: no image turned {what} on")
+        raise NotApplicableError(f"no image turned {what} on")
     quotients = weight[used] / signal[used, None]
     return used, denormalise(quotients.view(-1, *observation.input_shape), observation)
 

@@ -14,7 +14,7 @@ from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import GAP, LayerGradient, LowRank, Read, low_rank
 from attacks.guesses import Reconstruction
 from attacks.normalisation import channel_statistics
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError
 from defenses.checks import algorithm, scale_field, starts_field, steps_field
 from defenses.tensors import ImageShape, Numbers
 
@@ -25,6 +25,10 @@ SETTLED = 1e-8
 """Change of the direction of a component below which the fixed point has settled."""
 
 
+LEARNING_RATE, NEGENTROPY, DECORRELATION, TEMPERATURE = 0.005, 10.0, 1.5, 5.0
+"""Of the descent's unit rows; weights of negentropy and decorrelation; sharpness of the penalty on pairs of similar rows."""
+RELAXATION = 0.02
+"""Last weight of the decorrelation divided by its first weight: sources need not be uncorrelated."""
 LEAST_GAP = 3.0
 """Of singular values, see ``attacks.exact.linear_layer.GAP``: an approximate answer bears more noise than an exact one."""
 BEYOND_RANGE = 0.005
@@ -115,12 +119,7 @@ class CocktailParty(
     Attributes:
         restarts: Fixed points from random starts, each with its descent; the lowest objective is returned.
         iterations: Steps of the descent.
-        learning_rate: Learning rate of the descent's unit rows.
-        negentropy: Weight of the negentropy.
         total_variation: Weight of the mean absolute difference, where these have variance 1.
-        decorrelation: Weight of the decorrelation.
-        temperature: Sharpness of the penalty on pairs of similar rows.
-        relaxation: Last weight of the decorrelation divided by its first weight: sources need not be uncorrelated.
     """
 
     source = (
@@ -131,12 +130,7 @@ class CocktailParty(
 
     restarts: int = starts_field(2)
     iterations: int = steps_field(600)
-    learning_rate: float = scale_field(0.005)
-    negentropy: float = scale_field(10.0, zero=True)
     total_variation: float = scale_field(6.2, zero=True)
-    decorrelation: float = scale_field(1.5, zero=True)
-    temperature: float = scale_field(5.0, most=50)
-    relaxation: float = scale_field(0.02, most=1)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
@@ -167,16 +161,14 @@ class CocktailParty(
         differences = _differences(mixtures.view(-1, *shape))
         white = Whitened.of(differences, noise)
         if white is None:
-            raise AttackError(
-                "does not apply: an example is constant, or a combination of others, and cannot be separated"
-            )
+            raise NotApplicableError("an example is constant, or a combination of others, and cannot be separated")
         penalised, found = white.matrix @ differences, []
         for _ in range(self.restarts):
             rows, objective = self._descend(fixed_point(white.samples, generator), white.samples, penalised)
             if torch.linalg.matrix_rank(rows, rtol=1e-4) == len(rows):
                 found.append((objective, rows))
         if not found:
-            raise AttackError("two components became equal from every start; raise decorrelation or relaxation")
+            raise AttackError("two components became equal from every start")
         numbers["objective"], rows = min(found, key=lambda one: one[0])
         return rows @ white.matrix
 
@@ -185,17 +177,17 @@ class CocktailParty(
         # Single precision: what is left open here is far above its rounding, and steps take half the time.
         mixed, sparse = samples.float(), penalised.float()
         free = rows.float().clone().requires_grad_()
-        optimizer = torch.optim.Adam([free], self.learning_rate)
+        optimizer = torch.optim.Adam([free], LEARNING_RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.iterations)
         for step in range(self.iterations):
-            weight = self.decorrelation * self.relaxation ** (step / max(self.iterations - 1, 1))
+            weight = DECORRELATION * RELAXATION ** (step / max(self.iterations - 1, 1))
             with torch.enable_grad():
                 value = self._objective(F.normalize(free, dim=1), mixed, sparse, weight)
                 (free.grad,) = torch.autograd.grad(value, [free])
             optimizer.step()
             schedule.step()
         rows = F.normalize(free.detach(), dim=1)
-        final = self._objective(rows, mixed, sparse, self.decorrelation * self.relaxation)
+        final = self._objective(rows, mixed, sparse, DECORRELATION * RELAXATION)
         return rows.to(samples), float(final)
 
     def _objective(self, unit: Tensor, samples: Tensor, penalised: Tensor, decorrelation: float) -> Tensor:
@@ -208,17 +200,17 @@ class CocktailParty(
         from being one: its weight falls from step to step. The value of a Gaussian is subtracted as in Hyvarinen and Oja,
         "Independent component analysis: algorithms and applications", Neural Networks 2000, Eq. 25.
         """
-        pairs = decorrelation * (torch.exp(self.temperature * (unit @ unit.T).abs()) - 1).mean()
+        pairs = decorrelation * (torch.exp(TEMPERATURE * (unit @ unit.T).abs()) - 1).mean()
         prior = self.total_variation * (unit @ penalised).abs().mean() if self.total_variation else 0.0
-        return pairs + prior - self.negentropy * negentropy(unit @ samples).mean()
+        return pairs + prior - NEGENTROPY * negentropy(unit @ samples).mean()
 
 
 def _examples(gradient: LayerGradient, num_examples: int) -> LowRank:
     """The examples' part of a gradient: all of them, or those that stand out as only equal and known examples can be missing."""
     parts = low_rank(gradient, num_examples, LEAST_GAP)
     if parts.rank < num_examples and parts.gap > 1 / GAP:
-        raise AttackError(
-            f"does not apply: {parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
+        raise NotApplicableError(
+            f"{parts.rank} of {num_examples} examples stand out from noise, pruning or several local steps"
         )
     return parts
 

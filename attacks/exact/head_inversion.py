@@ -15,11 +15,13 @@ from attacks.exact.spear_plus_plus import SpearPlusPlus
 from attacks.guesses import Reconstruction
 from attacks.image_measures import total_variation
 from attacks.normalisation import normalise
-from attacks.observations import AttackError, ClientUpdate
-from defenses.checks import algorithm, scale_field, steps_field
+from attacks.observations import ClientUpdate, NotApplicableError
+from defenses.checks import algorithm, steps_field
 from defenses.module_calls import calls_of
 from defenses.tensors import Numbers
 
+TOTAL_VARIATION = 1e-2
+"""Weight of the image prior."""
 LEARNING_RATE = 0.05
 """For images in [0, 1], falling to zero along a half cosine."""
 
@@ -60,16 +62,16 @@ def class_features(gradient: LayerGradient, num_examples: int) -> ClassFeatures:
     Leakage from Gradients", 2020, section 3.1; the separation is ours.
     """
     if gradient.bias is None:
-        raise AttackError("does not apply: the last layer has no bias, whose gradient is needed")
+        raise NotApplicableError("the last layer has no bias, whose gradient is needed")
     present = gradient.bias < 0
     count = int(present.sum())
     if count != num_examples:
-        raise AttackError(
-            f"does not apply: {count} classes have a negative gradient, for {num_examples} examples: two examples share a class, "
+        raise NotApplicableError(
+            f"{count} classes have a negative gradient, for {num_examples} examples: two examples share a class, "
             "so that only the sum of their features is known, or the model is sure of a wrong class"
         )
     if bool(present.all()):
-        raise AttackError(f"does not apply: all {count} classes have an example; a class without an example is needed")
+        raise NotApplicableError(f"all {count} classes have an example; a class without an example is needed")
     rows, bias = num_examples * gradient.weight, num_examples * gradient.bias
     mean = rows[~present].sum(0) / bias[~present].sum()
     shares = bias[present] + 1
@@ -81,7 +83,7 @@ class HeadInversion(
     SolvingAttack,
     effort={"iterations": "iterations"},
     selection=OWN_OBJECTIVE,
-    quick={"iterations": 40, "max_starts": 2},
+    quick={"iterations": 40},
 ):
     """Solve for the input features of the first linear layer, then optimise images until they have these features.
 
@@ -105,8 +107,6 @@ class HeadInversion(
 
     Attributes:
         iterations: Steps of Adam (AMSGrad). The lowest objective is returned.
-        total_variation: Weight of the image prior.
-        max_starts: ``max_starts`` of ``SpearPlusPlus``.
     """
 
     source = (
@@ -115,15 +115,13 @@ class HeadInversion(
     )
 
     iterations: int = steps_field(600)
-    total_variation: float = scale_field(1e-2, zero=True)
-    max_starts: int = steps_field(8)
 
     def solve(self, observation: ClientUpdate, generator: torch.Generator, numbers: Numbers) -> Reconstruction:
         """See ``SolvingAttack``."""
         read = Read.of(observation)
         layer = read.first_layer()
         if layer.sees_pixels:
-            raise AttackError(f"does not apply: layer {layer.name!r} sees the pixels, for which SpearPlusPlus solves")
+            raise NotApplicableError(f"layer {layer.name!r} sees the pixels, for which SpearPlusPlus solves")
         labels, failure = None, ""
         if observation.num_examples > 1 and layer.is_head:
             low_rank(read.of_layer(layer), observation.num_examples)  # refuses noise
@@ -131,7 +129,7 @@ class HeadInversion(
             numbers["leak"] = known.leak
             features, labels = known.features, known.labels
         else:
-            found = SpearPlusPlus(max_starts=self.max_starts).factors(read, layer, observation, generator, numbers)
+            found = SpearPlusPlus().factors(read, layer, observation, generator, numbers)
             features, failure = found.inputs, found.failure
         features = features.to(next(iter(read.gradient.values())))
         spread = features.var().clamp_min(1e-12)
@@ -143,7 +141,7 @@ class HeadInversion(
             return squares.mean(1)
 
         def objective(images: Tensor) -> Tensor:
-            return errors(images) / spread + self.total_variation * total_variation(images)
+            return errors(images) / spread + TOTAL_VARIATION * total_variation(images)
 
         start = torch.full((len(features), *observation.input_shape), 0.5).to(features)
         with torch.enable_grad():

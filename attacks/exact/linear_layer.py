@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.gradient.trial_gradients.matching import attackable
-from attacks.observations import AttackError, ClientUpdate, require_trained
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError, require_trained
 from defenses.module_calls import calls_of
 from defenses.tensors import ImageShape, Update
 
@@ -144,10 +144,10 @@ def unscaled_gradient(observation: ClientUpdate) -> Update:
         AttackError: When the update does not fit the model, or weight decay cannot be subtracted.
     """
     if observation.local_steps > 1 and observation.weight_decay:
-        raise AttackError("does not apply: weight decay of several local steps cannot be subtracted")
+        raise NotApplicableError("weight decay of several local steps cannot be subtracted")
     # Inputs do not depend on the length of the gradient: any learning rate serves, unless weight decay must be subtracted.
     if observation.learning_rate is None and observation.weight_decay:
-        raise AttackError("does not apply: the learning rate is unknown, so weight decay cannot be subtracted")
+        raise NotApplicableError("the learning rate is unknown, so weight decay cannot be subtracted")
     return observation.gradient(1.0 if observation.learning_rate is None else None)
 
 
@@ -186,15 +186,15 @@ class Read:
         trained = [one for one in self.layers if f"{one.name}.weight".lstrip(".") in self.gradient]
         if not trained:
             name, which = type(self.model).__name__, "no trained linear layer" if self.layers else "no linear layer"
-            raise AttackError(f"does not apply: {which} of {name} sees one vector of each example")
+            raise NotApplicableError(f"{which} of {name} sees one vector of each example")
         return trained[0]
 
     def on_pixels(self) -> LinearLayer:
         """The first linear layer whose inputs are the pixels."""
         found = [layer for layer in self.layers if layer.sees_pixels]
         if not found:
-            raise AttackError(
-                f"does not apply: no linear layer of {type(self.model).__name__} sees the pixels; HeadInversion attacks features "
+            raise NotApplicableError(
+                f"no linear layer of {type(self.model).__name__} sees the pixels; HeadInversion attacks features "
                 "after convolutions"
             )
         return found[0]
@@ -210,17 +210,17 @@ def low_rank(gradient: LayerGradient, num_examples: int, least_gap: float = GAP)
     """
     rows, columns = gradient.weight.shape
     if not gradient.weight.any():
-        raise AttackError("does not apply: the layer's gradient is zero")
+        raise NotApplicableError("the layer's gradient is zero")
     if num_examples >= min(rows, columns):
-        raise AttackError(
-            f"does not apply: a batch of {num_examples} fills the rank of a layer of {columns} inputs and {rows} outputs"
+        raise NotApplicableError(
+            f"a batch of {num_examples} fills the rank of a layer of {columns} inputs and {rows} outputs"
         )
     left, values, right = torch.linalg.svd(gradient.weight, full_matrices=False)
     floor = max(float(values[num_examples]), float(values[0]) * 1e-12)
     rank = int((values[:num_examples] > least_gap * floor).sum())
     if not rank:
-        raise AttackError(
-            f"does not apply: singular values {num_examples} and {num_examples + 1} of the layer's gradient are "
+        raise NotApplicableError(
+            f"singular values {num_examples} and {num_examples + 1} of the layer's gradient are "
             f"{float(values[num_examples - 1]):.2g} and {float(values[num_examples]):.2g}; without a gap there, noise, pruning or "
             "several local steps hide the examples"
         )

@@ -14,7 +14,7 @@ from attacks.exact.base import SolvingAttack
 from attacks.exact.linear_layer import LinearLayer, Read, called
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import ClientUpdate, NotApplicableError
 from defenses.base import Batch
 from defenses.checks import algorithm
 from defenses.tensors import Numbers
@@ -64,13 +64,13 @@ class MatchedFilter(SolvingAttack, needs_auxiliary=True, needs_classes=True):
         directions, products = self._by_class(read, layer, observation)
         weight = read.of_layer(layer).weight
         if not weight.any():
-            raise AttackError("does not apply: the gradient of the layer on the pixels is zero")
+            raise NotApplicableError("the gradient of the layer on the pixels is zero")
         wanted = observation.num_examples
         labels = products.argsort(descending=True)[:wanted] if observation.labels is None else observation.labels.cpu()
         labels = labels[(labels >= 0) & (labels < len(products))]
         labels = labels[products[labels].isfinite() & (directions[labels].norm(dim=1) > 0)]
         if not len(labels):
-            raise AttackError("does not apply: no image of the server of a class of the update leaves a gradient")
+            raise NotApplicableError("no image of the server of a class of the update leaves a gradient")
         filtered = directions[labels] @ weight
         why = "one of each class" if observation.labels is None else "those of classes with a gradient"
         missing = f"found {len(labels)} of {wanted} examples: {why}" if len(labels) < wanted else ""

@@ -17,7 +17,7 @@ from attacks.exact.base import SolvingAttack, recovered
 from attacks.exact.linear_layer import Read, one_step_gradient, random_images
 from attacks.gradient.trial_gradients.matching import attackable
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate, require_trained
+from attacks.observations import ClientUpdate, NotApplicableError, require_trained
 from defenses.checks import algorithm
 from defenses.module_calls import calls_of
 from defenses.tensors import ImageShape, Numbers, Shape, Tensors
@@ -91,7 +91,7 @@ def patch_embedding(model: nn.Module, input_shape: ImageShape, like: Tensor) -> 
     names: dict[nn.Module, str] = {one: name for name, one in probed.named_modules() if isinstance(one, layers)}
     patches = _patches(probed, names, input_shape, like)
     if not patches:
-        raise AttackError(f"does not apply: no layer of {type(model).__name__} sees patches of the image's pixels")
+        raise NotApplicableError(f"no layer of {type(model).__name__} sees patches of the image's pixels")
     trained = {name: value for name, value in probed.named_parameters() if value.requires_grad}
     with torch.enable_grad(), calls_of(one for one, name in names.items() if name in patches) as seen:
         logits = probed(random_images(input_shape, like)[:BATCH].requires_grad_())
@@ -108,8 +108,8 @@ def patch_embedding(model: nn.Module, input_shape: ImageShape, like: Tensor) -> 
             shape, count = (1, *out.shape[1:]), math.prod(input_shape)
             layer = model.get_submodule(name)
             return PatchEmbedding(name, layer, positions, first, columns, patches[name], count, width, shape)
-    raise AttackError(
-        f"does not apply: no trained position embedding of {type(model).__name__} is added to the output of "
+    raise NotApplicableError(
+        f"no trained position embedding of {type(model).__name__} is added to the output of "
         f"{' or '.join(map(repr, patches))}, which sees the pixels"
     )
 
@@ -222,7 +222,7 @@ class PatchEmbeddingInversion(SolvingAttack):
         pair = (("patch projection", layer.weight), ("position embedding", layer.positions))
         for what, name in pair:
             if name not in observation.update:
-                raise AttackError(f"does not apply: the update leaves out the {what} {name!r}")
+                raise NotApplicableError(f"the update leaves out the {what} {name!r}")
         gradient = one_step_gradient(observation)
         for what, name in pair:
             require_trained(gradient, f"the {what}", name)
@@ -232,8 +232,8 @@ class PatchEmbeddingInversion(SolvingAttack):
             ("position embedding", layer.positions, slopes),
         ):
             if not value.any():
-                raise AttackError(
-                    f"does not apply: the gradient of the {what} {name!r} is zero: it is frozen, or the weights of the head are "
+                raise NotApplicableError(
+                    f"the gradient of the {what} {name!r} is zero: it is frozen, or the weights of the head are "
                     "still zero"
                 )
         patches = solved_patches(slopes, weight, numbers)

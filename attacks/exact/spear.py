@@ -14,7 +14,7 @@ from attacks.exact.linear_layer import GAP, LayerGradient, LinearLayer, LowRank,
 from attacks.exact.missing_examples import CLEAR, SURE_OF_ONE, MissingExamples
 from attacks.exact.sparse_directions import SparseDirections
 from attacks.guesses import Reconstruction
-from attacks.observations import AttackError, ClientUpdate
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError
 from defenses.checks import algorithm, choice_field, steps_field
 from defenses.tensors import ImageShape, Numbers
 
@@ -163,19 +163,19 @@ def begun(
 ) -> Factors | tuple[Kind, MissingExamples]:
     """The factors of a gradient of rank 1, or a search of this kind for the columns of another; ``numbers`` get rank and gap."""
     if gradient.bias is None:
-        raise AttackError(f"does not apply: layer {layer.name!r} has no bias, whose gradient gives the lengths")
+        raise NotApplicableError(f"layer {layer.name!r} has no bias, whose gradient gives the lengths")
     parts = low_rank(gradient, num_examples, least_gap)
     numbers |= {"rank": float(parts.rank), "singular_gap": parts.gap}
     if parts.rank == 1:
         return solved(parts, torch.ones(1, 1, dtype=torch.float64), gradient.bias, layer)
     if not layer.rectified:
-        raise AttackError(
-            f"does not apply: no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
+        raise NotApplicableError(
+            f"no ReLU follows layer {layer.name!r}, so the columns of a batch of {num_examples} are not sparse"
         )
     directions = kind(parts.left, parts.gap)
     if not directions.feasible:
-        raise AttackError(
-            f"does not apply: {len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
+        raise NotApplicableError(
+            f"{len(directions.rows)} active neurons are too few for {parts.rank} examples; an example must leave "
             f"more than {directions.fewest} of them inactive"
         )
     return directions, MissingExamples(directions, parts, gradient.bias, layer)

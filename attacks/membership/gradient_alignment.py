@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from attacks.base import Attack
 from attacks.local_model import local_model, overwrite, shared_tensors
 from attacks.membership.loss_threshold import Membership
-from attacks.observations import AttackError, ClientUpdate, TrainingUpdate, UpdateHistory
+from attacks.observations import AttackError, ClientUpdate, NotApplicableError, TrainingUpdate, UpdateHistory
 from defenses.checks import algorithm
 from defenses.tensors import NamedTensors, Tensors, on_cpu
 
@@ -85,9 +85,7 @@ def record_gradients(model: nn.Module, images: Tensor, classes: Tensor) -> Itera
         try:
             found = each(parameters, piece, own)
         except RuntimeError as error:
-            raise AttackError(
-                f"does not apply: {type(model).__name__} has no gradients of single records: {error}"
-            ) from error
+            raise NotApplicableError(f"{type(model).__name__} has no gradients of single records: {error}") from error
         flat = torch.cat([found[name].flatten(1) for name in parameters], 1).float()
         yield flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 

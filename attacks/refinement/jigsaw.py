@@ -1,4 +1,4 @@
-"""Placing the blocks of an image plane so that their edges fit, each inside its window."""
+"""Placing the pixels of an image plane so that neighbours are alike, each inside its window."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from attacks.assignment import assigned
 
 Seams = tuple[tuple[Tensor, Tensor, Tensor], list[tuple[int, Tensor, Tensor, bool]]]
 FEW = 4
-"""Windows of at most so many blocks are solved by trying every order."""
+"""Windows of at most so many pixels are solved by trying every order."""
 
 
-def place_blocks(plane: Tensor, side: int, windows: list[Tensor], sweeps: int) -> tuple[float, float]:
-    """Reorders the blocks of every window in place, lowering the sum of all seam costs until no window finds a better order.
+def place_pixels(plane: Tensor, windows: list[Tensor], sweeps: int) -> tuple[float, float]:
+    """Reorder the pixels of every window in place, lowering the sum of all seam costs until no window finds a better order.
 
-    The first sweep looks at seams inside windows only, since the neighbours are still shuffled; the others at all seams.
-    A window of up to 4 blocks tries every order. A larger one tries the best swap of two blocks, and the optimal assignment
-    of its blocks to positions where the cost of a block at a position is that of its seams to what lies around it now.
+    The first sweep looks at seams inside windows only, since the neighbours are still shuffled; the others at all seams. The cost
+    of a seam is twice the difference of its pixels. A window of up to 4 pixels tries every order. A larger one tries the best swap
+    of two, and the optimal assignment of its pixels to positions where the cost of a pixel at a position is that of its seams to
+    what lies around it now.
 
     Args:
-        plane: (D, H, W), overwritten; the D channels move together.
-        side: Side of a block in pixels.
-        windows: Positions of the blocks of each window, (k,) int64, in the grid of whole blocks.
+        plane: (H, W), overwritten.
+        windows: Positions of the pixels of each window, (k,) int64.
         sweeps: Most visits of each window.
 
     Returns:
         The sum of all seam costs before and after.
     """
-    rows, columns = plane.shape[1] // side, plane.shape[2] // side
-    tiles = plane.unfold(1, side, side).unfold(2, side, side)
-    blocks = tiles.permute(1, 2, 0, 3, 4).reshape(rows * columns, -1, side, side).clone()
-    puzzle = _Puzzle(seam_costs(blocks), rows, columns)
+    rows, columns = plane.shape
+    pixels = plane.flatten()[:, None].clone()
+    puzzle = _Puzzle((2 * torch.cdist(pixels, pixels, p=1.0)).expand(2, -1, -1), rows, columns)
     before = puzzle.total()
     for sweep in range(sweeps):
         changed = [puzzle.improve(window, inside_only=sweep == 0) for window in windows]
@@ -42,30 +41,12 @@ def place_blocks(plane: Tensor, side: int, windows: list[Tensor], sweeps: int) -
             break
     if puzzle.total() > before:  # the first sweep may trade outer seams for inner ones
         puzzle.block = torch.arange(rows * columns)
-    placed = blocks[puzzle.block].view(rows, columns, -1, side, side)
-    tiles.copy_(placed.permute(2, 0, 1, 3, 4))
+    plane.copy_(pixels[puzzle.block].view_as(plane))
     return before, puzzle.total()
 
 
-def seam_costs(blocks: Tensor) -> Tensor:
-    """How badly one block fits to the right of, and below, another: (n, D, side, side) -> (2, n, n).
-
-    Each block predicts the neighbour's first line of pixels by linear extrapolation from its own last two, and the
-    reverse; the cost is the sum of both absolute errors (Pomeranz 2011, Eq. 3, with p = q = 1). Blocks of one pixel
-    have no slope: the cost is the absolute difference.
-    """
-    costs = []
-    for turned in (blocks, blocks.transpose(-1, -2)):
-        slope = 1 if turned.shape[-1] > 1 else 0
-        last, first = turned[..., -1].flatten(1), turned[..., 0].flatten(1)
-        ahead = last + slope * (last - turned[..., -1 - slope].flatten(1))
-        behind = first + slope * (first - turned[..., slope].flatten(1))
-        costs.append(torch.cdist(ahead, first, p=1.0) + torch.cdist(last, behind, p=1.0))
-    return torch.stack(costs)
-
-
 class _Puzzle:
-    """Blocks in a grid; ``cost[direction, a, b]`` is that of block b right of, or below, block a."""
+    """Pixels (blocks) in a grid; ``cost[direction, a, b]`` is that of block b right of, or below, block a."""
 
     def __init__(self, cost: Tensor, rows: int, columns: int) -> None:
         position = torch.arange(rows * columns).view(rows, columns)

@@ -39,7 +39,7 @@ def has_direction(index: int) -> bool:
 
 def changes_nothing(index: int, channels: int) -> bool:
     """Whether transform ``index`` is the identity on images of that many channels."""
-    name, level, _ = LIBRARY[index]
+    name, level = LIBRARY[index]
     still = name == "solarize" and magnitude(name, level) > 255
     return still or (has_direction(index) and level == 0) or (name == "color" and channels == 1)
 
@@ -51,7 +51,7 @@ def invert_transform(images: Tensor, index: int, sign: int) -> Tensor:
     inverse. Blends are divided by their factor, which is exact where nothing was clipped (contrast: where the mean survived).
     Equalize, autocontrast, posterize and solarize are not one to one and are left as they are.
     """
-    name, level, _ = LIBRARY[index]
+    name, level = LIBRARY[index]
     size = magnitude(name, level)
     if name in ("shearY", "translateX", "translateY"):
         return apply_transform(images, index, torch.full((len(images),), -float(sign)))
@@ -158,7 +158,7 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
             raise AttackError(f"PolicyInversion needs at least 2 auxiliary images, got {count}")
         chosen = torch.randperm(count, generator=generator)[:MOST_IMAGES]
         images = knowledge.auxiliary.images[chosen].float()
-        draws = possible_draws(parse_policies(defense.policies), defense.use_prob, images.shape[1])
+        draws = possible_draws(parse_policies(defense.policies), images.shape[1])
         return replace(self, learned=tuple(self._learn(draw, images) for draw in draws))
 
     @torch.no_grad()
@@ -198,33 +198,29 @@ class PolicyInversion(Refinement, needs_auxiliary=True, selection="most probable
         return replace(guess, images=chosen.to(guess.images), diagnostics=notes)
 
 
-def possible_draws(policies: Sequence[Shape], use_prob: bool, channels: int) -> list[Draw]:
-    """All possible draws of ATS, each once, with its probability: policies, signs and, with ``use_prob``, skipped steps.
+def possible_draws(policies: Sequence[Shape], channels: int) -> list[Draw]:
+    """All possible draws of ATS, each once, with its probability: policies and signs.
 
     Steps without effect are left out; equal draws are merged under the first policy that has them.
     """
     found: dict[Steps, Draw] = {}
     for number, policy in enumerate(policies):
-        options = [_options(index, use_prob, channels) for index in policy]
+        options = [_options(index, channels) for index in policy]
         if math.prod(map(len, options)) > MOST_DRAWS:
             raise AttackError(f"policy {policy} can be drawn in more than {MOST_DRAWS} ways")
         for draw in product(*options):
-            steps: Steps = tuple(step for part, _ in draw for step in part)
-            probability = math.prod(chance for _, chance in draw) / len(policies)
+            steps: Steps = tuple(step for part in draw for step in part)
+            probability = 1 / math.prod(map(len, options)) / len(policies)
             known = found.get(steps, Draw(steps, number, 0.0))
             found[steps] = known._replace(probability=known.probability + probability)
     return list(found.values())
 
 
-def _options(index: int, use_prob: bool, channels: int) -> list[tuple[Steps, float]]:
-    """What one step may do: (one step or none, probability)."""
+def _options(index: int, channels: int) -> list[Steps]:
+    """What one step may do, each with the same probability: one step or none."""
     if changes_nothing(index, channels):
-        return [((), 1.0)]
-    applied = LIBRARY[index].probability if use_prob else 1.0
-    signs = (1, -1) if has_direction(index) else (1,)
-    options: list[tuple[Steps, float]] = [(((index, sign),), applied / len(signs)) for sign in signs]
-    options.append(((), 1 - applied))
-    return [option for option in options if option[1] > 0]
+        return [()]
+    return [((index, sign),) for sign in ((1, -1) if has_direction(index) else (1,))]
 
 
 def fit_gaussian(points: Tensor, components: int, noise: float) -> _Gaussian:

@@ -1,4 +1,4 @@
-"""Undoing shuffles inside windows without a learned prior: by annealing of pixels (shredder) or matching of blocks (jigsaw)."""
+"""Undoing shuffles inside windows without a learned prior: by annealing of swaps (shredder) or matching of pixels (jigsaw)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attacks.image_measures import total_variation
 from attacks.observations import AttackError
-from attacks.refinement.jigsaw import place_blocks
-from attacks.refinement.unshuffle import Piece, Unshuffle, Windows
+from attacks.refinement.jigsaw import place_pixels
+from attacks.refinement.unshuffle import Piece, Unshuffle
 from defenses.checks import algorithm, steps_field
 from defenses.images.visual_mixer_windows import Level
 from defenses.tensors import ImageShape, Numbers
@@ -46,10 +46,9 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         channels, height, width = pieces[0].images.shape[1:]
-        moved = channels if pieces[0].windows.spatial else 1
-        planes = [piece.images.reshape(-1, moved, height, width) for piece in pieces]
+        planes = [piece.images.reshape(-1, height, width) for piece in pieces]
         state = _Annealer(torch.cat(planes))
-        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels // moved, height, width)
+        groups, proposals = _swap_groups([piece.windows for piece in pieces], channels, height, width)
         for sweep in range(self.sweeps):
             temperature = TEMPERATURE * (1 - (sweep + 1) / self.sweeps)
             drawn = [torch.rand(3, n, generator=p.generator) for n, p in zip(proposals, pieces, strict=True)]
@@ -58,8 +57,8 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
                 state.step(group, draws, temperature)
         solved = []
         for before, after in zip(planes, torch.split(state.planes, [len(own) for own in planes]), strict=True):
-            better = total_variation(after) < total_variation(before)
-            result = torch.where(better[:, None, None, None], after, before).view(-1, channels, height, width)
+            better = total_variation(after[:, None]) < total_variation(before[:, None])
+            result = torch.where(better[:, None, None], after, before).view(-1, channels, height, width)
             ends = (before.view_as(result), result)
             names = ("total_variation_before", "total_variation")
             solved.append((result, {n: float(total_variation(one).mean()) for n, one in zip(names, ends, strict=True)}))
@@ -68,11 +67,10 @@ class Shredder(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
 
 @algorithm
 class Jigsaw(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
-    """Undo block shuffles in windows by placing blocks where their edges fit their neighbours best; see ``place_blocks``.
+    """Undo pixel shuffles in windows by placing pixels where they fit their neighbours best; see ``place_pixels``.
 
-    Pieces are the units that the clients' defence moved: blocks of ``BlockShuffle``, or single pixels of ``VisualMixer``, whose
-    edges carry little information (use ``Shredder``). The measure of fit is the paper's; placement by optimal assignment is ours,
-    because windows confine every piece.
+    Pixels have no edges and carry little information (use ``Shredder``). Placement by optimal assignment is ours, because windows
+    confine every piece.
 
     A window of more than ``MOST_PIECES`` raises ``AttackError``.
 
@@ -80,7 +78,7 @@ class Jigsaw(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
         sweeps: Most visits of each window.
     """
 
-    source = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3"
+    source = "Pomeranz et al., greedy square jigsaw puzzle solver, CVPR 2011, Eq. 3, of pieces of one pixel"
 
     sweeps: int = steps_field(10)
 
@@ -91,21 +89,16 @@ class Jigsaw(Unshuffle, effort={"sweeps": "iterations"}, quick={"sweeps": 5}):
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         return [self._placed(images, windows) for images, windows, _ in pieces]
 
-    def _placed(self, images: Tensor, windows: Windows) -> tuple[Tensor, Numbers]:
-        height, width = (length // windows.side for length in images.shape[-2:])
-        if height * width == 0:
-            return images, {"seam_cost_before": 0.0, "seam_cost": 0.0}
-        moved = images.shape[1] if windows.spatial else 1
+    def _placed(self, images: Tensor, windows: list[Level]) -> tuple[Tensor, Numbers]:
         result, costs = images.clone(), []
         for i, image in enumerate(result):
-            members = _members(windows.levels, i, height, width)
+            members = _members(windows, i, *images.shape[-2:])
             if (most := max(map(len, members), default=0)) > MOST_PIECES:
                 raise AttackError(
                     f"a window has {most:,} pieces; {type(self).__name__} takes at most {MOST_PIECES:,}, as its time grows "
                     "with their cube: use Shredder"
                 )
-            for plane in image.split(moved):
-                costs.append(place_blocks(plane, windows.side, members, self.sweeps))
+            costs += [place_pixels(plane, members, self.sweeps) for plane in image]
         before, after = torch.tensor(costs).mean(0).tolist()
         return result, {"seam_cost_before": before, "seam_cost": after}
 
@@ -119,15 +112,15 @@ class _Group(NamedTuple):
 
 
 class _Annealer:
-    """Planes (P, D, H, W) whose pixels are swapped; the D channels of a plane move together.
+    """Planes (P, H, W) whose pixels are swapped.
 
     Pixels of all planes have one number each, counted through, so that a step is a few gathers from one table.
     """
 
     def __init__(self, planes: Tensor) -> None:
         self.shape = planes.shape
-        self.values = planes.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
-        count, _, height, width = planes.shape
+        self.values = planes.flatten().clone()
+        count, height, width = planes.shape
         position = torch.arange(height * width)
         row, column = position // width, position % width
         valid = (column > 0, column < width - 1, row > 0, row < height - 1)
@@ -138,9 +131,8 @@ class _Annealer:
 
     @property
     def planes(self) -> Tensor:
-        """The planes as they are now, (P, D, H, W)."""
-        count, channels, height, width = self.shape
-        return self.values.view(count, height, width, channels).permute(0, 3, 1, 2)
+        """The planes as they are now, (P, H, W)."""
+        return self.values.view(self.shape)
 
     def step(self, group: _Group, sweep: Tensor, temperature: float) -> None:
         """Proposes one swap in each window of a group, by draws (3, number of all windows) from [0, 1)."""
@@ -148,25 +140,21 @@ class _Annealer:
         first = (draws[0] * count).long()
         second = (first + 1 + (draws[1] * (count - 1)).long()) % count
         pair = pixels.gather(1, torch.stack([first, second], 1))
-        here = self._at(pair)
-        beside = self.neighbours.index_select(0, pair.flatten()).view(*pair.shape, -1)
-        around = self._at(beside)
-        before = (around - here.unsqueeze(2)).abs().sum(dim=(1, 2, 3))
-        after = (around - here.flip(1).unsqueeze(2)).abs().sum(dim=(1, 2, 3))
+        here = self.values[pair]
+        beside = self.neighbours[pair]
+        around = self.values[beside]
+        before = (around - here.unsqueeze(2)).abs().sum(dim=(1, 2))
+        after = (around - here.flip(1).unsqueeze(2)).abs().sum(dim=(1, 2))
         # Two neighbours that are swapped stay as far apart; above, each met the other where it stands no more.
         touching = (beside[:, 0] == pair[:, 1:]).any(1)
-        added = after - before + 2 * touching * (here[:, 0] - here[:, 1]).abs().sum(1)
+        added = after - before + 2 * touching * (here[:, 0] - here[:, 1]).abs()
         chance = torch.exp(-added / temperature) if temperature > 0 else (added <= 0).float()
-        swapped = (draws[2] < chance)[:, None, None]
-        self.values.index_copy_(0, pair.flatten(), torch.where(swapped, here.flip(1), here).flatten(0, 1))
-
-    def _at(self, pixels: Tensor) -> Tensor:
-        """Values of pixels (...): (..., D)."""
-        return self.values.index_select(0, pixels.flatten()).view(*pixels.shape, -1)
+        swapped = (draws[2] < chance)[:, None]
+        self.values[pair] = torch.where(swapped, here.flip(1), here)
 
 
 def _members(levels: list[Level], image: int, height: int, width: int) -> list[Tensor]:
-    """The units of every window of one image that holds more than one, as positions in a (height, width) grid."""
+    """The pixels of every window of one image that holds more than one, as positions in it."""
     position = torch.arange(height * width).view(height, width)
     found = []
     for size, active in levels:
@@ -176,12 +164,12 @@ def _members(levels: list[Level], image: int, height: int, width: int) -> list[T
     return found
 
 
-def _swap_groups(pieces: Sequence[Windows], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
+def _swap_groups(pieces: Sequence[list[Level]], copies: int, height: int, width: int) -> tuple[list[_Group], list[int]]:
     """The windows of all planes, ``copies`` an image, in groups in which no two touch, and how many windows each piece has."""
     groups: dict[ImageShape, list[tuple[Tensor, int]]] = defaultdict(list)
     counts, number, start = [], 0, 0
-    for windows in pieces:
-        levels, before = [(size * windows.side, active) for size, active in windows.levels], number
+    for levels in pieces:
+        before = number
         for image in range(len(levels[0][1])):
             for size, active in levels:
                 for inside in _members([(size, active[image : image + 1])], 0, height, width):

@@ -18,28 +18,11 @@ from attacks.refinement.restoration import protect_afresh
 from attacks.refinement.window_inference import WindowInference, learn_windows
 from defenses.base import Batch
 from defenses.checks import algorithm
-from defenses.images.block_shuffle import BlockShuffle
 from defenses.images.vfe import window_fill, window_sum
 from defenses.images.visual_mixer import VisualMixer, shuffle_windows
 from defenses.images.visual_mixer_windows import Level
 from defenses.pipeline import Pipeline
 from defenses.tensors import Numbers
-
-Shuffle = VisualMixer | BlockShuffle
-
-
-class Windows(NamedTuple):
-    """Windows of a guess in which a defence may have shuffled pixels (or blocks).
-
-    Attributes:
-        levels: As ``VisualMixer.partition`` returns them, in units of ``side`` pixels.
-        side: Side of the squares that moved as a whole; 1 for pixels.
-        spatial: All channels moved together.
-    """
-
-    levels: list[Level]
-    side: int = 1
-    spatial: bool = False
 
 
 class Piece(NamedTuple):
@@ -47,28 +30,21 @@ class Piece(NamedTuple):
 
     Attributes:
         images: (B, C, H, W), on the CPU.
-        windows: Of these images.
+        windows: Of these images, in which pixels may have been shuffled, as ``VisualMixer.partition`` returns them.
         generator: What is drawn for them comes from it.
     """
 
     images: Tensor
-    windows: Windows
+    windows: list[Level]
     generator: torch.Generator
-
-
-class Learned(NamedTuple):
-    """Result of ``Unshuffle.fit``: the first shuffle of the clients' pipeline, if any, and the inference of its windows."""
-
-    shuffle: Shuffle | None
-    inference: WindowInference | None = None
 
 
 @algorithm
 class Unshuffle(Refinement, needs_auxiliary=True):
     """Base of attacks on the first shuffle in the clients' pipeline.
 
-    The windows of ``BlockShuffle`` are known. Those of ``VisualMixer`` depend on the original image; running its algorithm on the
-    guess gives other windows, because shuffling makes small windows look rough and large ones flat. They are inferred; see
+    The windows of ``VisualMixer`` depend on the original image; running its algorithm on the guess gives other windows, because
+    shuffling makes small windows look rough and large ones flat. They are inferred; see
     ``window_inference``. The diagnostic ``windows_expected`` is the expected share of pixels with the right window.
     """
 
@@ -76,18 +52,17 @@ class Unshuffle(Refinement, needs_auxiliary=True):
         "a guess of the protected images and the defence's algorithm; auxiliary images, from which it learns to tell how large "
         "the windows of VisualMixer are"
     )
-    learned: Learned = learned_field()
+    learned: tuple[WindowInference, ...] = learned_field()
+    """Of the windows of the first shuffle in the clients' pipeline; empty without one."""
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:
-        """Keep the first shuffle of the clients' pipeline, if any, and learn to infer its windows."""
+        """Learn to infer the windows of the first shuffle of the clients' pipeline, if any."""
         defenses = knowledge.pipeline.defenses
-        at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer | BlockShuffle)), None)
+        at = next((i for i, d in enumerate(defenses) if isinstance(d, VisualMixer)), None)
         if at is None:
-            return replace(self, learned=Learned(None))
+            return replace(self, learned=())
         shuffle = defenses[at]
-        assert isinstance(shuffle, VisualMixer | BlockShuffle)
-        if isinstance(shuffle, BlockShuffle):
-            return replace(self, learned=Learned(shuffle))
+        assert isinstance(shuffle, VisualMixer)
         auxiliary = knowledge.auxiliary
         if not len(auxiliary):
             raise AttackError(f"{self} learns from auxiliary images to find windows, and there are none")
@@ -97,12 +72,12 @@ class Unshuffle(Refinement, needs_auxiliary=True):
             targets = torch.ones(len(images), auxiliary.targets.shape[1], device=images.device)
             entering = protect_afresh(before, Batch(images, targets / targets.shape[1]), stream)
             levels = shuffle.partition(entering.images)
-            shuffled = shuffle_windows(entering.images, levels, stream, shuffle.channels)
+            shuffled = shuffle_windows(entering.images, levels, stream)
             return levels, protect_afresh(after, Batch(shuffled, entering.targets), stream).images
 
         images = auxiliary.images.float()
         inference = learn_windows(shuffle.sizes(*images.shape[-2:]), images, mix, generator)
-        return replace(self, learned=Learned(shuffle, inference))
+        return replace(self, learned=(inference,))
 
     def refine_begun(self, begun: Sequence[Begun]) -> list[Reconstruction]:
         """Undo the shuffle in every image.
@@ -129,23 +104,16 @@ class Unshuffle(Refinement, needs_auxiliary=True):
                 results[at] = replace(own, images=images.to(own.images), diagnostics=own.diagnostics | found)
         return results
 
-    def _windows(self, images: Tensor) -> tuple[Windows | None, Numbers]:
-        known, inference = self.learned
-        if known is None:
-            return None, {}
-        if isinstance(known, BlockShuffle):
-            side = known.window // known.blocks
-            rows, columns = (-(-length // (known.window // side * side)) for length in images.shape[-2:])
-            # All over the images; windows at the edges may be cut.
-            active = torch.ones(len(images), rows, columns, dtype=torch.bool)
-            return Windows([(known.window // side, active)], side), {}
-        assert inference is not None
+    def _windows(self, images: Tensor) -> tuple[list[Level], Numbers]:
+        if not self.learned:
+            return [], {}
+        (inference,) = self.learned
         if inference.shape != images.shape[-2:]:
             raise AttackError(
                 f"images have sides {tuple(images.shape[-2:])}; allowed: {inference.shape}, as in training"
             )
         levels, share = inference(images)
-        return Windows(levels, 1, known.channels == "spatial"), {"windows_expected": float(share.mean())}
+        return levels, {"windows_expected": float(share.mean())}
 
     def _solve(self, pieces: Sequence[Piece]) -> list[tuple[Tensor, Numbers]]:
         """Guesses of the shape of each piece's images, and diagnostics; a piece never affects another piece's result."""
@@ -165,10 +133,10 @@ class WindowMean(Unshuffle):
         return [(_means(images, windows), {}) for images, windows, _ in pieces]
 
 
-def _means(images: Tensor, windows: Windows) -> Tensor:
+def _means(images: Tensor, windows: list[Level]) -> Tensor:
     result = images.clone()
-    for units, active in windows.levels:
-        size, (height, width) = units * windows.side, images.shape[-2:]
+    height, width = images.shape[-2:]
+    for size, active in windows:
         means = window_sum(images, size) / window_sum(torch.ones(height, width), size)
         inside = window_fill(active, size, height, width)[:, None]
         result = torch.where(inside, window_fill(means, size, height, width), result)

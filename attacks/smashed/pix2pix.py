@@ -12,7 +12,10 @@ from attacks.networks.standardise import standardise_tokens
 from attacks.networks.unet import UNet
 from attacks.sender import Sender
 from attacks.smashed.decoder_training import DecoderAttack, Draw
-from defenses.checks import algorithm, scale_field
+from defenses.checks import algorithm
+
+L1_WEIGHT = 100.0
+"""Of the absolute error, for images in [-1, 1], against the adversarial loss."""
 
 
 class TokenMap(nn.Module):
@@ -75,7 +78,7 @@ class PatchJudge(nn.Module):
 class Pix2Pix(DecoderAttack):
     """Decode smashed data to images by a conditional GAN: a U-Net as generator and a discriminator of image regions.
 
-    The generator minimises ``l1_weight`` times the absolute error plus the adversarial loss. The discriminator sees the smashed
+    The generator minimises ``L1_WEIGHT`` times the absolute error plus the adversarial loss. The discriminator sees the smashed
     data and the image. A transposed convolution spreads tokens over their patches. Every batch is sent anew. A GAN returns likely
     images rather than the mean of all possible images: sharper, but with a lower PSNR. Differs from the paper's U-Net-256 in
     size: two halvings, group normalisation, no dropout.
@@ -84,7 +87,6 @@ class Pix2Pix(DecoderAttack):
         iterations: Steps of both networks.
         width: Channels of both networks at full resolution.
         learning_rate: Learning rate of Adam, with betas (0.5, 0.999).
-        l1_weight: Weight of the absolute error, for images in [-1, 1], against the adversarial loss.
     """
 
     source = (
@@ -95,7 +97,6 @@ class Pix2Pix(DecoderAttack):
     iterations: int = 200
     width: int = 12
     learning_rate: float = 2e-4
-    l1_weight: float = scale_field(100.0, zero=True)
 
     def train(self, sender: Sender, draw: Draw, layout: Layout, generator: torch.Generator) -> nn.Module:
         """Train both networks and keep the generator."""
@@ -113,7 +114,7 @@ class Pix2Pix(DecoderAttack):
             loss = (_judged(judge(tokens, clean), 1.0) + _judged(judge(tokens, drawn.detach()), 0.0)) / 2
             step_down(judges, loss)
             error = 2 * (drawn - clean).abs().mean()  # twice, as if images were in [-1, 1]
-            step_down(draws, _judged(judge(tokens, drawn), 1.0) + self.l1_weight * error)
+            step_down(draws, _judged(judge(tokens, drawn), 1.0) + L1_WEIGHT * error)
         return translator
 
 

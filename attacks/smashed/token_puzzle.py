@@ -13,7 +13,7 @@ from attacks.assignment import assigned
 from attacks.base import Knowledge, learned_field
 from attacks.guesses import Reconstruction
 from attacks.normalisation import normalise
-from attacks.observations import AttackError
+from attacks.observations import AttackError, NotApplicableError
 from attacks.sender import Sender, key_of
 from attacks.smashed.base import SmashedAttack, SmashedData, check_features
 from attacks.smashed.block_inversion import decoded
@@ -22,7 +22,7 @@ from attacks.smashed.tokens.positions import from_patches
 from attacks.smashed.tokens.puzzle import border_costs, ratios_of, solved
 from attacks.smashed.tokens.training import kept_share
 from defenses.base import DefenseError
-from defenses.checks import algorithm, examples_field, flag_field, steps_field
+from defenses.checks import algorithm, examples_field, steps_field
 from defenses.pipeline import Pipeline
 from defenses.tensors import ImageShape, Numbers
 
@@ -59,13 +59,13 @@ class Channel:
         with torch.no_grad():
             tokens = sender.edge.embed(normalise(images, sender))
             if order.shape != tokens.shape[:2]:
-                raise AttackError("does not apply: the defences do not send one token for each patch")
+                raise NotApplicableError("the defences do not send one token for each patch")
             expected = sender.edge.encode(tokens.flatten(0, 1)[order.to(tokens.device)])
         if sent.shape != expected.shape:
-            raise AttackError("does not apply: the defences change the length of tokens")
+            raise NotApplicableError("the defences change the length of tokens")
         noise, size = (float(part.double().square().mean().sqrt()) for part in (sent - expected, expected))
         if not noise <= MOST_NOISE * size:
-            raise AttackError("does not apply: the defences change tokens by more than a shuffle and little noise")
+            raise NotApplicableError("the defences change tokens by more than a shuffle and little noise")
         drawn = stages.pipeline.token_order(DRAWS, order.shape[1], key_of(generator))
         return cls(noise if noise > 1e-5 * size else 0.0, kept_share(drawn))
 
@@ -99,7 +99,6 @@ class TokenPuzzle(
 
     transmissions: int = examples_field(30)
     evaluations: int = steps_field(40)
-    beyond_run: bool = flag_field(False)
     learned: Sender = learned_field()
 
     def fit(self, knowledge: Knowledge, generator: torch.Generator) -> Self:

@@ -14,7 +14,7 @@ from attacks.guesses import Cells
 from attacks.sender import Sender
 from attacks.smashed.base import SmashedData, check_features
 from attacks.tabular.base import Dictionary, TableAttack, auxiliary_rows, categories_of, embeddings_of, table_of
-from defenses.checks import algorithm, examples_field, flag_field
+from defenses.checks import algorithm, examples_field
 from defenses.tensors import Numbers
 
 SMALLEST_VARIANCE = 1e-8
@@ -109,7 +109,6 @@ class FieldReading(TableAttack, quick={"batch_size": 8}):
     threat = "smashed data; the client half's public weights; the defences' algorithm; auxiliary rows"
 
     transmissions: int = examples_field(8)
-    beyond_run: bool = flag_field(False)
     batch_size: int = examples_field(64, 2)
     learned: FieldReader = learned_field()
 

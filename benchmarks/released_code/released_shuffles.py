@@ -101,7 +101,7 @@ def shuffles(folder: Path) -> Iterator[Row]:
     yield equal(
         "batch shuffle with the final shuffle, same permutations, bit for bit",
         f"{sizes}; {len(SEEDS)} seeds; k = {', '.join(map(str, SHARES))}", batch,
-        note="Algorithm 2 of the paper has no final shuffle; final_shuffle=False gives that one.",
+        note="Algorithm 2 of the paper has no final shuffle.",
     )  # fmt: skip
 
 

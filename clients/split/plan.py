@@ -50,7 +50,6 @@ class SplitPlan(Plan):
             heads=self.heads,
             edge_blocks=self.edge_blocks if pipeline.edge_blocks is None else pipeline.edge_blocks,
             widening=pipeline.widening,
-            raw_patches=pipeline.raw_patches,
         )
 
     def build_halves(self) -> Halves:
@@ -83,12 +82,8 @@ class SplitPlan(Plan):
 
     @property
     def trains_edge(self) -> bool:
-        """Whether the client half is trained: because the experiment says so, or because a defence consists of that.
-
-        Where tokens are the patches' pixels, the client half has no weights.
-        """
-        pipeline = self.defenses
-        return (self.train_edge or pipeline.edge_training is not None) and not pipeline.raw_patches
+        """Whether the client half is trained: because the experiment says so, or because a defence consists of that."""
+        return self.train_edge or self.defenses.edge_training is not None
 
 
 class SplitPasses:

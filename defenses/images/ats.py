@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import Batch, DefenseError, InputDefense
-from defenses.checks import algorithm, flag_field, is_whole, require
+from defenses.checks import algorithm, is_whole, require
 from defenses.functional import random_signs
 from defenses.images.transforms import LIBRARY, apply_transform
 from defenses.tensors import Shape
@@ -45,22 +45,18 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     return policies
 
 
-def transform_images(
-    images: Tensor, policies: tuple[Policy, ...], use_prob: bool, generator: torch.Generator
-) -> Tensor:
+def transform_images(images: Tensor, policies: tuple[Policy, ...], generator: torch.Generator) -> Tensor:
     """Applies to each image (B, C, H, W) in [0, 1] one policy, drawn uniformly, with a fresh sign for every step.
 
-    With ``use_prob`` each step has its library probability. Every image takes the same number of draws, whatever its policy.
+    Every image takes the same number of draws, whatever its policy.
     """
     count, longest = len(images), max(map(len, policies))
     choice = torch.randint(len(policies), (count,), generator=generator)
     signs = random_signs((count, longest), generator)
-    chance = torch.rand(count, longest, generator=generator)
     result = images.clone()
     for number, policy in enumerate(policies):
         for step, index in enumerate(policy):
-            applies = chance[:, step] < LIBRARY[index].probability if use_prob else torch.ones(count, dtype=torch.bool)
-            rows = ((choice == number) & applies).nonzero().flatten()
+            rows = (choice == number).nonzero().flatten()
             at = rows.to(images.device)
             if len(rows):
                 result[at] = apply_transform(result[at], index, signs[rows, step])
@@ -79,13 +75,10 @@ class ATS(InputDefense):
     Args:
         policies: Policies joined by "+"; they must not share transforms, the paper's condition for a hybrid (4.4). For a file
             use ``read``: this text also comes from messages, which must not open files of the receiving machine.
-        use_prob: Apply a transform with the probability of the AutoAugment policy that it comes from. The authors' code
-            keeps these numbers and applies everything with certainty, the default here.
         channels: Channels of the images that the policies suit, normally of the images of the search; 0: any.
     """
 
     policies: str = "3-1-7+43-18-18"
-    use_prob: bool = flag_field(False)
     channels: int = 0
 
     always_shown = ("policies",)
@@ -109,7 +102,7 @@ class ATS(InputDefense):
             require(False, self, "policies", f"{form} ({error})")
 
     @classmethod
-    def read(cls, policies: str | Path, use_prob: bool = False, channels: int | None = None) -> Self:
+    def read(cls, policies: str | Path, channels: int | None = None) -> Self:
         """Read the policies of a file; the result holds them and not the file's name, as other machines lack the file.
 
         The file is a ``policies.json`` of ``fedveil search``. Without ``channels`` the file's number of channels is used.
@@ -128,7 +121,7 @@ class ATS(InputDefense):
             raise DefenseError(f"policies is {str(policies)!r}: {reason}") from error
         if not text:
             raise DefenseError(f"policies is {str(policies)!r}: the search found no policies")
-        return cls(text, use_prob, searched if channels is None else channels)
+        return cls(text, searched if channels is None else channels)
 
     @classmethod
     def configured(cls, **given: Any) -> Self:
@@ -147,4 +140,4 @@ class ATS(InputDefense):
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Transforms the images; targets are unchanged."""
         policies = parse_policies(self.policies)
-        return replace(batch, images=transform_images(batch.images, policies, self.use_prob, generator))
+        return replace(batch, images=transform_images(batch.images, policies, generator))

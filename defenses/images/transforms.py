@@ -20,16 +20,16 @@ NUM_LEVELS = 10
 
 
 _TABLE = (
-    "invert 7 .1, contrast 6 .2, rotate 2 .7, translateX 9 .3, sharpness 1 .8,"
-    "sharpness 3 .9, shearY 2 .5, translateY 2 .7, autocontrast 5 .5, equalize 2 .9,"
-    "shearY 5 .2, posterize 5 .3, color 3 .4, brightness 5 .6, sharpness 9 .3,"
-    "brightness 9 .7, equalize 5 .6, equalize 1 .5, contrast 7 .6, sharpness 5 .6,"
-    "color 5 .7, translateX 5 .5, equalize 7 .3, autocontrast 8 .4, translateY 3 .4,"
-    "sharpness 6 .2, brightness 6 .9, color 8 .2, solarize 0 .5, invert 0 0,"
-    "equalize 0 .2, autocontrast 0 .6, equalize 8 .2, equalize 4 .6, color 5 .9,"
-    "equalize 5 .6, autocontrast 4 .8, solarize 4 .2, brightness 3 .1, color 0 .7,"
-    "solarize 1 .4, autocontrast 0 .9, translateY 3 .9, translateY 4 .7, autocontrast 1 .9,"
-    "solarize 1 .8, equalize 5 .8, invert 1 .1, translateY 3 .7, autocontrast 1 .9"
+    "invert 7, contrast 6, rotate 2, translateX 9, sharpness 1,"
+    "sharpness 3, shearY 2, translateY 2, autocontrast 5, equalize 2,"
+    "shearY 5, posterize 5, color 3, brightness 5, sharpness 9,"
+    "brightness 9, equalize 5, equalize 1, contrast 7, sharpness 5,"
+    "color 5, translateX 5, equalize 7, autocontrast 8, translateY 3,"
+    "sharpness 6, brightness 6, color 8, solarize 0, invert 0,"
+    "equalize 0, autocontrast 0, equalize 8, equalize 4, color 5,"
+    "equalize 5, autocontrast 4, solarize 4, brightness 3, color 0,"
+    "solarize 1, autocontrast 0, translateY 3, translateY 4, autocontrast 1,"
+    "solarize 1, equalize 5, invert 1, translateY 3, autocontrast 1"
 )
 
 
@@ -39,17 +39,15 @@ class Transform(NamedTuple):
     Attributes:
         name: The operation.
         level: 0 to 9, on the operation's own range of magnitudes.
-        probability: Of the AutoAugment policy that it comes from; ATS applies every transform with certainty.
     """
 
     name: str
     level: int
-    probability: float
 
 
-# Table 5 of the paper; probabilities from the authors' list, whose entry 43 has level 3 instead of 4.
+# Table 5 of the paper; in the authors' list entry 43 has level 3 instead of 4.
 _ENTRIES = (entry.split() for entry in _TABLE.split(","))
-LIBRARY = tuple(Transform(name, int(level), float(probability)) for name, level, probability in _ENTRIES)
+LIBRARY = tuple(Transform(name, int(level)) for name, level in _ENTRIES)
 
 LARGEST = {
     "shearY": 0.3,
@@ -91,7 +89,7 @@ def apply_transform(images: Tensor, index: int, signs: Tensor) -> Tensor:
         raise DefenseError(
             f"the transforms expect 1 (grey) or 3 (RGB) channels, got images of shape {tuple(images.shape)}"
         )
-    name, level, _ = LIBRARY[index]
+    name, level = LIBRARY[index]
     return _OPERATIONS[name](images, magnitude(name, level), signs.to(images.device, torch.float64).view(-1, 1, 1, 1))
 
 

@@ -12,41 +12,28 @@ from defenses.base import Batch, InputDefense
 from defenses.checks import (
     MOST_SIDE,
     algorithm,
-    checked_field,
     choice_field,
     flag_field,
-    is_whole,
-    probability_field,
     require,
     scale_field,
     whole_field,
 )
 from defenses.images.vfe import pair_count
 from defenses.images.visual_mixer_windows import (
-    DENSITIES,
-    ESTIMATORS,
     FIRST_REGIONS,
     Level,
     log10_keys,
     mixing_windows,
     partition,
     power_of_two,
-    public_probability,
-    shuffled_vfe,
     total_vfe,
     window_lower_bound,
     window_sizes,
-    window_upper_bound,
     windows_in_words,
 )
 from defenses.tensors import ImageShape, Numbers
 
-CHANNELS = ("per-channel", "spatial")
 ADVICE = "for windows of several sizes choose bounds further apart or first_regions='nearest', else equal bounds"
-
-
-def _is_bound(value: object) -> bool:
-    return value == "auto" or (is_whole(value) and value <= MOST_SIDE)  # type: ignore[operator]
 
 
 @algorithm
@@ -61,27 +48,19 @@ class VisualMixer(InputDefense):
     ``sizes``. Each window keeps its values, channel by channel; no key is kept, and test images must be shuffled as well.
 
     The paper's text contradicts itself on which regions get larger windows; we follow Algorithm 1. It shuffles space
-    and then each channel, which has exactly the law of shuffling each channel alone, "per-channel".
+    and then each channel, which has exactly the law of shuffling each channel alone, as we do.
 
     Attributes:
-        window_lower: WS_l, 1 or more pixels.
-        window_upper: WS_u, at least ``window_lower``. "auto" is equation 17 for the last four settings, which are public.
-        density: How regions of different size are compared: "normalised" is VFE_R per neighbouring pair, "sum" is
-            VFE_R, and "sigma" is VFE_R / sigma^2. With the last two nearly all parts of a region fall under the median.
-        strict_lower: Round ``window_lower`` up to a power of two; the paper rounds down, and so breaks its own bound.
-        channels: "per-channel" shuffles each channel on its own, "spatial" moves whole pixels.
+        window_lower: WS_l, 1 or more pixels, rounded down to a power of two as in the paper.
+        window_upper: WS_u, at least ``window_lower``; 15 is what equation 17 gives for d = 5 standard deviations of a weight and
+            alpha = 0.5.
         first_regions: "halved" is line 5 of Algorithm 1, which from a side that is no power of two falls below the bound: 28
             pixels under a bound of 16 begin with 8. "nearest" is the text of Sec. IV-D, the largest power of two at most
             ``window_upper``: 16 there. On sides that are powers of two both are the same.
         target_vfe: VFE / (2 sigma^2) that whole windows reach in the mean over shuffles, in channels that vary; 0 asks for
             nothing. WS_l is then at least the smallest such window (section IV-B), rounded up to a power of two: rounded
             down, as the paper does, windows miss the target (60 asks for windows of 6; windows of 4 have 24).
-        vfe_margin: How far that mean must lie over the target, in standard deviations of a single window's VFE.
-        max_change: d, the tolerated change of a model's output in standard deviations of a weight, for "auto".
-        confidence: alpha, the probability with which the change of a window of WS_u stays below d, for "auto".
-        estimator: How the change of a window of 3 is estimated, for "auto"; see ``within_probability``.
         reshuffle: Shuffle an image anew at every use, and not once for all; see ``PassAveraging`` for what that gives away.
-        strict_upper: For "auto", count (m + 1)^2 outputs of a window of 3 + 2m; the paper counts m^2, none of a window of 3.
     """
 
     always_shown = ("window_lower", "window_upper")
@@ -97,51 +76,33 @@ class VisualMixer(InputDefense):
     )
 
     window_lower: int = whole_field(2, 1, MOST_SIDE)
-    window_upper: int | str = checked_field(15, _is_bound, f'a whole number up to {MOST_SIDE}, or "auto"')
-    density: str = choice_field("normalised", DENSITIES)
-    strict_lower: bool = flag_field(False)
-    channels: str = choice_field("per-channel", CHANNELS)
+    window_upper: int = whole_field(15, 1, MOST_SIDE)
     first_regions: str = choice_field("halved", FIRST_REGIONS)
     target_vfe: float = scale_field(0.0, zero=True)
-    vfe_margin: float = scale_field(0.0, zero=True)
-    max_change: float = scale_field(5.0)
-    confidence: float = probability_field(0.5)
-    estimator: str = choice_field("exact", ESTIMATORS)
-    strict_upper: bool = flag_field(False)
     reshuffle: bool = flag_field(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "resamples", self.reshuffle)  # the class attribute describes the default
-        lower, upper = power_of_two(self.window_lower, up=self.strict_lower), self.upper
-        least = max(self.window_lower, lower)
-        given = "" if upper == self.window_upper else f" (it is {upper} here)"
-        given = " (it has its default)" if self.window_upper == VisualMixer.window_upper else given
-        require(upper >= least, self, "window_upper", f"{least} or more, so that a window of {lower} fits{given}")
+        upper, lower = self.window_upper, self.window_lower
+        given = " (it has its default)" if upper == VisualMixer.window_upper else ""
+        allowed = f"{lower} or more, so that a window of {power_of_two(lower)} fits{given}"
+        require(upper >= lower, self, "window_upper", allowed)
         if self.target_vfe > 0:
             # Asked before ``smallest``, whose search for a window that reaches a target out of reach could take years.
             most = power_of_two(upper)
-            reached = shuffled_vfe(most, self.vfe_margin)
-            allowed = f"at most {reached:.4g}, which windows of {most} reach, the largest under a bound of {upper}"
+            reached = pair_count(most, most)
+            allowed = f"at most {reached}, which windows of {most} reach, the largest under a bound of {upper}"
             require(reached >= self.target_vfe, self, "target_vfe", allowed)
-
-    @property
-    def upper(self) -> int:
-        """WS_u in pixels, "auto" resolved."""
-        if isinstance(self.window_upper, int):
-            return self.window_upper
-        within = public_probability(float(self.max_change), self.estimator)
-        return window_upper_bound(within, self.confidence, strict=self.strict_upper)
 
     @property
     def smallest(self) -> int:
         """Side of the smallest windows in pixels, a power of two, before the image's edge cuts them."""
-        wanted = power_of_two(window_lower_bound(self.target_vfe, self.vfe_margin), up=True)
-        return max(power_of_two(self.window_lower, up=self.strict_lower), wanted)
+        return max(power_of_two(self.window_lower), power_of_two(window_lower_bound(self.target_vfe), up=True))
 
     def sizes(self, height: int, width: int) -> list[int]:
         """Sides of regions and windows in an image of this size; see ``window_sizes``."""
-        return window_sizes(height, width, self.smallest, self.upper, first_regions=self.first_regions)
+        return window_sizes(height, width, self.smallest, self.window_upper, first_regions=self.first_regions)
 
     def at_size(self, height: int, width: int) -> str:
         """The windows as shares of the longer side, beside those of the paper's images; see ``windows_in_words``."""
@@ -182,7 +143,7 @@ class VisualMixer(InputDefense):
 
     def partition(self, images: Tensor) -> list[Level]:
         """The windows that (B, C, H, W) images are shuffled in; see ``partition``."""
-        return partition(images, self.sizes(*images.shape[-2:]), self.density)
+        return partition(images, self.sizes(*images.shape[-2:]))
 
     def totals(self, images: Tensor, protected: Tensor) -> Numbers:
         """Windows of each size in which something moves, and the sums over them of VFE / (2 sigma^2) before and after.
@@ -193,21 +154,19 @@ class VisualMixer(InputDefense):
         found = mixing_windows(images, levels)
         possible = found if len(found) == 1 else list(found)[1:]
         vfe = {"vfe-sum-before": total_vfe(images, levels), "vfe-sum-after": total_vfe(protected, levels)}
-        keys = log10_keys(images, levels, per_channel=self.channels == "per-channel")
-        return {f"windows-of-{size}": found[size] for size in possible} | vfe | {"log10-keys": keys}
+        keys = {"log10-keys": log10_keys(images, levels)}
+        return {f"windows-of-{size}": found[size] for size in possible} | vfe | keys
 
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Shuffles the images; targets are unchanged."""
         levels = self.partition(batch.images)
-        return Batch(shuffle_windows(batch.images, levels, generator, self.channels), batch.targets)
+        return Batch(shuffle_windows(batch.images, levels, generator), batch.targets)
 
 
-def shuffle_windows(
-    images: Tensor, levels: list[Level], generator: torch.Generator, channels: str = "per-channel"
-) -> Tensor:
-    """Shuffles the pixels of every window of (B, C, H, W) uniformly at random; windows must not overlap."""
-    batch, depth, height, width = images.shape
-    planes, area = depth if channels == "per-channel" else 1, height * width
+def shuffle_windows(images: Tensor, levels: list[Level], generator: torch.Generator) -> Tensor:
+    """Shuffles the pixels of every window of (B, C, H, W) uniformly at random, channel by channel; windows must not overlap."""
+    batch, planes, height, width = images.shape
+    area = height * width
     source = torch.arange(area).expand(batch, planes, -1).contiguous()
     plane = torch.arange(planes).unsqueeze(1) * area
     for size, active in levels:
@@ -216,7 +175,7 @@ def shuffle_windows(
             inside = pixels[window]  # (M, n): the n pixels of each of M windows
             target = (inside + image.unsqueeze(1) * (planes * area)).flatten() + plane
             source.view(-1).scatter_(0, target.flatten(), _shuffled(inside, planes, area, generator).flatten())
-    return images.flatten(2).gather(2, source.to(images.device).expand(-1, depth, -1)).view_as(images)
+    return images.flatten(2).gather(2, source.to(images.device)).view_as(images)
 
 
 def _spans(length: int, window: int) -> list[ImageShape]:

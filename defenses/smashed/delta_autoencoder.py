@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field, whole_field
+from defenses.checks import algorithm, choice_field, examples_field, scale_field, steps_field
 from defenses.fitting import (
     SHAPE,
     FitContext,
@@ -21,7 +21,7 @@ from defenses.fitting import (
     in_eval_mode,
     placed,
 )
-from defenses.smashed.delta_masks import DELTAS, FILLS, MODES, DeltaMasks
+from defenses.smashed.delta_masks import DELTAS, FILLS, DeltaMasks
 from defenses.tensors import NamedTensors, Shape, Tensors
 
 VARIANTS: Mapping[str, int] = {"decreasing": 1, "deep": 2, "extra_deep": 3}
@@ -48,25 +48,16 @@ class DeltaAutoencoder(FittedDefense):
         delta: "min" masks the regions that the adversary uses and the server half does not; "max" masks all regions that the
             server half does not use.
         fill: Replacement of masked pixels: "blur" or "black".
-        iterations: Number of masking passes, each with maps of the masked image; None: 2 for "min" and 1 for "max", as in
-            the paper.
-        mode: Rule for hot pixels of a map: "scalar", "percentile" or "blue_literal"; see ``delta_masks.is_hot``.
-        threshold: Threshold of this rule, from 0 to 1; None: the paper's 99 % in this mode (0.3775, 0.99, 0.99).
         epochs: Passes over the public images; 120 (VGG16) and 60 (ResNet50) in the paper. 0 leaves the initial weights.
         learning_rate: Learning rate of Adam.
-        stride: Stride of every convolution; 2 also halves height and width of the latent.
         batch_size: Images per step.
     """
 
     variant: str = choice_field("decreasing", VARIANTS)
     delta: str = choice_field("min", DELTAS)
     fill: str = choice_field("blur", FILLS)
-    iterations: int | None = None
-    mode: str = choice_field("scalar", MODES)
-    threshold: float | None = None
     epochs: int = steps_field(120, 0)
     learning_rate: float = scale_field(1e-3)
-    stride: int = whole_field(1, 1, 2)
     batch_size: int = examples_field(32)
 
     quick = {"epochs": 3}
@@ -74,16 +65,10 @@ class DeltaAutoencoder(FittedDefense):
     always_shown = ("variant", "delta", "fill")
     source = "Higgins et al., Towards Privacy-Preserving Split Learning (ADP), Algorithms 1 and 2"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.masks  # which checks iterations and threshold
-
     @property
     def masks(self) -> DeltaMasks:
-        """Settings of the masks for the images of the fit."""
-        iterations = self.iterations if self.iterations is not None else 1 + (self.delta == "min")
-        threshold = self.threshold if self.threshold is not None else MODES[self.mode]
-        return DeltaMasks(self.delta, self.fill, iterations, self.mode, threshold)
+        """Settings of the masks for the images of the fit, with the paper's number of passes."""
+        return DeltaMasks(self.delta, self.fill, iterations=1 + (self.delta == "min"))
 
     @property
     def needs_adversary(self) -> bool:
@@ -98,11 +83,6 @@ class DeltaAutoencoder(FittedDefense):
                 f"{self} halves the channels {depth} times, and {channels} cannot be divided by {2**depth}: "
                 "cut the network elsewhere or take another variant"
             )
-        if self.stride == 2 and min(height, width) < 2**depth:
-            raise DefenseError(
-                f"{self} halves height and width {depth} times, for which maps of {height} x {width} are too small: "
-                "cut the network earlier, take another variant or stride=1"
-            )
         found: dict[str, Shape] = {_RECTIFIED: ()}
         for at in range(depth):
             wide, narrow = channels >> at, channels >> (at + 1)
@@ -112,16 +92,9 @@ class DeltaAutoencoder(FittedDefense):
         return found
 
     def latent_shape(self, channels: int, height: int, width: int) -> Shape:
-        """(C / 2^depth, H, W), with ``stride`` 2 also smaller maps; see the base class."""
+        """(C / 2^depth, H, W); see the base class."""
         self.shapes(channels, height, width)
-        return (channels >> VARIANTS[self.variant], *self._sides(height, width)[-1])
-
-    def _sides(self, height: int, width: int) -> list[tuple[int, int]]:
-        """(H, W) in front of each stage of the encoder, and behind the last."""
-        sides = [(height, width)]
-        for _ in range(VARIANTS[self.variant]):
-            sides.append((-(-sides[-1][0] // self.stride), -(-sides[-1][1] // self.stride)))
-        return sides
+        return channels >> VARIANTS[self.variant], height, width
 
     def fit(self, context: FitContext, generator: torch.Generator) -> Self:
         """Trains the autoencoder on masked copies of ``context.images``; see ``features_by_row`` for which features are kept."""
@@ -169,18 +142,13 @@ class DeltaAutoencoder(FittedDefense):
     def _encoded(self, maps: Tensor, tensors: NamedTensors) -> Tensor:
         for at in range(VARIANTS[self.variant]):
             weight, bias = tensors[f"encoder.{at}.weight"], tensors[f"encoder.{at}.bias"]
-            maps = F.conv2d(maps, weight, bias, stride=self.stride, padding=1).relu()
+            maps = F.conv2d(maps, weight, bias, padding=1).relu()
         return maps
 
     def _decoded(self, maps: Tensor, tensors: NamedTensors) -> Tensor:
-        height, width = (int(side) for side in tensors[SHAPE][1:])
-        for at, sides in reversed(list(enumerate(self._sides(height, width)[:-1]))):
+        for at in reversed(range(VARIANTS[self.variant])):
             weight, bias = tensors[f"decoder.{at}.weight"], tensors[f"decoder.{at}.bias"]
-            # What a stride of 2 rounded away, so that the sides are those in front of the encoder's stage.
-            more = tuple(
-                side - (self.stride * (int(got) - 1) + 1) for side, got in zip(sides, maps.shape[2:], strict=True)
-            )
-            maps = F.conv_transpose2d(maps, weight, bias, stride=self.stride, padding=1, output_padding=more)
+            maps = F.conv_transpose2d(maps, weight, bias, padding=1)
             maps = maps.relu() if at > 0 or tensors[_RECTIFIED] else maps
         return maps
 

@@ -5,8 +5,6 @@ Source: Higgins et al., "Towards Privacy-Preserving Split Learning" (ADP), Algor
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from defenses.base import DefenseError
-from defenses.checks import check_fields, choice_field, share_field, steps_field
 from defenses.fitting import FitContext, in_eval_mode
 from defenses.module_calls import calls_of
 
@@ -24,6 +21,9 @@ LEAST_SIDE = 7
 """Of the maps that are looked at: those of the paper's networks, at 224 pixels, have 7 x 7 positions."""
 DELTAS = ("min", "max")
 FILLS = ("blur", "black")
+HOT = 0.3775
+"""Value of a class activation map above which a pixel is hot. The paper decides by a blue of 99 % in the colour map "jet", which is
+that at 0.1225 and at 0.3775, and falls behind."""
 
 
 def grad_cam(model: nn.Module, images: Tensor, layer: nn.Module) -> Tensor:
@@ -96,10 +96,6 @@ def _largest(logits: Tensor) -> Tensor:
     return logits.gather(1, logits.argmax(1, keepdim=True))
 
 
-MODES: Mapping[str, float] = {"scalar": 0.3775, "percentile": 0.99, "blue_literal": 0.99}
-"""Rule for hot pixels -> its threshold for the paper's "delta threshold intensity 99 %"; see ``is_hot``."""
-
-
 @dataclass(frozen=True)
 class DeltaMasks:
     """Settings of the masks under which an autoencoder learns.
@@ -109,18 +105,11 @@ class DeltaMasks:
             cold for the server half, and needs no adversary.
         fill: Replacement of a masked pixel: "blur", the mean of the box around it, or "black".
         iterations: Number of masking passes; each computes maps of the images that the pass before has masked.
-        mode: See ``is_hot``.
-        threshold: See ``is_hot``.
     """
 
-    delta: str = choice_field("min", DELTAS)
-    fill: str = choice_field("blur", FILLS)
-    iterations: int = steps_field(2)
-    mode: str = choice_field("scalar", MODES)
-    threshold: float = share_field(MODES["scalar"])
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    delta: str
+    fill: str
+    iterations: int
 
     def apply(self, images: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
         """Masks images: (B, C, H, W), normalised -> the masked images and the mask (B, H, W), all pixels that were ever masked."""
@@ -134,9 +123,9 @@ class DeltaMasks:
             adversary = _Looking(context.client, context.adversary, images)
         total = torch.zeros(len(images), *images.shape[2:], dtype=torch.bool, device=images.device)
         for _ in range(self.iterations):
-            mask = ~is_hot(server.cams(images), self.mode, self.threshold)
+            mask = server.cams(images) <= HOT
             if adversary is not None:
-                mask = mask & is_hot(adversary.cams(images), self.mode, self.threshold)
+                mask = mask & (adversary.cams(images) > HOT)
             images, total = self.filled(images, mask, context.black), total | mask
         return images, total
 
@@ -155,28 +144,6 @@ class _Looking:
 
     def cams(self, images: Tensor) -> Tensor:
         return grad_cam(self.model, images, self.layer)
-
-
-def is_hot(cams: Tensor, mode: str, threshold: float) -> Tensor:
-    """Which pixels of class activation maps v (B, H, W) in [0, 1] count as hot; cold is the rest.
-
-    "scalar": v > threshold. The paper decides by the blue of a pixel in the colour map "jet", which is 0.99 at v = 0.1225 and at
-    v = 0.3775 and falls behind: 0.3775 is that rule where it means "hot". "percentile": v above the quantile ``threshold`` of its
-    own image. "blue_literal": blue(v) < threshold, word for word; blue(0) is 0.5, so that the coldest pixels count as hot.
-    """
-    if mode == "scalar":
-        return cams > threshold
-    if mode == "percentile":
-        pixels = cams[0].numel() if len(cams) else 1
-        # The k-th smallest, so that with n pixels at most n - k are above, whatever ties there are.
-        place = min(max(math.ceil(threshold * pixels - 1e-9), 1), pixels)
-        return cams > cams.flatten(1).kthvalue(place, 1).values[:, None, None]
-    return jet_blue(cams) < threshold
-
-
-def jet_blue(values: Tensor) -> Tensor:
-    """Blue of the colour map "jet", clip(min(4 v + 0.5, 2.5 - 4 v), 0, 1), for values v in [0, 1]."""
-    return torch.minimum(4 * values + 0.5, 2.5 - 4 * values).clamp(0, 1)
 
 
 def box_blur(images: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from defenses.base import SmashedDefense
-from defenses.checks import LEAST_MULTIPLIER, algorithm, choice_field, noise_field, probability_field, scale_field
+from defenses.checks import LEAST_MULTIPLIER, algorithm, noise_field, probability_field, scale_field
 from defenses.functional import clip_factors, gaussian_like, widened
-from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY, ZERO_OUT
+from defenses.neighbours import BUDGET, REPLACE_ONE, SENSITIVITY
 from defenses.smashed.gaussian_mechanism import gaussian_epsilon
 from defenses.tensors import Numbers
 
@@ -68,18 +68,17 @@ class FeatureDP(SmashedDefense):
         clip: C, in the unit of the features.
         noise_multiplier: z; 0 only clips and has no finite epsilon.
         delta: delta of the guarantee, in (0, 1).
-        neighbours: Neighbouring inputs. "replace-one": one example against any other; features differ by up to 2 C.
-            "zero-out": the example against features of zero; they differ by up to C. Neither hides the number of examples, as
-            the server counts the features that it receives.
 
-    The paper states epsilon = 6.68 for its baseline "DP", but not its clipping norm, delta or neighbours.
+    Neighbours ("replace-one"): one example against any other, whose features differ by up to 2 C. The number of examples is
+    public, as the server counts the features that it receives. The paper states epsilon = 6.68 for its baseline "DP", but not its
+    clipping norm, delta or neighbours.
     """
 
     clip: float = scale_field(1.0)
     noise_multiplier: float = noise_field(1.0, LEAST_MULTIPLIER)
     delta: float = probability_field(1e-5)
-    neighbours: str = choice_field(REPLACE_ONE, (REPLACE_ONE, ZERO_OUT))
 
+    neighbours = REPLACE_ONE
     bounds_examples = True
     always_shown = ("clip", "noise_multiplier")
     source = "Balle and Wang, Improving the Gaussian Mechanism, ICML 2018, Theorem 8; baseline DP of Yao et al., ICDM 2022, VI"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import algorithm, flag_field, share_field
+from defenses.checks import algorithm, share_field
 from defenses.tensors import Numbers
 
 
@@ -88,12 +88,12 @@ class BatchShuffle(PatchShuffle):
 
     Args:
         k: Share of native tokens, 0 to 1; 1 is ``PatchShuffle`` and 0 deals all tokens out.
-        final_shuffle: Shuffle every image once more, as the paper's text and code do. Algorithm 2 leaves that out, which
-            puts the native tokens into slots 0 to K - 1 of every image and so reveals which ones they are.
+
+    Every image is shuffled once more in the end, as in the paper's text and code. Algorithm 2 leaves that out, which would put the
+    native tokens into slots 0 to K - 1 of every image and so reveal which ones they are.
     """
 
     k: float = share_field(0.4)
-    final_shuffle: bool = flag_field(True)
 
     always_shown = ("k",)
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, Algorithm 2"
@@ -128,6 +128,4 @@ class BatchShuffle(PatchShuffle):
         pool = own[:, native:].flatten()
         dealt = pool[torch.randperm(len(pool), generator=generator)].view(num_images, num_tokens - native)
         mixed = torch.cat([own[:, :native], dealt], 1)
-        if not self.final_shuffle:
-            return mixed
         return mixed.flatten()[shuffled_within_images(num_images, num_tokens, generator)]

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from defenses.base import DefenseError, SmashedDefense
-from defenses.checks import algorithm, choice_field
+from defenses.checks import algorithm
 from defenses.functional import widened
 from defenses.smashed.patch_shuffle import gather_tokens, shuffled_within_images
-
-STAGES = ("post_embed", "pixel")
 
 Index = TypeVar("Index", int, Tensor)
 
@@ -85,14 +83,9 @@ class SpectralShuffle(SmashedDefense):
 
     The number of tokens must be a square and their grid too. ``order`` counts spectral patches, not positions in the image.
 
-    Args:
-        fft_stage: "post_embed" transforms embedded tokens, as the paper's text and code do; "pixel" the image itself
-            before any embedding, as its figure 4 shows.
-
-    The released code takes the spectrum without gradients and so cannot train the embedding; here gradients pass.
+    Transformed are embedded tokens, as in the paper's text and code; its figure 4 shows the image itself. The released code takes
+    the spectrum without gradients and so cannot train the embedding; here gradients pass.
     """
-
-    fft_stage: str = choice_field("post_embed", STAGES)
 
     source = "Yao et al., Privacy-Preserving Split Learning via Patch Shuffling, ICDM 2022, figure 4 (PS+)"
     before_blocks = True
@@ -100,11 +93,6 @@ class SpectralShuffle(SmashedDefense):
     widening = 2
     at_inference = True
     adaptive_attacks = ("HermitianPairing", "AdaptiveDecoder")
-
-    @property
-    def raw_patches(self) -> bool:
-        """Whether tokens are pixels, without a learned embedding."""
-        return self.fft_stage == "pixel"
 
     def check_batch(self, batch_size: int, num_tokens: int) -> None:
         """Refuse tokens that do not form a square image."""

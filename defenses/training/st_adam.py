@@ -19,8 +19,7 @@ class STAdamOptimizer(Optimizer):
         m <- beta m + (1 - beta) g,   v <- gamma v + (1 - gamma) g^2,   w <- w - lr m / (sqrt(v) + eps)
 
     A step is (1 - beta^t) / sqrt(1 - gamma^t) times Adam's (for small eps): 3.16 times at t = 1, at most 6.57 times, at
-    t = 12, and equal in the limit. Weight decay is decoupled, w <- (1 - lr * weight_decay) w before the step. The paper says "we
-    added weight decay" and no more; 0 is our default.
+    t = 12, and equal in the limit. The paper says "we added weight decay" and no more; here there is none.
     """
 
     def __init__(
@@ -29,9 +28,8 @@ class STAdamOptimizer(Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -56,7 +54,6 @@ class STAdamOptimizer(Optimizer):
         beta, gamma = group["betas"]
         momentum = state["momentum"].lerp_(gradient, 1 - beta)
         second_moment = state["second_moment"].mul_(gamma).addcmul_(gradient, gradient, value=1 - gamma)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.addcdiv_(momentum, second_moment.sqrt().add_(group["eps"]), value=-group["lr"])
 
 
@@ -77,7 +74,6 @@ class STAdam(TrainingDefense):
         beta: Decay of the first moment.
         gamma: Decay of the second moment.
         epsilon: Added to the root of the second moment.
-        weight_decay: Decoupled weight decay.
         bias_correction: Divide both moments by what they lack at the start: Adam, which the paper compares with.
     """
 
@@ -85,7 +81,6 @@ class STAdam(TrainingDefense):
     beta: float = checked_field(0.9, _is_decay, "a number in [0, 1)")
     gamma: float = checked_field(0.999, _is_decay, "a number in [0, 1)")
     epsilon: float = scale_field(1e-8)
-    weight_decay: float = scale_field(0.0, zero=True)
     bias_correction: bool = flag_field(False)
 
     source = "Li et al., You Can Use But Cannot Recognize (VisualMixer), NDSS 2024, IV-E"
@@ -93,12 +88,11 @@ class STAdam(TrainingDefense):
 
     def protect_training(self, training: Training, generator: torch.Generator) -> Training:
         """Replaces the optimizer by one over the same parameters in the same groups."""
-        kind = torch.optim.AdamW if self.bias_correction else STAdamOptimizer
+        kind = torch.optim.Adam if self.bias_correction else STAdamOptimizer
         optimizer = kind(
             [{"params": group["params"]} for group in training.optimizer.param_groups],
             lr=self.learning_rate,
             betas=(self.beta, self.gamma),
             eps=self.epsilon,
-            weight_decay=self.weight_decay,
         )
         return replace(training, optimizer=optimizer)

@@ -1,4 +1,4 @@
-"""Flower's own client mods for differential privacy as defences: the installed Flower's code clips and adds the noise.
+"""Flower's own client mod for local differential privacy as a defence: the installed Flower's code clips and adds the noise.
 
 Flower is imported when an update is protected, and not before.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from defenses.base import DefenseError, UpdateDefense
-from defenses.checks import LARGEST_NOISE, algorithm, checked_field, flag_field, is_number, scale_field
+from defenses.checks import LARGEST_NOISE, algorithm, checked_field, is_number, scale_field
 from defenses.functional import map_update, widened
 from defenses.neighbours import REPLACE_CLIENT, SENSITIVITY
 from defenses.tensors import Numbers, Update
@@ -124,7 +124,11 @@ class FlowerLocalDP(UpdateDefense):
 
     def protect_update(self, update: Update, generator: torch.Generator) -> Update:
         """Hand the update to the mod, its tensors in the order of their names."""
-        mod = _mods().LocalDpMod(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
+        try:
+            from flwr.clientapp.mod import LocalDpMod
+        except ImportError as error:
+            raise DefenseError(f"Flower's mods need the package flwr, which cannot be imported: {error}") from error
+        mod = LocalDpMod(self.clipping_norm, self.sensitivity, self.epsilon, self.delta)
         given = _finite(update)
         if _hardly_moved(given, self.clipping_norm):
             given = _started(given, STARTING * self.clipping_norm)
@@ -140,67 +144,13 @@ class FlowerLocalDP(UpdateDefense):
         return {"epsilon": epsilon_of_releases(states, self.delta), "delta": self.delta} | terms
 
 
-@algorithm
-class FlowerClipping(UpdateDefense):
-    """Flower's ``fixedclipping_mod``: clip the client's whole update; the noise is the server's, after it has the update.
-
-    The client half of central differential privacy. Flower's strategies ``DifferentialPrivacyClientSide...`` add noise to the mean
-    of the updates that the server received. That protects the published model from its readers. The server itself receives each
-    clipped update without noise, and against the server there is no epsilon. A run attacks what the server receives, so that this
-    defence is all of the method that such an attack meets.
-
-    ``adaptive`` uses ``adaptiveclipping_mod``, which clips alike. Its strategy changes the norm from round to round by a bit that
-    each client reports. Here the norm stays as given, and the bit is not sent. An entry that is not finite counts as 0, and an
-    update shorter than 1e-12 of the norm stays as it is: the mods would divide by 0.
-
-    Args:
-        clipping_norm: Largest norm, in the unit of the update.
-        adaptive: Call ``adaptiveclipping_mod`` in place of ``fixedclipping_mod``.
-
-    Raises:
-        DefenseError: When an update is protected and Flower is not installed.
-    """
-
-    clipping_norm: float = scale_field(1.0, least=LEAST, most=LARGEST_NOISE)
-    adaptive: bool = flag_field(False)
-
-    always_shown = ("clipping_norm",)
-    caveat = (
-        "clipping alone: Flower's server adds its noise after it has received each update, so that no epsilon holds against "
-        "the server"
-    )
-    source = (
-        "Flower 1.41, flwr.clientapp.mod.fixedclipping_mod and adaptiveclipping_mod; McMahan et al., Learning Differentially "
-        "Private Recurrent Language Models, ICLR 2018, Alg. 1; "
-        "Andrew et al., Differentially Private Learning with Adaptive Clipping, 2021"
-    )
-
-    def protect_update(self, update: Update, generator: torch.Generator) -> Update:
-        """Hand the update to the mod, its tensors in the order of their names; deterministic."""
-        mods = _mods()
-        given = _finite(update)
-        if _hardly_moved(given, self.clipping_norm):
-            return {name: given[name].to(tensor.dtype) for name, tensor in update.items()}
-        mod = mods.adaptiveclipping_mod if self.adaptive else mods.fixedclipping_mod
-        return _through(mod, given, update, None, self.clipping_norm)
-
-
-def _mods() -> Any:
-    """Flower's mods."""
-    try:
-        from flwr.clientapp import mod
-    except ImportError as error:
-        raise DefenseError(f"Flower's mods need the package flwr, which cannot be imported: {error}") from error
-    return mod
-
-
 def _finite(update: Update) -> Update:
     """A copy in which entries that are not finite are 0."""
     return map_update(lambda tensor: widened(tensor.detach()).nan_to_num(0.0, 0.0, 0.0), update)
 
 
 def _hardly_moved(update: Update, clipping_norm: float) -> bool:
-    """Whether an update is so short that the mods, which divide by its length in float32, may divide by 0."""
+    """Whether an update is so short that the mod, which divides by its length in float32, may divide by 0."""
     squares = sum(tensor.double().square().sum().item() for tensor in update.values())
     return math.sqrt(squares) < SHORTEST * clipping_norm
 
@@ -215,9 +165,7 @@ def _started(update: Update, value: float) -> Update:
     return update | {first: changed}
 
 
-def _through(
-    mod: Mod, given: Update, like: Update, generator: torch.Generator | None, clipping_norm: float | None = None
-) -> Update:
+def _through(mod: Mod, given: Update, like: Update, generator: torch.Generator) -> Update:
     """What a mod makes of an update, with the types, shapes and places of ``like``.
 
     The mod receives weights of zero from the server and the update as the weights after training. What it subtracts and adds then
@@ -227,19 +175,16 @@ def _through(
         mod: Of Flower.
         given: The update.
         like: As the update was before it was made ready.
-        generator: Seeds what the mod draws; None for a mod that draws nothing.
-        clipping_norm: Where the server sends the norm.
+        generator: Seeds what the mod draws.
     """
     if not any(tensor.numel() for tensor in given.values()):
         return {name: tensor.clone() for name, tensor in like.items()}
     import numpy as np
-    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
     names = sorted(given)
     arrays = {name: np.atleast_1d(given[name].cpu().numpy()) for name in names}
     server = RecordDict({"arrays": ArrayRecord({name: Array(np.zeros_like(arrays[name])) for name in names})})
-    if clipping_norm is not None:
-        server["config"] = ConfigRecord({"clipping_norm": float(clipping_norm)})
     trained = ArrayRecord({name: Array(arrays[name]) for name in names})
     reply = _Sent(RecordDict({"arrays": trained, "metrics": MetricRecord({"num-examples": 1})}))
     log, quiet = logging.getLogger("flwr"), _WithoutMods()
@@ -247,8 +192,7 @@ def _through(
         before = np.random.get_state()
         log.addFilter(quiet)
         try:
-            if generator is not None:
-                np.random.seed(torch.randint(2**32, (SEED_WORDS,), generator=generator).numpy())
+            np.random.seed(torch.randint(2**32, (SEED_WORDS,), generator=generator).numpy())
             found = mod(_Sent(server), None, lambda *_: reply)
         finally:
             log.removeFilter(quiet)

@@ -7,25 +7,23 @@ from dataclasses import replace
 import torch
 
 from defenses.base import Batch, InputDefense, UpdateDefense
-from defenses.checks import algorithm, flag_field, noise_field, per_field
+from defenses.checks import algorithm, noise_field, per_field
 from defenses.functional import gaussian_like, laplace_like, map_update
 from defenses.tensors import Update
 
 
 @algorithm
 class ImageNoise(InputDefense):
-    """Add N(0, std^2) to every pixel and channel, once per image.
+    """Add N(0, std^2) to every pixel and channel, once per image, and clamp to [0, 1] as saving an image does.
 
     The "DP (sigma = 50)" baseline of VisualMixer. No privacy budget follows from it: the paper neither bounds an
     image's sensitivity nor accounts for anything, so it is noise, not differential privacy (for that see ``DPSGD``).
 
     Args:
         std: Standard deviation on the [0, 1] scale; 50/255 is the paper's sigma = 50 on 0 to 255. 0 changes nothing.
-        clamp: Clamp to [0, 1], as saving an image does. Without it later stages see values outside of [0, 1].
     """
 
     std: float = noise_field(50 / 255)
-    clamp: bool = flag_field(True)
 
     no_defense_at = {"std": 0}
     always_shown = ("std",)
@@ -38,7 +36,7 @@ class ImageNoise(InputDefense):
     def protect_batch(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Adds the noise; targets are unchanged."""
         noisy = batch.images + gaussian_like(batch.images, self.std, generator)
-        return replace(batch, images=noisy.clamp(0, 1) if self.clamp else noisy)
+        return replace(batch, images=noisy.clamp(0, 1))
 
 
 @algorithm

@@ -79,7 +79,7 @@ def _check_table(settings: Scenario, pipelines: Sequence[Pipeline], able: str) -
             "set has other columns"
         )
     for defense in (defense for pipeline in pipelines for defense in pipeline.defenses):
-        pixels = isinstance(defense, SmashedDefense) and (defense.raw_patches or defense.widening > 1)
+        pixels = isinstance(defense, SmashedDefense) and defense.widening > 1
         if pixels or isinstance(defense, InputDefense | EdgeTrainingDefense):
             raise ConfigError(f"defenses: {defense} protects pixels, and dataset = {dataset!r} is a table")
 

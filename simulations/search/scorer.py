@@ -125,7 +125,7 @@ def transformed(search: Search, images: Tensor, policy: Policy, *key: str | int)
     if not policy:
         return images
     generator = generator_for("search", search.seed, *key)
-    return transform_images(images, (policy,), use_prob=False, generator=generator)
+    return transform_images(images, (policy,), generator)
 
 
 def positions(search: Search, data: ImageDataset) -> tuple[Tensor, Tensor]:

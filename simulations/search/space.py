@@ -31,7 +31,7 @@ def effective(index: int, channels: int) -> int | None:
 
     Levels mean nothing to some operations, a level may be without effect, and grey images have no colour.
     """
-    name, level, _ = LIBRARY[index]
+    name, level = LIBRARY[index]
     size = magnitude(name, level)
     idle = {"color": size == 0 or channels == 1, "solarize": size > 255, "posterize": size == 8}
     if idle.get(name, name in SIGNED and size == 0):

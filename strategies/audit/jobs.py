@@ -12,12 +12,12 @@ from torch import Tensor
 
 from attacks.base import AnyAttack
 from attacks.metrics.costs import ATTACK
-from attacks.observations import untried
+from attacks.observations import Untried, untried
 from attacks.spec import parse_attacks, stages_of
 from clients.task.task import Task
 from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, kind_of
-from strategies.audit.threat_card import ThreatCard
+from strategies.audit.threat_card import KEPT_STATISTICS, ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
 
 
@@ -115,7 +115,8 @@ class Outcome:
         reasons = list(dict.fromkeys(guess.failure for guess in self.guesses))
         if self.error or not all(map(untried, reasons)):
             return self.error
-        return str(reasons[0]) + (f" (and {count} more with other reasons)" if (count := len(reasons) - 1) else "")
+        more = f" (and {len(reasons) - 1} more with other reasons)" if reasons[1:] else ""
+        return Untried(f"{reasons[0]}{more}", untried(reasons[0]))
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,10 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
     # Running averages that a step in train mode moved give the statistics of its batch.
-    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent") and card.more.get("mode") == "train"
+    sent = (
+        card.more.get("batch_norm_statistics", "none") not in ("none", KEPT_STATISTICS)
+        and card.more.get("mode") == "train"
+    )
     matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
     if sent and any(one and one(card.local_steps or 1) for one in matches):
         card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")

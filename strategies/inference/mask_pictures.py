@@ -10,7 +10,7 @@ from defenses.fitting import FitContext, placed
 from defenses.pipeline import Pipeline
 from defenses.random_draws import Key
 from defenses.smashed.delta_autoencoder import DeltaAutoencoder
-from defenses.smashed.delta_masks import grad_cam, jet_blue, last_map_layer
+from defenses.smashed.delta_masks import grad_cam, last_map_layer
 from defenses.tensors import Tensors
 from strategies.audit.jobs import Recorder
 
@@ -56,10 +56,15 @@ def _pictures(pipeline: Pipeline, index: int, context: FitContext, task: Task) -
 
 def overlay(images: Tensor, cams: Tensor) -> Tensor:
     """Maps in the colours of "jet", half transparent, on grey images: (B, C, H, W) and (B, H, W), all in [0, 1] -> (B, 3, H, W)."""
-    red, green = jet_blue(1 - cams), (1.5 - (4 * cams - 2).abs()).clamp(0, 1)
-    return (torch.stack([red, green, jet_blue(cams)], 1) + images.mean(1, keepdim=True)) / 2
+    red, green = _jet_blue(1 - cams), (1.5 - (4 * cams - 2).abs()).clamp(0, 1)
+    return (torch.stack([red, green, _jet_blue(cams)], 1) + images.mean(1, keepdim=True)) / 2
 
 
 def _cams(context: FitContext, half: nn.Module, images: Tensor) -> Tensor:
     model = nn.Sequential(context.client, half)
     return grad_cam(model, images, last_map_layer(model, images, context.client))
+
+
+def _jet_blue(values: Tensor) -> Tensor:
+    """Blue of the colour map "jet", clip(min(4 v + 0.5, 2.5 - 4 v), 0, 1), for values v in [0, 1]."""
+    return torch.minimum(4 * values + 0.5, 2.5 - 4 * values).clamp(0, 1)

@@ -42,8 +42,8 @@ def digits() -> tuple[Tensor, Tensor]:
     return images[:AUXILIARY], images[AUXILIARY : AUXILIARY + 400]
 
 
-def sender(*defenses: Defense, width: int = 32, edge_blocks: int = 1, raw_patches: bool = False) -> Sender:
-    shape = SplitShape(7, width, 2, 2, edge_blocks, raw_patches=raw_patches)
+def sender(*defenses: Defense, width: int = 32, edge_blocks: int = 1) -> Sender:
+    shape = SplitShape(7, width, 2, 2, edge_blocks)
     edge, _ = build_split_model("vit", num_classes=10, input_shape=SHAPE, shape=shape, seed=3)
     return Sender(edge.eval().requires_grad_(False), Pipeline(defenses), MEAN, STD)
 

@@ -30,7 +30,7 @@ class Known:
 @functools.cache
 def halves(pipeline: Pipeline, blocks: int = 1, width: int = 32) -> tuple[EdgeHalf, ServerHalf]:
     """Both halves for these defences, in eval mode."""
-    shape = SplitShape(PATCH, width, 3, 2, blocks, pipeline.widening, pipeline.raw_patches)
+    shape = SplitShape(PATCH, width, 3, 2, blocks, pipeline.widening)
     edge, server = build_split_model("vit", num_classes=CLASSES, input_shape=SHAPE, shape=shape, seed=0)
     return edge.eval(), server.eval()
 

@@ -29,6 +29,6 @@ def test_the_letter_is_that_of_what_an_attack_is_given() -> None:
 
 
 def test_what_a_class_once_stated_in_its_body_is_refused_with_the_new_way() -> None:
-    for name in ("needs_auxiliary", "infers_labels"):
+    for name in ("needs_auxiliary", "needs_step"):
         with pytest.raises(TypeError, match=rf"Own sets {name} .* class Own\(\.\.\., needs_auxiliary=True\)"):
             type("Own", (Attack,), {name: True})

@@ -30,7 +30,7 @@ from tests.common.test_every_defense import INSTANCES
 positive = st.floats(1e-12, 1e12) | st.integers(1, 10**9)
 a_defense = st.sampled_from(INSTANCES) | st.one_of(
     st.builds(Clip, positive | st.just(float("inf")), st.just("update")),
-    st.builds(ImageNoise, st.just(0.0) | st.floats(1e-12, 1e6), st.booleans()),
+    st.builds(ImageNoise, st.just(0.0) | st.floats(1e-12, 1e6)),
     st.builds(ATS, st.lists(st.integers(0, 49), min_size=1, max_size=16).map(lambda i: "-".join(map(str, i)))),
     st.builds(DPSGD, target_epsilon=st.floats(1e-2, 1e6), max_grad_norm=positive),
 )

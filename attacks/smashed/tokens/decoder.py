@@ -19,7 +19,7 @@ from attacks.smashed.decoder_training import (
     mean_of_transmissions,
     tells_slots,
 )
-from defenses.checks import MOST_DEPTH, algorithm, choice_field, examples_field, flag_field, require, whole_field
+from defenses.checks import MOST_DEPTH, algorithm, examples_field, flag_field, require, whole_field
 
 WARM_UP = 40
 """Steps over which the learning rate rises, as in the paper."""
@@ -120,7 +120,6 @@ class FeatureAveraging(TokenDecoder, quick={**TokenDecoder.profile.quick, "trans
         return draw
 
 
-POOLINGS = ("set", "concat")
 SEEDS = 6
 """Number of transmissions whose tokens are candidates for recurring tokens; with a share of 0.4 native tokens, 95 % are in them."""
 IMAGES_AT_ONCE = 16
@@ -177,11 +176,8 @@ class AdaptiveDecoder(FeatureAveraging):
     rest of the batch differs in every transmission. The released code instead sends the *output* of one round through the same
     block 30 times.
 
-    ``pooling="concat"`` is the paper's: the R tokens of a slot side by side, which are unrelated if tokens are shuffled. ``"set"``
-    searches for recurring tokens (``RecurringTokens``), or takes the mean if the defences leave tokens in their slots.
-
-    Attributes:
-        pooling: "set" or "concat". The others as in ``FeatureAveraging``.
+    It searches for recurring tokens (``RecurringTokens``), or takes the mean if the defences leave tokens in their slots. The paper
+    puts the R tokens of a slot side by side, which are unrelated if tokens are shuffled.
     """
 
     source = (
@@ -191,20 +187,12 @@ class AdaptiveDecoder(FeatureAveraging):
 
     iterations: int = 600
     transmissions: int = 30
-    pooling: str = choice_field("set", POOLINGS)
 
     def pool_of(self, sender: Sender, images: Tensor, generator: torch.Generator) -> Pool:
-        """The pooling of ``pooling``; auxiliary images give the distance of two transmissions of a token."""
-        if self.pooling == "concat":
-            return side_by_side
+        """Recurring tokens, or the mean; auxiliary images give the distance of two transmissions of a token."""
         if tells_slots(sender, images[: self.batch_size], generator):
             return mean_of_transmissions
         return RecurringTokens(same_token_distance(sender, images[: self.batch_size], generator))
-
-
-def side_by_side(features: Tensor) -> Tensor:
-    """(R, B, N, D) -> (B, N, R * D)."""
-    return features.permute(1, 2, 0, 3).flatten(2)
 
 
 def same_token_distance(sender: Sender, images: Tensor, generator: torch.Generator) -> float:

@@ -16,7 +16,7 @@ from attacks.observations import AttackError
 from attacks.smashed.base import SmashedAttack, SmashedData
 from attacks.smashed.tokens.positions import Reading, TokenReader, from_patches, place, solve
 from attacks.smashed.tokens.training import train_reader
-from defenses.checks import algorithm, examples_field, flag_field, require, scale_field, steps_field, width_field
+from defenses.checks import algorithm, examples_field, flag_field, require, steps_field, width_field
 from defenses.tensors import Numbers
 
 MOST_TOKENS = 1024
@@ -96,6 +96,9 @@ class TokenJigsaw(TokenReading):
         return self.guess(reader.assemble(reading, reader.order(reading)), observation, dict(reader.diagnostics))
 
 
+RADIUS = 0.02
+"""Largest root mean square difference of equal patches' pixels, or three times the decoding error on held-out images if that is
+more."""
 LEAST_KEPT = 0.05
 """Share of native tokens below which recurring tokens cannot be distinguished from foreign ones."""
 
@@ -164,14 +167,11 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
     Attributes:
         transmissions: Most transmissions of the same images; the attack uses those that the run makes. With a single one nothing
             recurs, and all tokens of an image's row count as its own.
-        radius: Largest root mean square difference of equal patches' pixels, or three times the decoding error on held-out images
-            if that is more.
     """
 
     source = "intersection attack on Yao et al., ICDM 2022, Algorithm 2, which redraws the tokens that stay"
 
     transmissions: int = examples_field(30)
-    radius: float = scale_field(0.02, most=1)
     beyond_run: bool = flag_field(False)
 
     def attack_one(self, observation: SmashedData, generator: torch.Generator) -> Reconstruction:
@@ -180,7 +180,7 @@ class TokenIntersection(TokenReading, quick={**TokenReading.profile.quick, "tran
         if reader.kept_share < LEAST_KEPT:
             raise AttackError("no tokens stay with their image, so that none recur")
         readings = [reader(one) for one in observation.features]
-        radius = max(self.radius, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
+        radius = max(RADIUS, 3 * math.sqrt(reader.diagnostics["patch_mse"]))
         found = [self.own_tokens(readings, row, radius, reader.kept_share) for row in range(observation.num_targets)]
         own = Reading(*(torch.cat(parts) for parts in zip(*(vars(one[0]).values() for one in found), strict=True)))
         order = assigned(-solve(own.positions, own.neighbours(), reader.grid))

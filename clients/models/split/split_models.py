@@ -17,7 +17,7 @@ from torch import nn
 from clients.models.library import ModelError
 from clients.models.pretrained import load_pretrained
 from clients.models.split.difm import DIFMBranches, DIFMPrediction, DIFMServer, FieldEmbedding
-from clients.models.split.halves import EdgeHalf, Embedding, Halves, RawPatches, TransformerServer
+from clients.models.split.halves import EdgeHalf, Embedding, Halves, TransformerServer
 from clients.models.split.t2t import PerformerAttention, SoftmaxAttention, TokensToToken
 from defenses.spec import suggest
 from defenses.tensors import ImageShape
@@ -40,7 +40,6 @@ class SplitShape:
         heads: Attention heads, which divide ``width``.
         edge_blocks: Blocks of the client half, below ``depth``.
         widening: Length of a token on the wire over that of an embedded one.
-        raw_patches: Tokens are the patches' pixels: no embedding is learned.
     """
 
     patch_size: int
@@ -49,7 +48,6 @@ class SplitShape:
     heads: int
     edge_blocks: int
     widening: int = 1
-    raw_patches: bool = False
 
 
 def build_split_model(
@@ -162,14 +160,11 @@ def _cut(whole: VisionTransformer, input_shape: ImageShape, shape: SplitShape) -
     assert whole.cls_token is not None
     blocks, class_token = list(whole.blocks), whole.cls_token.detach()
     embedding: Embedding = whole.patch_embed
-    dim = shape.width
-    if shape.raw_patches:
-        embedding, dim = RawPatches(shape.patch_size), shape.patch_size**2 * input_shape[0]
-    on_wire = shape.widening * dim
+    on_wire = shape.widening * shape.width
     # Two layers, the first as wide as what arrives: the reference code's for SpectralShuffle (1536-1536-768).
     adapter = nn.Sequential(nn.Linear(on_wire, on_wire), nn.GELU(), nn.Linear(on_wire, shape.width))
     edge = EdgeHalf(
-        embedding, blocks[: shape.edge_blocks], class_token, grid=grid, patch_size=shape.patch_size, dim=dim
+        embedding, blocks[: shape.edge_blocks], class_token, grid=grid, patch_size=shape.patch_size, dim=shape.width
     )
     server = TransformerServer(
         blocks[shape.edge_blocks :],

@@ -12,7 +12,7 @@ from rich.table import Table
 from attacks.descent import watched
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import LABELS
-from attacks.observations import untried
+from attacks.observations import UNTRIED, Untried, untried
 from simulations.console.command_line import errors
 from simulations.console.progress import Display
 from simulations.console.results import print_json, table
@@ -86,7 +86,11 @@ class AttackFinding:
 
 def of_rows(read: ReadRun, rows: Iterable[Row]) -> list[AttackFinding]:
     """The findings of the attacks, in order of rounds."""
-    failures = {(row.round, row.attack): row.message for row in rows if row.is_attack and row.metric == ATTACK.name}
+    failed = [row for row in rows if row.is_attack and row.metric == ATTACK.name]
+    failures = {
+        (row.round, row.attack): Untried(row.message, row.status) if row.status in UNTRIED else row.message
+        for row in failed
+    }
     findings = [one for summary in read.summaries for one in summary.findings]
     found = [
         _of_cell(cell, failures.get((cell.round, cell.attack), ""), one.verdict_of(cell))

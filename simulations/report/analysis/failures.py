@@ -10,7 +10,7 @@ from pathlib import Path
 from attacks.metrics.costs import ATTACK
 from attacks.metrics.metric import MEMBERSHIP
 from attacks.metrics.registry import metric_of
-from attacks.observations import UNTRIED
+from attacks.observations import NOT_APPLICABLE, UNTRIED
 from simulations.report.studies.rows import grouped, read_rows
 from simulations.report.text import numbered, round_mark
 from simulations.run_folder.rows import Row
@@ -44,12 +44,12 @@ def failures(rows: Iterable[Row]) -> list[Failure]:
 
 def not_applicable(rows: Iterable[Row]) -> list[Failure]:
     """The attacks that had no place on a network or message, which is no failure; rows are taken together as by ``failures``."""
-    return _by_reason(row for row in rows if row.status == "not-applicable")
+    return _by_reason(row for row in rows if row.status == NOT_APPLICABLE)
 
 
 def not_run(rows: Sequence[Row]) -> list[tuple[str, list[str], list[str]]]:
     """(reason, attacks, defences) of attacks that have no place on a network or message, or that an exact attack made needless."""
-    left_out = [row for row in rows if row.status in UNTRIED.values()]
+    left_out = [row for row in rows if row.status in UNTRIED]
     of_attack = grouped(left_out, lambda row: (NUMBER.sub("", row.message), row.attack))
     alike = grouped(of_attack.items(), lambda item: (item[0][0], tuple(dict.fromkeys(row.defense for row in item[1]))))
     return [
@@ -86,7 +86,7 @@ def failed_attacks(directory: Path) -> list[Failure]:
     That an attack was tried and found no image is a result. That it does not apply counts where the defence has no other attack.
     """
     rows, _ = read_rows(directory / "rows.jsonl")
-    tried = {row.defense for row in rows if row.is_attack and row.status != "not-applicable"}
+    tried = {row.defense for row in rows if row.is_attack and row.status != NOT_APPLICABLE}
     lost = failures([row for row in rows if row.metric == FIT or (row.is_attack and _gave_nothing(row))])
     return lost + [one for one in not_applicable(rows) if one.defense not in tried]
 

@@ -82,13 +82,11 @@ def test_pictures_get_their_lost_borders_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_draws_are_a_distribution_without_repeats() -> None:
-    for use_prob in (False, True):
-        draws = policy_inversion.possible_draws(parse_policies(GREY), use_prob=use_prob, channels=1)
-        assert math.isclose(sum(draw.probability for draw in draws), 1)
-        assert len({draw.steps for draw in draws}) == len(draws)
-        # Two shifts: 4 sign pairs; sharpness and two shifts: 8.
-        assert use_prob or len(draws) == 12
-        assert {draw.policy for draw in draws} == {0, 1}
+    draws = policy_inversion.possible_draws(parse_policies(GREY), channels=1)
+    assert math.isclose(sum(draw.probability for draw in draws), 1)
+    # Two shifts: 4 sign pairs; sharpness and two shifts: 8.
+    assert len({draw.steps for draw in draws}) == len(draws) == 12
+    assert {draw.policy for draw in draws} == {0, 1}
 
 
 def test_the_density_is_the_gaussian_with_the_points_covariance() -> None:
@@ -102,7 +100,7 @@ def test_the_density_is_the_gaussian_with_the_points_covariance() -> None:
 def test_every_inverse_helps_or_leaves_alone() -> None:
     images = 0.4 + 0.2 * pictures(4, side=24, channels=3, seed=3)
     images = F.pad(images[..., 8:-8, 8:-8], (8, 8, 8, 8))  # nothing is lost at the border, or clipped
-    for index, (name, _, _) in enumerate(LIBRARY):
+    for index, (name, _) in enumerate(LIBRARY):
         for sign in (1, -1):
             seen = apply_transform(images, index, torch.full((4,), float(sign)))
             error = (policy_inversion.invert_transform(seen, index, sign) - images).square().mean()

@@ -43,7 +43,7 @@ def guesses(attack: Chain | AsUploaded, seen: list[UploadedImages]) -> list[Reco
 
 def means() -> Chain:
     (found,) = parse_attacks("AsUploaded() | WindowMean()", "AsUploaded()")
-    pipeline = parse(f"BlockShuffle(window={WINDOW}, blocks={WINDOW})")
+    pipeline = parse(f"VisualMixer(window_lower={WINDOW}, window_upper={WINDOW})")
     known = Knowledge(own(), pipeline, (0.0,), (1.0,), lambda *_: pytest.fail("trains"))
     return found.fit(known, torch.Generator())
 

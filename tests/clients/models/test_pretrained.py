@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clients.models.classifiers import ModelError, build_model
 from clients.models.pretrained_classifier import load_classifier
-from clients.models.split.halves import EdgeHalf, RawPatches, ServerHalf
+from clients.models.split.halves import EdgeHalf, ServerHalf
 from clients.models.split.split_models import SplitShape, build_split_model
 
 SHAPE = SplitShape(patch_size=4, width=16, depth=3, heads=2, edge_blocks=1)
@@ -111,7 +111,7 @@ def test_every_format_and_half_precision_are_read(tmp_path: Path) -> None:
     assert same(weights_of(edge, server), {key: value.float() for key, value in kept(halved).items()})
 
 
-def test_colour_is_summed_for_grey_images_and_raw_patches_ignore_the_embedding(tmp_path: Path) -> None:
+def test_colour_is_summed_for_grey_images(tmp_path: Path) -> None:
     whole = timm_model()
     file = saved(tmp_path, whole.state_dict())
     edge, _ = build(file, UNCUT, (1, 8, 12))
@@ -119,11 +119,6 @@ def test_colour_is_summed_for_grey_images_and_raw_patches_ignore_the_embedding(t
     assert torch.allclose(found, adapt_input_conv(1, whole.patch_embed.proj.weight))
     grey = torch.rand(2, 1, 8, 12)
     assert torch.allclose(edge(grey), whole.patch_embed(grey.expand(-1, 3, -1, -1)), atol=1e-5)
-    weights = timm_model().state_dict()
-    edge, server = build(saved(tmp_path, weights), replace(UNCUT, raw_patches=True))
-    assert isinstance(edge.embedding, RawPatches)
-    expected = {key: value for key, value in kept(weights).items() if not key.startswith("patch_embed.")}
-    assert same(weights_of(edge, server), expected)
 
 
 MISFITS: list[tuple[dict[str, Any], str]] = [

@@ -29,7 +29,7 @@ PLAN = OutsourcedPlan(
 TRAIN = torch.arange(60, 101)
 """41 examples: five batches of 8, the last with the one that is left over."""
 SIZES = [8, 8, 8, 8, 9]
-NOISE = "ImageNoise(std=0.5, clamp=False)"
+NOISE = "ImageNoise(std=0.5)"
 """Protects an image once and for all."""
 FRESH = "InstaHide(num_mixed=1, max_weight=1.0)"
 """Flips signs, anew whenever it is asked."""

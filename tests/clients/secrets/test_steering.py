@@ -19,7 +19,7 @@ from tests.clients.secrets.test_draws import TASK, Node, weights_of
 from tests.clients.split.test_training import TASK as SPLIT_TASK
 from tests.flower_private import parse_config_args
 
-NOISE = "ImageNoise(std=0.5, clamp=False)"
+NOISE = "ImageNoise(std=0.5)"
 MIXER = "VisualMixer(window_lower=4, window_upper=16)"
 FROZEN = SPLIT_TASK.but(train_edge=False, learning_rate=0.0)
 

@@ -10,9 +10,14 @@ from scipy.stats import chi2, chisquare
 from torch import Tensor
 
 from defenses.base import Batch
-from defenses.images import visual_mixer
 from defenses.images.visual_mixer import VisualMixer
-from defenses.images.visual_mixer_windows import log10_keys, mixing_windows, window_sizes, windows_in_words
+from defenses.images.visual_mixer_windows import (
+    log10_keys,
+    mixing_windows,
+    window_lower_bound,
+    window_sizes,
+    windows_in_words,
+)
 from defenses.random_draws import generator_for
 from defenses.spec import parse
 from tests.defenses.images.visual_mixer_reference import (
@@ -80,8 +85,7 @@ def test_window_sizes_follow_lines_3_to_16_of_the_algorithm() -> None:
         assert window_sizes(*arguments) == sizes, arguments
     for bounds in BOUNDS:
         assert window_sizes(32, 32, *bounds) == window_sizes(32, 32, *bounds, first_regions="nearest")
-    assert VisualMixer(6, 63).sizes(224, 224) == [32, 16, 8, 4]  # 6 is rounded down to 4 ...
-    assert VisualMixer(6, 63, strict_lower=True).sizes(224, 224) == [32, 16, 8]  # ... or up to 8
+    assert VisualMixer(6, 63).sizes(224, 224) == [32, 16, 8, 4]  # 6 is rounded down to 4
     ids = ids_of(VisualMixer(2, 16, first_regions="nearest"), random_images(3, 1, 28, 28))
     assert {max(box[2:]) for image in ids for box in windows_of(image)} == {8, 4, 2}
 
@@ -99,17 +103,13 @@ def test_bounds_that_give_one_size_everywhere_are_known_before_any_image() -> No
 
 
 def test_partition_equals_the_slow_algorithm() -> None:
-    pairs = zip(itertools.product(SHAPES, BOUNDS), itertools.cycle(visual_mixer.DENSITIES), strict=False)
-    cases = [(*pair, density, False) for pair, density in pairs]
-    cases += [((45, 70), bounds, "normalised", True) for bounds in ((3, 40), (5, 8), (9, 33))]
-    for (height, width), (lower, upper), density, strict in cases:
+    for (height, width), (lower, upper) in itertools.product(SHAPES, BOUNDS):
         images = random_images(2, 2, height, width)
-        ids = ids_of(VisualMixer(lower, upper, density, strict_lower=strict), images)
+        ids = ids_of(VisualMixer(lower, upper), images)
         for image, numbers in zip(images, ids, strict=True):
-            expected = reference_partition(image, lower, upper, density, strict)
-            case = f"{height} x {width}, {lower} to {upper}, {density}"
+            expected = reference_partition(image, lower, upper)
+            case = f"{height} x {width}, {lower} to {upper}"
             assert windows_of(numbers) == sorted(window[:4] for window in expected), case
-            assert not strict or min(window.size for window in expected) >= lower
     images = random_images(4, 3, 96, 96)
     ids = ids_of(VisualMixer(2, 63), images)
     assert {box[2] for box in windows_of(ids[0])} == {16, 8, 4, 2}
@@ -143,10 +143,9 @@ def test_orders_are_counted_as_the_paper_s_example_has_them() -> None:
     assert round(found / math.log10(2)) == pytest.approx(232_060, abs=3)
     colours, one = random_images(2, 3, 16, 16), torch.full((1, 3, 8, 8), 0.3)
     one[:, 1] = random_images(1, 1, 8, 8)[:, 0]  # a channel of one colour has no orders of its own
-    for how, times in (("spatial", 1), ("per-channel", 3)):
-        mixer = VisualMixer(8, 8, channels=how)
-        assert mixer.totals(colours, colours)["log10-keys"] == pytest.approx(times * 2 * 4 * factorial(64))
-        assert mixer.totals(one, one)["log10-keys"] == pytest.approx(factorial(64))
+    mixer = VisualMixer(8, 8)
+    assert mixer.totals(colours, colours)["log10-keys"] == pytest.approx(3 * 2 * 4 * factorial(64))
+    assert mixer.totals(one, one)["log10-keys"] == pytest.approx(factorial(64))
     edge = random_images(1, 1, 5, 3)  # windows of 4: 4 x 3 and 1 x 3 pixels
     levels = VisualMixer(4, 4).partition(edge)
     assert log10_keys(edge, levels) == pytest.approx(factorial(12) + factorial(3))
@@ -181,18 +180,12 @@ def test_windows_are_described_beside_those_of_the_paper() -> None:
     assert windows_in_words([64], 32) == f"windows of 32 of 32 pixels (100 % of the side), as 224 {paper}"
 
 
-# ---- bounds that follow from other settings
+# ---- the bound that follows from a target
 
 
-def test_an_automatic_upper_bound_is_equation_17_and_does_as_that_bound_does() -> None:
-    """15 is the default that the specification worked out; a tenth of the confidence, or a rougher estimate, moves it."""
-    rough = VisualMixer(window_upper="auto", estimator="sum")
-    assert VisualMixer(window_upper="auto").upper == 15
-    assert (rough.upper, VisualMixer(window_upper="auto", estimator="sum", strict_upper=True).upper) == (7, 5)
-    assert VisualMixer(window_upper="auto", estimator="sum", confidence=0.05).upper == 15
-    assert VisualMixer(window_upper="auto", estimator="sum", max_change=4).upper == 5
-    images = random_images(3, 1, 28, 28)
-    assert torch.equal(protect(rough, images), protect(VisualMixer(window_upper=7), images))
+def test_the_bound_of_a_target_is_the_smallest_window_that_reaches_it() -> None:
+    for target, window in ((0, 1), (4, 2), (60, 6), (112, 8), (112.01, 9), (200, 11)):
+        assert window_lower_bound(target) == window == math.ceil((1 + math.sqrt(1 + 2 * target)) / 2)
 
 
 def test_a_target_only_ever_raises_the_lower_bound_and_one_out_of_reach_is_reported() -> None:
@@ -211,16 +204,14 @@ def test_a_target_only_ever_raises_the_lower_bound_and_one_out_of_reach_is_repor
 
 
 def test_each_window_keeps_its_values_channel_by_channel() -> None:
-    for (height, width), depth, channels in itertools.product(SHAPES, (1, 3), visual_mixer.CHANNELS):
+    defense = VisualMixer(2, 16)
+    for (height, width), depth in itertools.product(SHAPES, (1, 3)):
         images = random_images(3, depth, height, width)
-        defense = VisualMixer(2, 16, channels=channels)
         mixed = protect(defense, images)
-        assert same_values_per_window(images, mixed, ids_of(defense, images)), (height, width, depth, channels)
+        assert same_values_per_window(images, mixed, ids_of(defense, images)), (height, width, depth)
         assert height * width < 100 or (mixed != images).double().mean() > 0.5
-    types = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    for dtype, density in itertools.product(types, visual_mixer.DENSITIES):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         images = (255 * random_images(2, 3, 30, 21)).round().to(dtype)
-        defense = VisualMixer(2, 16, density)
         mixed = protect(defense, images)
         assert mixed.dtype == dtype
         assert torch.equal(mixed, protect(defense, images.to(memory_format=torch.channels_last)))
@@ -248,16 +239,10 @@ def test_all_permutations_are_equally_likely_and_any_pixel_goes_anywhere() -> No
 
 
 @pytest.mark.numeric
-def test_channels_are_shuffled_independently_or_together_and_windows_always_apart() -> None:
+def test_channels_and_windows_are_shuffled_independently() -> None:
     images = torch.arange(4).float().view(1, 1, 2, 2).repeat(6000, 2, 2, 2)
-
-    def orders(channels: str) -> Tensor:
-        tiles = protect(VisualMixer(2, 2, channels=channels), images).unfold(2, 2, 2).unfold(3, 2, 2)
-        return orders_of(tiles.permute(0, 2, 3, 1, 4, 5), 4).view(-1, 2)
-
-    together, alone = orders("spatial"), orders("per-channel")
-    assert torch.equal(together[:, 0], together[:, 1])
-    assert len(together.unique()) == 24
+    tiles = protect(VisualMixer(2, 2), images).unfold(2, 2, 2).unfold(3, 2, 2)
+    alone = orders_of(tiles.permute(0, 2, 3, 1, 4, 5), 4).view(-1, 2)
     observed = torch.bincount(alone[:, 0] * 24 + alone[:, 1], minlength=576)
     assert chisquare(observed.numpy()).pvalue > 1e-4
     equal = (alone[1:, 0] == alone[:-1, 0]).double()  # neighbouring windows and images
@@ -265,15 +250,10 @@ def test_channels_are_shuffled_independently_or_together_and_windows_always_apar
 
 
 def test_bounds_that_fit_nothing_are_refused() -> None:
-    rough = {"window_upper": "auto", "estimator": "sum"}
     for arguments, message in (
         ({"window_lower": 16}, "window_upper is 15; allowed: 16 or more"),
-        ({"window_lower": 9, "strict_lower": True}, "window_upper is 15; allowed: 16 or more"),
-        ({"window_upper": 4097}, 'window_upper is 4097; allowed: a whole number up to 4096, or "auto"'),
-        ({**rough, "window_lower": 8}, "window_upper is 'auto'; allowed: 8 or more.*it is 7 here"),
-        ({**rough, "max_change": 100}, "every sampled kernel"),
+        ({"window_upper": 4097}, "window_upper is 4097; allowed: a whole number from 1 to 4096"),
         ({"target_vfe": 113}, "target_vfe is 113; allowed: at most 112, which windows of 8 reach.*bound of 15"),
-        ({"target_vfe": 100, "vfe_margin": 3.0}, "target_vfe is 100; allowed: at most 79.95"),
     ):
         with pytest.raises(ValueError, match=message):
             VisualMixer(**arguments)

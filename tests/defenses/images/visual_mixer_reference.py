@@ -41,41 +41,32 @@ def divide(region: Region, size: int) -> list[Region]:
     ]
 
 
-def region_vfe(image: Tensor, region: Region, density: str) -> float:
-    """VFE of one region, mean over channels."""
+def region_vfe(image: Tensor, region: Region) -> float:
+    """VFE of one region per pair of neighbours, mean over channels."""
     pixels = crop(image, region)
     across = (pixels[:, :, 1:] - pixels[:, :, :-1]).pow(2).sum((1, 2))
     down = (pixels[:, 1:, :] - pixels[:, :-1, :]).pow(2).sum((1, 2))
     vfe = across + down
-    if density == "sigma":
-        if region.height * region.width == 1:
-            return 0.0
-        variance = pixels.flatten(1).var(1)
-        vfe = torch.where(vfe == 0, vfe, vfe / variance)
-    total = vfe.mean().item()
     pairs = region.height * (region.width - 1) + region.width * (region.height - 1)
-    return total / pairs if density == "normalised" and pairs else total
+    return vfe.mean().item() / max(pairs, 1)
 
 
-def reference_partition(
-    image: Tensor, lower: int, upper: int, density: str = "normalised", strict_lower: bool = False
-) -> list[Region]:
+def reference_partition(image: Tensor, lower: int, upper: int) -> list[Region]:
     """Windows that an image (C, H, W) is shuffled in: the list of all rectangles handed to "shuffle" by Algorithm 1."""
     _, height, width = image.shape
-    rounded = math.ceil(math.log2(lower)) if strict_lower else math.floor(math.log2(lower))
-    smallest = 2**rounded
+    smallest = 2 ** math.floor(math.log2(lower))
     size = max(height, width)
     while size > upper:
         size = max(2 ** math.floor(math.log2(size / 2)), smallest)
     pending = divide(Region(0, 0, height, width, size), size)
-    median = statistics.median(region_vfe(image, region, density) for region in pending)
+    median = statistics.median(region_vfe(image, region) for region in pending)
     windows = []
     while pending:
         region = pending.pop()
         half = max(math.ceil(region.size / 2), smallest)
         if region.size <= smallest:
             windows.append(region)
-        elif region_vfe(image, region, density) <= median:
+        elif region_vfe(image, region) <= median:
             windows.extend(divide(region, half))
         else:
             pending.extend(divide(region, half))

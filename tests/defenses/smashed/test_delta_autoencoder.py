@@ -42,13 +42,13 @@ def features_of(context: FitContext, images: Tensor) -> Tensor:
 
 
 def test_an_identity_gives_the_server_what_it_had() -> None:
-    """Weights that pass channels through: what the first C / 2^depth channels hold (and, at stride 2, every 2^depth-th
-    position) comes back exactly, so the server half decides as without protection.
+    """Weights that pass channels through: what the first C / 2^depth channels hold comes back exactly, so the server half decides
+    as without protection.
     """
     channels, context = 16, a_context(16)
     server = a_context(16).server.double()
-    for (variant, depth), stride in itertools.product(VARIANTS.items(), (1, 2)):
-        defense = replace(QUICK, variant=variant, stride=stride, epochs=0).fit(context, generator_for(0))
+    for variant, depth in VARIANTS.items():
+        defense = replace(QUICK, variant=variant, epochs=0).fit(context, generator_for(0))
         state = defense.state()
         for name, tensor in state.items():
             if name.endswith(("bias", "weight")):
@@ -57,34 +57,26 @@ def test_an_identity_gives_the_server_what_it_had() -> None:
                 tensor[range(len(tensor)), range(len(tensor)), 1, 1] = 1
         features = features_of(context, pictures()).double()
         features[:, channels >> depth :] = 0
-        if stride == 2:
-            kept = torch.zeros_like(features)
-            kept[..., :: 2**depth, :: 2**depth] = features[..., :: 2**depth, :: 2**depth]
-            features = kept
         protected = defense.with_state(state).protect_features(features, generator_for(0))
-        assert torch.equal(protected, features), (variant, stride)
+        assert torch.equal(protected, features), variant
         assert features.any()
         assert torch.equal(server(protected).argmax(1), server(features).argmax(1))
 
 
 def test_every_shape_that_is_accepted_comes_back_and_the_latent_is_that_of_the_papers_split() -> None:
-    """28 x 28 becomes 14, 7 and 4 at stride 2, from which 28 x 28 must come back."""
-    for (variant, depth), stride, sides in itertools.product(
-        VARIANTS.items(), (1, 2), ((8, 8), (9, 15), (14, 11), (28, 28))
-    ):
-        defense = replace(QUICK, variant=variant, stride=stride)
+    for (variant, depth), sides in itertools.product(VARIANTS.items(), ((9, 15), (28, 28))):
+        defense = replace(QUICK, variant=variant)
         state = {name: 0.1 * torch.ones(shape) for name, shape in defense.shapes(16, *sides).items()}
         state |= {"shape": torch.tensor([16, *sides]), "rectified": torch.tensor(data=False)}
         fitted, features = defense.with_state(state), torch.rand(2, 16, *sides)
         latent = fitted.encode(features)
-        expected = tuple(-(-side // stride**depth) for side in sides)
-        assert latent.shape[1:] == defense.latent_shape(16, *sides) == (16 >> depth, *expected)
+        assert latent.shape[1:] == defense.latent_shape(16, *sides) == (16 >> depth, *sides)
         restored = fitted.decode(latent)
         assert restored.shape == features.shape
         assert (restored > 0.1).all(), "a row or column that nothing reaches would hold the bias alone"
     # VGG16 at convolution 8: 512 x 28 x 28 features, of which "decreasing" sends a half.
     assert QUICK.latent_shape(512, 28, 28) == (256, 28, 28)
-    assert replace(QUICK, variant="extra_deep", stride=2).latent_shape(512, 28, 28) == (64, 4, 4)
+    assert replace(QUICK, variant="extra_deep").latent_shape(512, 28, 28) == (64, 28, 28)
 
 
 # ---- learned
@@ -138,12 +130,11 @@ def test_the_output_is_rectified_where_the_features_are() -> None:
 
 
 def test_what_cannot_be_learned_or_restored_is_refused() -> None:
-    for channels, side, variant, stride, message in (
-        (6, 12, "deep", 1, "halves the channels 2 times, and 6 cannot be divided by 4"),
-        (12, 12, "extra_deep", 1, "halves the channels 3 times, and 12 cannot be divided by 8"),
-        (8, 6, "extra_deep", 2, "halves height and width 3 times, for which maps of 6 x 6 are too small"),
+    for channels, side, variant, message in (
+        (6, 12, "deep", "halves the channels 2 times, and 6 cannot be divided by 4"),
+        (12, 12, "extra_deep", "halves the channels 3 times, and 12 cannot be divided by 8"),
     ):
-        defense = replace(QUICK, variant=variant, stride=stride)
+        defense = replace(QUICK, variant=variant)
         with pytest.raises(DefenseError, match=message):
             defense.latent_shape(channels, side, side)
         with pytest.raises(DefenseError, match=message):

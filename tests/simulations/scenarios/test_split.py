@@ -92,7 +92,7 @@ def test_what_the_messages_advise_is_accepted(tmp_path: Path) -> None:
     advised: list[dict[str, Any]] = [
         {}, {"defenses": "GaussianNoise(std=0.001)", "train_edge": True}, {"defenses": "InstaHide()", "labels": "client"},
         {"defenses": "BatchShuffle(k=0.4)", "labels": "client"}, {"partition": "node", "labels": "client"},
-        {"auxiliary_data": "photos"}, {"defenses": "SpectralShuffle(fft_stage='pixel')"},
+        {"auxiliary_data": "photos"}, {"defenses": "SpectralShuffle()"},
     ]  # fmt: skip
     for changes in advised:
         check(split_experiment(tmp_path / "run", **changes), clients_with((1, 28, 28)))

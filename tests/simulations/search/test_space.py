@@ -29,7 +29,7 @@ def test_transforms_of_the_same_effect_do_the_same_to_images_and_others_do_not(c
     # Neither black nor white, so that stretching contrast changes something.
     images = (torch.rand(4, channels, 32, 32, generator=generator) * 0.85 + 0.1).mul(255).round() / 255
     done = {
-        index: transform_images(images, ((index,),), use_prob=False, generator=torch.Generator().manual_seed(5))
+        index: transform_images(images, ((index,),), generator=torch.Generator().manual_seed(5))
         for index in range(len(LIBRARY))
     }
     for index, made in done.items():

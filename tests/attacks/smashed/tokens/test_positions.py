@@ -11,6 +11,7 @@ from attacks.assignment import assigned
 from attacks.image_measures import mse
 from attacks.observations import AttackError
 from attacks.smashed.tokens.jigsaw import (
+    RADIUS,
     TokenIntersection,
     TokenJigsaw,
     assign_clusters,
@@ -144,7 +145,7 @@ def recall(attack, observation, clean):
     readings = [attack.learned(one) for one in observation.features]
     hits = []
     for row, true in enumerate(to_patches(clean, PATCH)):
-        own = attack.own_tokens(readings, row, attack.radius, attack.learned.kept_share)[0].patches[0]
+        own = attack.own_tokens(readings, row, RADIUS, attack.learned.kept_share)[0].patches[0]
         distance = torch.cdist(true, own) / PATCH
         hits.append(distance.numpy()[linear_sum_assignment(distance)] < 0.03)
     return sum(map(sum, hits)) / clean[:, 0].numel() * PATCH**2
