@@ -30,6 +30,7 @@ from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import joined, membership_rows, rows_of_clients, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
+from strategies.exchange.columns import Cost
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange
 
@@ -291,9 +292,11 @@ class Auditor:
     ) -> None:
         """One row for each score; of an attack, with its time and how many of the values come from guesses that failed."""
         for columns in rows_of_clients(score_rows, scores, card, unscored):
-            failures = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
-            cost = outcome.cost if outcome else {"seconds": 0.0}
-            self.recorder.row(task, attack=guess.name, role=guess.role, failures=failures, **cost, **columns)
+            columns["attack"], columns["role"] = guess.name, guess.role
+            columns["failures"] = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
+            cost: Cost = outcome.cost if outcome else {"seconds": 0.0, "computed_on": ""}
+            columns["seconds"], columns["computed_on"] = cost["seconds"], cost["computed_on"]
+            self.recorder.row(task, **columns)
 
 
 def _failed_values(guesses: Sequence[Any], seen: Sequence[Seen], n: int) -> int:

@@ -20,6 +20,8 @@ from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
+from strategies.exchange.columns import Cost, Failed
+from strategies.exchange.guard import Rows
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class Outcome:
     computed_on: str = ""
 
     @property
-    def cost(self) -> dict[str, Any]:
+    def cost(self) -> Cost:
         """Columns of the outcome's rows: seconds, and what computed them."""
         return {"seconds": self.seconds, "computed_on": self.computed_on}
 
@@ -163,37 +165,36 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     bounds = " and ".join(bound for bound in (job.card.upper_bound, attack.upper_bound) if bound)
     card = job.card.but(**attack.card() | {"upper_bound": bounds, "threat_class": attack.threat_class or None})
     # Running averages that a step in train mode moved give the statistics of its batch.
-    sent = str(card.more.get("batch_norm_statistics", "none")).startswith("sent") and card.more.get("mode") == "train"
+    sent = card.batch_norm_statistics.startswith("sent") and card.mode == "train"
     matches = (getattr(one, "matches_statistics", None) for one in stages_of(attack))
     if sent and any(one and one(card.local_steps or 1) for one in matches):
-        card = card.but(batch_norm_statistics=f"{card.more['batch_norm_statistics']}; matched by the attack")
-    if attack.learns_prior:
-        card = card.but(learns_prior=True)
-    if not attack.knows_defenses:
-        card = card.but(knows_defenses=False)
+        card = card.but(batch_norm_statistics=f"{card.batch_norm_statistics}; matched by the attack")
+    card = card.but(learns_prior=attack.learns_prior, knows_defenses=attack.knows_defenses)
     if not attack.needs_auxiliary:
         return card
     data = job.task.plan.auxiliary_data
     return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
 
 
-def without_score(reason: str, count: int) -> dict[str, Any]:
+def without_score(reason: str, count: int) -> Failed:
     """Columns of the row of an attack without a score on this many observations; one that was not tried did not fail."""
     status = untried(reason)
-    failures = 0 if status else count
-    about = {"status": status or "failed", "n": count, "failures": failures, "message": reason}
-    return {"metric": ATTACK.name, "value": None, **about}
+    return {
+        "metric": ATTACK.name,
+        "value": None,
+        "status": status or "failed",
+        "n": count,
+        "failures": 0 if status else count,
+        "message": reason,
+    }
 
 
 FIT = "fit"
 """Metric of defences that could not learn; there is a row only where they failed."""
 
 
-class Recorder(Protocol):
+class Recorder(Rows, Protocol):
     """Receiver of rows, pictures and unfinished jobs."""
-
-    def row(self, task: Task, *, metric: str, value: float | None, **fields: Any) -> None:
-        """Adds one number; ``fields`` are further columns."""
 
     def picture(self, task: Task, image: Tensor, *, image_number: int, **fields: Any) -> None:
         """Adds one image (C, H, W) in [0, 1]."""

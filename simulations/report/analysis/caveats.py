@@ -40,7 +40,7 @@ def _adaptive_names(known: Any) -> list[str]:
 
 def _runs(name: str, cell: Cell) -> bool:
     """Whether the attack, or a stage of its chain, is the named one, with settings under which it knows the defence."""
-    return cell.knows_defenses and name in names_of(cell.attack)
+    return cell.card.knows_defenses and name in names_of(cell.attack)
 
 
 def adaptive_caveats(cells: Sequence[Cell], known: Any, *, running: bool = False) -> list[str]:
@@ -153,7 +153,7 @@ def defense_caveats(defense: str, cells: Sequence[Cell], known: Mapping[str, Any
 
 def membership_caveats(cell: Cell | None) -> Iterator[str]:
     """Why a test of membership that found no members may say little."""
-    kept = cell is not None and cell.card.more.get("batch_norm_statistics") == KEPT_STATISTICS
+    kept = cell is not None and cell.card.batch_norm_statistics == KEPT_STATISTICS
     if cell and kept and MEMBERSHIP.decides not in cell.leaking:
         yield INITIAL_AVERAGES
 
@@ -176,8 +176,7 @@ def _doubts(one: Message) -> Iterator[str]:
         yield f"too few images for a verdict: {looked.attacked} were attacked, and {LEAST_IMAGES} are needed"
     if cell.status == PARTLY_FAILED:
         yield "partly failed: some seeds have no score, and the mean leaves them out"
-    further = cell.card.more.get("caveats")
-    yield from map(str, further if isinstance(further, list) else ())
+    yield from cell.card.caveats
 
 
 def _hangs_on(one: Message, without: Mapping[str, Study]) -> Iterator[str]:

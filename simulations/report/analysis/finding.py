@@ -10,7 +10,6 @@ from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
-from clients.wire.schema import readable
 from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
 from simulations.report.analysis.caveats import adapted, defense_caveats, membership_caveats, message_caveats
@@ -26,7 +25,7 @@ from simulations.report.studies.score import Scored
 from simulations.report.studies.study import Study
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import KnownLabels
-from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim
+from strategies.external_app.claim import CLAIMED, REPORTED, AppAccuracy, Claim, OfApp
 
 _KNOWN_LABELS = (KnownLabels.KNOWN, KnownLabels.SOME)
 
@@ -120,9 +119,7 @@ class Finding:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """What an external app says about its differential privacy, each claim once; ``budget`` is never taken from it."""
-        columns = (row.extra.get("claims") for row in self._rows(CLAIMED))
-        found = (Claim.from_json(one) for column in columns if isinstance(column, list) for one in column)
-        return tuple(dict.fromkeys(one for one in found if one is not None))
+        return tuple(dict.fromkeys(claim for row in self._rows(CLAIMED) for claim in row.read(OfApp).claims))
 
     @property
     def numbered_claims(self) -> tuple[Claim, ...]:
@@ -133,7 +130,7 @@ class Finding:
     def reported(self) -> AppAccuracy | None:
         """The accuracy that an external app reports; ``accuracy`` is never taken from it. None of several seeds."""
         rows = self._rows(REPORTED)
-        return readable(AppAccuracy, rows[0].extra.get("reported")) if len(rows) == 1 else None
+        return rows[0].read(OfApp).reported if len(rows) == 1 else None
 
     @property
     def seconds(self) -> Range:

@@ -28,7 +28,7 @@ def inferred_attributes(study: Study, _: Sequence[Finding]) -> Content | None:
     shown = (
         columns.DEFENCE,
         attack(lambda cell: (f"{round_of(cell)}, {cell.observation}",)),
-        Column("Learned", lambda cell: "retrained" if cell.knows_defenses else "static"),
+        Column("Learned", lambda cell: "retrained" if cell.card.knows_defenses else "static"),
         columns.STATUS,
         scored("#Accuracy, %", ACCURACY, percentage),
         Column("#Most frequent, %", lambda cell: percentage(cell.null(ACCURACY))),

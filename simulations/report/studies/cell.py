@@ -113,11 +113,6 @@ class Cell:
         """Whether the attack uses information that no server has: an upper bound on attacks, not an attack."""
         return bool(self.card.upper_bound)
 
-    @property
-    def knows_defenses(self) -> bool:
-        """Whether the attack uses its cell's defence; a threat card lists only attacks that do not."""
-        return self.card.more.get("knows_defenses") is not False
-
     def fact(self, key: str) -> str:
         """One setting of the threat card; "" where the card does not name it."""
         return setting(self.card.to_json().get(key) or "")

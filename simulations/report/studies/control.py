@@ -211,8 +211,8 @@ def validate(rows: Sequence[Row]) -> list[Row]:
 
     A chain such as ``InvertingGradients() | LearnedRestorer()`` undoes a defence: where it has no undefended row of its own, the
     control of its first stage is its control. It says that the inversion is strong enough to hand something on, and nothing about
-    the refinement. An attack that knows images (``Row.learns_prior``) needs an undefended row of its own. Where the server sees
-    the undefended images themselves (``undefended`` on the threat card), the first stage controls nothing: a chain must itself
+    the refinement. An attack that knows images (``ThreatCard.learns_prior``) needs an undefended row of its own. Where the server
+    sees the undefended images themselves (``undefended`` on the threat card), the first stage controls nothing: a chain must itself
     recover more under one of the run's defences (``_broken``), and is "not-validated" under all if it does under none.
 
     With fewer than ``LEAST_IMAGES`` images, or too few others to look for the true images among, the status is "under-powered", and
@@ -231,7 +231,7 @@ def validate(rows: Sequence[Row]) -> list[Row]:
             kind == REPRESENTATIVES and row.card.chance_of_recognition is None
         ):
             return row
-        first = row.attack if row.learns_prior and kind == IMAGES else first_stage(row.attack)
+        first = row.attack if row.card.learns_prior and kind == IMAGES else first_stage(row.attack)
         if row.card.undefended and row.attack != first:
             return row if (audit_of(row), row.attack) in broken else replace(row, status="not-validated")
         own = verdicts.get(_attempt(row, row.attack, kind)) or verdicts.get(_attempt(row, first, kind), [])

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
 from attacks.metrics.metric import IMAGES
-from attacks.metrics.names import BESIDE, Role
+from attacks.metrics.names import Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
 from simulations.report.studies.baselines import Nulls, leaks, names_members
 from simulations.report.studies.cell import FOUND, SEEN, Cell
@@ -19,6 +19,7 @@ from simulations.report.studies.rows import grouped
 from simulations.report.studies.score import Score, merge
 from simulations.run_folder.rows import Row
 from strategies.audit.threat_card import OWN_SECRET, ThreatCard
+from strategies.exchange.columns import OfClients
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,6 @@ class Study:
         """Further adversaries of the run in words; each has its own section."""
         found = {"by an active server": self.active_cells, "as sums over clients": self.aggregate_cells}
         return tuple(words for words, cells in found.items() if cells)
-
-    @cached_property
-    def null_cells(self) -> tuple[Cell, ...]:
-        """The null baselines and the scales, as cells."""
-        return self._cells([row for row in self.rows if row.role in BESIDE], ())
 
     @cached_property
     def active_cells(self) -> tuple[Cell, ...]:
@@ -180,7 +176,7 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         members=sum(tested.values()) if tested else None,
         final=any(row.final for row in rows),
         scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
-        clients=min((count for row in rows if isinstance(count := row.extra.get("clients"), int)), default=None),
+        clients=min((count for row in rows if (count := row.read(OfClients).clients) is not None), default=None),
     )
 
 

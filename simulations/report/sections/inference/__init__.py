@@ -72,7 +72,7 @@ def edge_cloud_inference(study: Study, lines: Sequence[Finding]) -> Content | No
 def _judged(cut: Cut) -> list[str]:
     if not (cut.adversaries and any(cut.study.pipelines)):
         return []
-    retrained = any(one.cell.knows_defenses for one in cut.adversaries)
+    retrained = any(one.cell.card.knows_defenses for one in cut.adversaries)
     return [Markup(f'<p class="soft small after">{EQUATION} {"" if retrained else UNTESTED}</p>')]
 
 
