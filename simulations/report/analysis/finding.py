@@ -13,7 +13,7 @@ from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
 from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
 from simulations.report.analysis.caveats import adapted, defense_caveats, membership_caveats, message_caveats
-from simulations.report.analysis.message import Message, judge
+from simulations.report.analysis.message import Message, Place, judge
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.verdict import Verdict
 from simulations.report.analysis.windows import WindowCounts, window_counts
@@ -66,11 +66,11 @@ class Finding:
         if cell is None or any(one.cell == cell for one in self.messages):
             return self.messages
         of = judge([cell])
-        return (*self.messages, *(replace(self.message(one.title) or one, cells=one.cells) for one in of))
+        return (*self.messages, *(replace(self.message(one.place) or one, cells=one.cells) for one in of))
 
-    def message(self, title: str) -> Message | None:
-        """What was found in the messages of a title."""
-        return next((one for one in self.messages if one.title == title), None)
+    def message(self, place: Place) -> Message | None:
+        """What was found in the messages of a kind and size."""
+        return next((one for one in self.messages if one.place == place), None)
 
     def verdict_of(self, cell: Cell) -> Verdict:
         """The verdict on one attack, among all on messages of its kind and size; unknown where it attacks none."""
@@ -236,24 +236,24 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     """One finding per pipeline, in order; ``defenses`` holds the entries of the configuration, by pipeline text."""
     without = left_out(study)
     judged = {defense: judge(study.cells_of(defense)) for defense in study.pipelines}
-    plain = {one.title: one for one in judged.get("", ()) if one.cell}
-    compared = {title: (one.cell, one.of) for title, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
+    plain = {one.place: one for one in judged.get("", ()) if one.cell}
+    compared = {place: (one.cell, one.of) for place, one in plain.items() if one.cell and one.of in (SEEN, FOUND)}
     # The strongest attack first: it is the one that is compared where another has as many images.
     attacks = {
-        defense: {one.title: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
+        defense: {one.place: [cell for cell in (one.cell, *one.cells) if cell] for one in of}
         for defense, of in judged.items()
     }
     changed = differences(attacks, compared)
     found = []
     for defense, of in judged.items():
-        beside = {title: one.cell for title, one in plain.items()}
+        beside = {place: one.cell for place, one in plain.items()}
         known, rows = defenses.get(defense), [row for row in study.rows if row.defense == defense]
         messages = (
             replace(
                 one,
-                difference=changed.get((defense, one.title)),
+                difference=changed.get((defense, one.place)),
                 adaptive=adapted(one.cells, known),
-                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.title), rows)),
+                warnings=tuple(message_caveats(one, of, known, without, beside.get(one.place), rows)),
             )
             for one in of
         )

@@ -8,7 +8,18 @@ from markupsafe import Markup
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Cards, Column, Table, attack, card, round_of
+from simulations.report.columns import (
+    DEFENCE,
+    IMAGE_SCORES,
+    STATUS,
+    Cards,
+    Column,
+    Table,
+    attack,
+    card,
+    number,
+    round_of,
+)
 from simulations.report.section import Content, OwnPictures, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -46,9 +57,9 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), why(cell))),
         Column("Status", lambda cell: cell.status if cell.has_result or why(cell) else "no answer", "status"),
-        Column("#Refused by", refused),
+        number("Refused by", refused),
         *IMAGE_SCORES,
-        Column("#Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
+        number("Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
         card(own := Cards(shown)),
     )
     return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None
@@ -69,7 +80,7 @@ def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), failures(cell))),
         STATUS,
-        Column("#Clients", lambda cell: cell.card.clients or 1),
+        number("Clients", lambda cell: cell.card.clients or 1),
         *IMAGE_SCORES,
         card(own := Cards(cells)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attacks.metrics.metric import ATTRIBUTES
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import Cards, Column, Shown, Table, attack, card, round_of, scored
+from simulations.report.columns import Cards, Column, Shown, Table, attack, card, number, round_of, scored
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
@@ -30,10 +30,10 @@ def inferred_attributes(study: Study, _: Sequence[Finding]) -> Content | None:
         attack(lambda cell: (f"{round_of(cell)}, {cell.observation}",)),
         Column("Learned", lambda cell: "retrained" if cell.card.knows_defenses else "static"),
         columns.STATUS,
-        scored("#Accuracy, %", ACCURACY, percentage),
-        Column("#Most frequent, %", lambda cell: percentage(cell.null(ACCURACY))),
+        scored("Accuracy, %", ACCURACY, percentage),
+        number("Most frequent, %", lambda cell: percentage(cell.null(ACCURACY))),
         columns.COUNT,
-        Column("#On its own held-out, %", _held_out),
+        number("On its own held-out, %", _held_out),
         columns.FAILURES,
         card(Cards(study.cells)),
     )

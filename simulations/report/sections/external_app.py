@@ -10,7 +10,7 @@ from markupsafe import Markup
 from attacks.metrics.images import IDENTIFIED
 from simulations.report.analysis.finding import Finding
 from simulations.report.analysis.verdict import LEAKS
-from simulations.report.columns import Column, Table
+from simulations.report.columns import Column, Table, number
 from simulations.report.section import Content, Section
 from simulations.report.studies.control import LEAST_IMAGES
 from simulations.report.studies.study import Study
@@ -48,10 +48,10 @@ class Told:
 
 HELD = (
     Column("Round", lambda of: of[0].round),
-    Column("|#replies attacked", lambda of: of[0].n),
-    Column("#examples behind a reply", lambda of: _ends(of[1].examples)),
-    Column("#local steps", lambda of: _ends(of[1].local_steps)),
-    Column("|not attacked", lambda of: "; ".join(of[1].unusable) or NOTHING, "wide"),
+    number("replies attacked", lambda of: of[0].n).opening,
+    number("examples behind a reply", lambda of: _ends(of[1].examples)),
+    number("local steps", lambda of: _ends(of[1].local_steps)),
+    Column("not attacked", lambda of: "; ".join(of[1].unusable) or NOTHING, "wide").opening,
 )
 
 
