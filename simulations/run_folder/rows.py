@@ -16,7 +16,7 @@ from clients.wire.limits import Limit
 from clients.wire.schema import fields_in, readable, refusal
 from simulations.run_folder.line_files import json_line, kept_lines
 from strategies.audit.json_values import changed
-from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard
+from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole
 
 T = TypeVar("T")
 LONGEST_SHOWN = 60
@@ -33,12 +33,8 @@ def number_of(value: Any) -> float | None:
 
 
 Number = Annotated[float | None, BeforeValidator(number_of)]
-Whole = Annotated[int, Limit(-MOST_WHOLE, MOST_WHOLE)]
 Count = Annotated[int, Limit(0, MOST_WHOLE)]
-Card = Annotated[
-    ThreatCard,
-    BeforeValidator(lambda value: ThreatCard.from_json(value if isinstance(value, Mapping) else {})),
-]
+Card = Annotated[ThreatCard, BeforeValidator(ThreatCard.from_json)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,6 @@ from strategies.audit.kinds import Kind, Observed, Seen
 from strategies.audit.pool import AttackPool
 from strategies.audit.score_rows import joined, membership_rows, rows_of_clients, score_rows
 from strategies.audit.threat_card import FROM_SEED, ThreatCard
-from strategies.exchange.columns import Cost
 from strategies.exchange.exchange import Exchange
 from strategies.exchange.guard import Answers, GuardedExchange
 
@@ -294,8 +293,9 @@ class Auditor:
         for columns in rows_of_clients(score_rows, scores, card, unscored):
             columns["attack"], columns["role"] = guess.name, guess.role
             columns["failures"] = _failed_values(outcome.guesses, seen, columns["n"]) if outcome else 0
-            cost: Cost = outcome.cost if outcome else {"seconds": 0.0, "computed_on": ""}
-            columns["seconds"], columns["computed_on"] = cost["seconds"], cost["computed_on"]
+            columns["seconds"], columns["computed_on"] = (
+                (outcome.seconds, outcome.computed_on) if outcome else (0.0, "")
+            )
             self.recorder.row(task, **columns)
 
 

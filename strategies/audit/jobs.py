@@ -20,7 +20,6 @@ from defenses.tensors import Tensors, part_of
 from strategies.audit.kinds import Kind, Observed, kind_of
 from strategies.audit.threat_card import ThreatCard
 from strategies.audit.whole_files import load_tensors, save_tensors
-from strategies.exchange.columns import Cost, Failed
 from strategies.exchange.guard import Rows
 
 
@@ -110,7 +109,7 @@ class Outcome:
     computed_on: str = ""
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> dict[str, Any]:
         """Columns of the outcome's rows: seconds, and what computed them."""
         return {"seconds": self.seconds, "computed_on": self.computed_on}
 
@@ -176,17 +175,12 @@ def attack_card(job: AttackJob, attack: AnyAttack) -> ThreatCard:
     return card.but(auxiliary_data=AUXILIARY.get(data, f"data set {data}"))
 
 
-def without_score(reason: str, count: int) -> Failed:
+def without_score(reason: str, count: int) -> dict[str, Any]:
     """Columns of the row of an attack without a score on this many observations; one that was not tried did not fail."""
     status = untried(reason)
-    return {
-        "metric": ATTACK.name,
-        "value": None,
-        "status": status or "failed",
-        "n": count,
-        "failures": 0 if status else count,
-        "message": reason,
-    }
+    failures = 0 if status else count
+    about = {"status": status or "failed", "n": count, "failures": failures, "message": reason}
+    return {"metric": ATTACK.name, "value": None, **about}
 
 
 FIT = "fit"

@@ -162,6 +162,8 @@ class ThreatCard:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ThreatCard:
         """Read the output of ``to_json``; a value that its field cannot hold is kept in ``more``."""
+        if not isinstance(data, Mapping):
+            return cls()
         known = {name: value for name, value in data.items() if name in NOTHING}
         try:
             return replace(_READER.validate_python(known), more={n: v for n, v in data.items() if n not in known})

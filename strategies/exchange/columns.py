@@ -10,7 +10,7 @@ from attacks.metrics.names import Role
 
 
 class Columns(TypedDict, total=False):
-    """Columns of a row besides its metric and value; those below ``client`` are of some rows alone. A card is a ``ThreatCard``."""
+    """Columns of a row besides its metric and value; those below ``client`` are of some rows alone."""
 
     reference: str
     attack: str
@@ -59,24 +59,6 @@ class Estimated(TypedDict, total=False):
     n: Required[int]
     ci_low: float | None
     ci_high: float | None
-
-
-class Cost(TypedDict):
-    """What an attack's row says of its work."""
-
-    seconds: float
-    computed_on: str
-
-
-class Failed(TypedDict):
-    """A row of an attack without a score."""
-
-    metric: str
-    value: None
-    status: str
-    n: int
-    failures: int
-    message: str
 
 
 class Scored(Columns):

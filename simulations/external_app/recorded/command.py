@@ -50,10 +50,10 @@ class Attacked:
         return self.judged.value if self.cell.psnr else ""
 
     @property
-    def decibels(self) -> tuple[float | None, float | None, float | None]:
+    def decibels(self) -> dict[str, float | None]:
         """PSNR of its images, mean and best, and the mean of the best null baseline."""
         images, null = self.cell.psnr or Score(None), self.cell.best_null
-        return images.mean, images.worst, null[1] if null else None
+        return {"mean": images.mean, "best": images.worst, "null": null[1] if null else None}
 
     @property
     def result(self) -> str:
@@ -75,7 +75,7 @@ class Attacked:
             "attack": cell.attack, "round": cell.round, "identified": identified, "attacked": attacked,
             "recognisable": cell.recognisable[0] if cell.recognisable else None,
             "share": share.mean, "low": share.low, "high": share.high,
-            "psnr": psnr[0], "best_psnr": psnr[1], "null_psnr": psnr[2], "verdict": self.verdict,
+            "psnr": psnr["mean"], "best_psnr": psnr["best"], "null_psnr": psnr["null"], "verdict": self.verdict,
             "labels": cell.mean(*LABELS.decides), "status": cell.status if cell.psnr else "", "failure": self.failure,
         }  # fmt: skip
 
@@ -135,11 +135,7 @@ def _table(found: Sequence[Attacked]) -> Table:
             one.cell.attack,
             *([one.verdict or NOTHING] if judged else []),
             one.result,
-            "\n".join(
-                f"{name} {decibel(value)}"
-                for name, value in zip(("mean", "best", "null"), one.decibels, strict=True)
-                if value is not None
-            )
+            "\n".join(f"{name} {decibel(value)}" for name, value in one.decibels.items() if value is not None)
             or NOTHING,
             percent(one.cell.mean(*LABELS.decides)),
         ]

@@ -10,9 +10,10 @@ from typing import Any
 
 from attacks.metrics.guesses import MEMBERSHIP_TPR
 from attacks.metrics.metric import ATTRIBUTES, LABELS, MEMBERSHIP
+from clients.wire.schema import readable
 from simulations.report.analysis.accuracy import Accuracy, untaught
 from simulations.report.analysis.budget import NO_COST, Budget, audit_warnings
-from simulations.report.analysis.caveats import adapted, defense_caveats, membership_caveats, message_caveats
+from simulations.report.analysis.caveats import Known, adapted, defense_caveats, membership_caveats, message_caveats
 from simulations.report.analysis.message import Message, Place, judge
 from simulations.report.analysis.paired import differences
 from simulations.report.analysis.verdict import Verdict
@@ -38,14 +39,14 @@ class Finding:
         study: Rows and cells.
         defense: Pipeline text; "" without a defence.
         messages: What attacks found in each kind and size of message, real ones first.
-        known: The defence's entry in the configuration: {"adaptive_attacks": [...], "caveats": [...], "at_size": [...]}.
+        known: What the configuration says of the defence.
         running: The run goes on: attacks wait, and the model has not been tested as it will be.
     """
 
     study: Study
     defense: str
     messages: tuple[Message, ...] = ()
-    known: Mapping[str, Any] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
     running: bool = False
 
     @cached_property
@@ -122,11 +123,6 @@ class Finding:
         return tuple(dict.fromkeys(claim for row in self._rows(CLAIMED) for claim in row.read(OfApp).claims))
 
     @property
-    def numbered_claims(self) -> tuple[Claim, ...]:
-        """The claims that state an epsilon."""
-        return tuple(claim for claim in self.claims if claim.number)
-
-    @property
     def reported(self) -> AppAccuracy | None:
         """The accuracy that an external app reports; ``accuracy`` is never taken from it. None of several seeds."""
         rows = self._rows(REPORTED)
@@ -148,12 +144,6 @@ class Finding:
         failed = sum(row.status == "failed" for row in self._rows("client"))
         counted = (row.value or 0.0 for row in self._rows("clients-failed"))
         return max(failed, int(sum(filter(math.isfinite, counted))))
-
-    @property
-    def at_size(self) -> tuple[str, ...]:
-        """What settings in pixels mean on images of the run's size, a clause each."""
-        found = self.known.get("at_size")
-        return tuple(map(str, found)) if isinstance(found, list) else ()
 
     @cached_property
     def windows(self) -> WindowCounts | None:
@@ -191,7 +181,7 @@ class Finding:
     @property
     def of_images(self) -> tuple[str, ...]:
         """What settings in pixels, and VisualMixer's windows, mean on the run's images, a clause each."""
-        return (*self.at_size, *(self.windows.clauses if self.windows else ()))
+        return (*self.known.at_size, *(self.windows.clauses if self.windows else ()))
 
     def to_json(self) -> dict[str, Any]:
         """For programs; numbers may be infinite."""
@@ -229,7 +219,7 @@ def _strength(cell: Cell, metric: Scored) -> tuple[bool, bool, bool, float]:
     height = score.mean or 0.0
     if metric == LABELS.decides:
         height -= cell.null(metric) or 0.0
-    return leaks, not score.all_failed, leaks or score.status == "ok", height
+    return leaks, not 0 < score.n <= score.failures, leaks or score.status == "ok", height
 
 
 def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = False) -> list[Finding]:
@@ -247,7 +237,8 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
     found = []
     for defense, of in judged.items():
         beside = {place: one.cell for place, one in plain.items()}
-        known, rows = defenses.get(defense), [row for row in study.rows if row.defense == defense]
+        known = readable(Known, defenses.get(defense)) or Known()
+        rows = [row for row in study.rows if row.defense == defense]
         messages = (
             replace(
                 one,
@@ -257,5 +248,5 @@ def findings_of(study: Study, defenses: Mapping[str, Any], *, running: bool = Fa
             )
             for one in of
         )
-        found.append(Finding(study, defense, tuple(messages), known if isinstance(known, Mapping) else {}, running))
+        found.append(Finding(study, defense, tuple(messages), known, running))
     return found

@@ -11,9 +11,9 @@ from typing import Any
 from attacks.metrics.names import Role
 from clients.wire.rungs import Rung
 from simulations.report.studies.messages import MessageSize
-from simulations.report.studies.rows import number_in, read_lines
+from simulations.report.studies.rows import read_lines
 from simulations.report.text import count
-from simulations.run_folder.rows import shown_name
+from simulations.run_folder.rows import number_of, shown_name
 from strategies.audit.threat_card import MOST_WHOLE
 
 
@@ -104,7 +104,7 @@ def _picture(data: Mapping[str, Any]) -> Picture:
     at, rounds = data.get("round"), data.get("rounds_observed")
     texts = ("defense", "attack", "kind", "file", "observation", "rung", "caption", "role")
     known: dict[str, Any] = {key: str(data.get(key) or "") for key in texts}
-    known |= {key: number_in(data.get(key)) for key in ("psnr", "structure")}
+    known |= {key: number_of(data.get(key)) for key in ("psnr", "structure")}
     rung = Rung.read(known["rung"])
     # What entered a probe behind the first size, as a caption says it.
     size = f" ({MessageSize(rung.size, rung.steps)})" if rung else ""

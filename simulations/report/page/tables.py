@@ -44,7 +44,7 @@ from simulations.report.columns import (
 from simulations.report.drawing.pictures import LONG
 from simulations.report.section import sections
 from simulations.report.studies.cell import Cell
-from simulations.report.studies.control import Control, images_behind
+from simulations.report.studies.control import CLASS_METRICS, Control, images_behind
 from simulations.report.studies.intervals import Range
 from simulations.report.studies.messages import MessageSize
 from simulations.report.studies.plain import Plain
@@ -125,7 +125,7 @@ def _accuracy(of: Finding) -> Shown:
 
 
 def _epsilon(of: Finding) -> Shown:
-    claims, lines = of.numbered_claims, of.budget.lines if of.budget else ()
+    claims, lines = [one for one in of.claims if one.number], of.budget.lines if of.budget else ()
     if not claims:
         return Shown(two(of.epsilon) if of.budget else NOTHING, lines)
     first, *others = claims
@@ -339,7 +339,7 @@ class Tables:
     def of(cls, study: Study, findings: Sequence[Finding], words: Plain, cards: Cards) -> Tables:
         """Those of a study."""
         testing = [cell for cell in study.cells if cell.mean(*MEMBERSHIP.decides) is not None]
-        drawing = [cell for cell in study.cells if cell.draws_classes]
+        drawing = [cell for cell in study.cells if any((name, "") in cell.scores for name in CLASS_METRICS)]
         tried = [cell for cell in study.cells if cell.leading.mean is not None or cell.status != "ok"]
         others = [cell for cell in tried if cell not in testing and cell not in drawing]
         return cls(

@@ -8,18 +8,7 @@ from markupsafe import Markup
 
 from attacks.metrics.costs import ATTACK, MODEL_REFUSED
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import (
-    DEFENCE,
-    IMAGE_SCORES,
-    STATUS,
-    Cards,
-    Column,
-    Table,
-    attack,
-    card,
-    number,
-    round_of,
-)
+from simulations.report.columns import DEFENCE, IMAGE_SCORES, STATUS, Cards, Column, Table, attack, card, round_of
 from simulations.report.section import Content, OwnPictures, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.rows import grouped
@@ -57,9 +46,9 @@ def active_server(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), why(cell))),
         Column("Status", lambda cell: cell.status if cell.has_result or why(cell) else "no answer", "status"),
-        number("Refused by", refused),
+        Column("Refused by", refused, numeric=True),
         *IMAGE_SCORES,
-        number("Threat class", lambda cell: cell.fact("threat_class") or NOTHING),
+        Column("Threat class", lambda cell: cell.fact("threat_class") or NOTHING, numeric=True),
         card(own := Cards(shown)),
     )
     return Content([Markup(ALARM), Table("Active server", columns, shown), OwnPictures(), own]) if shown else None
@@ -80,7 +69,7 @@ def aggregates(study: Study, _: Sequence[Finding]) -> Content | None:
         DEFENCE,
         attack(lambda cell: (round_of(cell), failures(cell))),
         STATUS,
-        number("Clients", lambda cell: cell.card.clients or 1),
+        Column("Clients", lambda cell: cell.card.clients or 1, numeric=True),
         *IMAGE_SCORES,
         card(own := Cards(cells)),
     )

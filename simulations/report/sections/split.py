@@ -14,18 +14,7 @@ from attacks.metrics.names import Role
 from attacks.metrics.registry import metric_of
 from simulations.report import columns
 from simulations.report.analysis.finding import Finding
-from simulations.report.columns import (
-    Column,
-    Show,
-    Shown,
-    Table,
-    averaged,
-    number,
-    over_interval,
-    round_of,
-    scored,
-    share,
-)
+from simulations.report.columns import Column, Show, Shown, Table, averaged, number, over_interval, scored
 from simulations.report.section import Content, Section
 from simulations.report.studies.cell import Cell
 from simulations.report.studies.study import Study
@@ -125,7 +114,9 @@ def _costs(study: Study, lines: Sequence[Finding]) -> list[Table | str]:
 
 def _of_images(cells: Sequence[Cell], facts: Sequence[str], numbers: columns.Cards) -> list[Table | str]:
     def identified(cell: Cell) -> Shown:
-        return share(cell.scores.get(images.IDENTIFICATION.of()), chance=cell.chance_of_identification)
+        # By features, among the true images attacked together.
+        chance = 1 / cell.card.images if cell.card.images else None
+        return columns.share(cell.scores.get(images.IDENTIFICATION.of()), chance=chance)
 
     def fact(key: str) -> Column:
         return Column(key.replace("_", " "), lambda cell: cell.fact(key) or NOTHING)
@@ -169,7 +160,7 @@ def _by_column(cell: Cell) -> Table:
         number("share right, %", lambda key: over_interval(cell.scores[key], percentage)),
         number("most frequent category, %", lambda key: percentage(cell.null(key))),
     )
-    title = f"{cell.defense or 'No defence'}: columns as {cell.attack} read them, {round_of(cell)}"
+    title = f"{cell.defense or 'No defence'}: columns as {cell.attack} read them, {columns.round_of(cell)}"
     return Table(title, shown, [key for key in cell.scores if key[0].startswith(COLUMN.name)], how="folded")
 
 

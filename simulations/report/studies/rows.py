@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from attacks.metrics.registry import metric_of
 from simulations.report.text import count
 from simulations.run_folder.line_files import read_json_lines
-from simulations.run_folder.rows import Row, number_of
+from simulations.run_folder.rows import Row
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of a cell that a spreadsheet computes, or passes over to find such a one."""
@@ -42,11 +42,6 @@ def read_lines(path: Path) -> tuple[list[tuple[int, Any]], list[str]]:
         for one in damaged
     ]
     return found, notes
-
-
-def number_in(value: Any) -> float | None:
-    """A number of a decoded line, as rows hold it; None for any other value, texts and truth values included."""
-    return number_of(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,6 @@ class Score:
         """The interval; None without one."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
-    @property
-    def all_failed(self) -> bool:
-        """Whether every trial failed."""
-        return 0 < self.n <= self.failures
-
 
 def merge(rows: Sequence[Row]) -> Score:
     """The score of rows of one metric; rows of the same seed (clients) are averaged first."""
