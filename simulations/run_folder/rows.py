@@ -19,8 +19,6 @@ from strategies.audit.json_values import changed
 from strategies.audit.threat_card import MOST_VALUE, MOST_WHOLE, ThreatCard, Whole
 
 T = TypeVar("T")
-LONGEST_SHOWN = 60
-"""Characters of a value that cannot be read, in a note."""
 
 
 def number_of(value: Any) -> float | None:
@@ -138,10 +136,8 @@ class Row:
         except ValidationError as error:
             raise ValueError(refusal(error, fields_in(cls))) from None
         if row.value is None and row.status == "ok" and data.get("value") is not None:
-            shown = repr(data["value"])[:LONGEST_SHOWN]
-            return replace(
-                row, status="failed", message=row.message or f"value is {shown}, not a number that can be measured"
-            )
+            why = f"value is {repr(data['value'])[:60]}, not a number that can be measured"
+            return replace(row, status="failed", message=row.message or why)
         return row
 
     @functools.cached_property  # a run writes all its rows again after each round and each attack

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attacks.metrics.guesses import MEMBERSHIP_AUC, MEMBERSHIP_TPR
+from attacks.metrics.guesses import MEMBERSHIP_AUC
 from attacks.metrics.metric import IMAGES
 from attacks.metrics.names import Role
 from attacks.metrics.training import EPSILON_ALL_CUTS, TEST_ACCURACY
@@ -167,7 +167,9 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         *place,
         {key: merge(of) for key, of in groups.items()},
         null_scores={key: mean_each(nulls.of(row) for row in of) for key, of in groups.items()},
-        leaking=frozenset(key for key, of in groups.items() if any(_leaks(row, nulls) for row in of)),
+        leaking=frozenset(
+            (r.metric, r.reference) for r in rows if names_members(r) or (decides(r) and leaks(r, nulls.best(r)))
+        ),
         chances={of: significance(found) for of, found in looked.items()},
         each={of: each_image(found) for of, found in looked.items()},
         # A node keeps to itself which images a round used: equal places may be other images.
@@ -178,12 +180,6 @@ def _cell(place: tuple[str, Role, str, int, ThreatCard], rows: Sequence[Row], nu
         scales=mean_each(scales.of(row) for row in groups.get(IMAGES.decides, [])),
         clients=min((count for row in rows if (count := row.read(OfClients).clients) is not None), default=None),
     )
-
-
-def _leaks(row: Row, nulls: Nulls) -> bool:
-    if row.metric == MEMBERSHIP_TPR.name:
-        return names_members(row)
-    return decides(row) and leaks(row, nulls.best(row))
 
 
 def mean_each(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
